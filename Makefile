@@ -93,6 +93,7 @@ bench: $(VENV)/.stamp-test
 	$(PY) -m benchmarks.liveness
 	$(PY) -m benchmarks.priorities
 	$(PY) -m benchmarks.http_path
+	$(PY) -m benchmarks.scrape
 	$(PY) -m benchmarks.hostile_forms
 
 # Beside llama.cpp, which is built in an environment of its own (about ten minutes on two cores) out of the same file.

@@ -37,7 +37,13 @@ INSIDE = {
         *(("tracing",), ("analysis",)),
     ),
     "runtime": (
-        *(("model_files", "ids", "step"), ("choice_trie",), ("tokenizer",), ("model",), ("attention",)),
+        *(
+            ("model_files", "ids", "step", "histogram"),
+            ("choice_trie",),
+            ("tokenizer",),
+            ("model",),
+            ("attention",),
+        ),
         *(("kernels",), ("executor",), ("constraints", "cache"), ("scheduler",), ("engine",)),
     ),
 }

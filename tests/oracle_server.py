@@ -12,8 +12,8 @@ from pathlib import Path
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.backends.local.process import RuntimeProcess
 from sglc.ir.target import Target
-from sglc.serve.app import Service
 from sglc.serve.server import Patience, bound_socket, serve
+from sglc.serve.service import Service
 from tests.oracle_backend import Characters
 from tests.oracle_worker import MAX_LEN
 

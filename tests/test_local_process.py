@@ -193,6 +193,8 @@ def test_the_answers_are_those_of_a_thread(shared: LocalBackend, folder: Path) -
             assert info.pop("submits") >= len(everything())
             assert info.pop("steps") >= len(everything())
             assert info.pop("rested_us") > 0
+            for name in ("step_seconds", "queue_seconds", "compile_seconds"):
+                assert info.pop(name)["sum"] > 0 or name == "compile_seconds"
             assert info.pop("free_pages") + info.pop("cached_pages") == info["pages"]
         assert there == here
     finally:

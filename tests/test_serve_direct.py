@@ -15,10 +15,12 @@ from sglc.errors import BackendError
 from sglc.ir.plan.events import Delta, Event, NodeFailed
 from sglc.ir.plan.segment import Segment
 from sglc.serve.access_log import AccessLog
-from sglc.serve.app import Service, make_app, make_direct
+from sglc.serve.app import make_app, make_direct
 from sglc.serve.direct import Direct
 from sglc.serve.limits import Limits
+from sglc.serve.metrics import Metrics
 from sglc.serve.sending import EventStream
+from sglc.serve.service import Service
 
 WORDS = " one two three"
 GIVEN = json.dumps({"prompt": "Count", "seed": 1}).encode()
@@ -60,7 +62,7 @@ def sent(
     async def send(message: Message) -> None:
         answered.append(message)
 
-    asyncio.run(AccessLog(app, written=False)(scope, receive, send))
+    asyncio.run(AccessLog(app, Metrics(), written=False)(scope, receive, send))
     return answered
 
 

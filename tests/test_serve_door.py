@@ -275,34 +275,44 @@ def test_every_request_has_an_id(client: httpx2.Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "headers", "status", "prompt", "completion"),
+    ("path", "body", "headers", "status", "code", "prompt", "completion"),
     [
-        ("/v1/completions", {"prompt": "a b"}, {}, 200, 2, 3),
-        ("/v1/completions", {"prompt": ["a", "b c"], "n": 2, "stream": True}, {}, 200, 3, 12),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "q"}]}, {}, 200, 8, 3),
-        ("/generate", {"text": "a", "stream": True}, {}, 200, 1, 3),
-        ("/generate", {"text": "a", "wrong": 1}, {}, 400, None, None),
-        ("/generate?prompt=in-query", {}, {"authorization": "Bearer wrong-key"}, 401, None, None),
-        ("/nothing", {}, {}, 404, None, None),
-        ("/health", {}, {"host": "b.example"}, 400, None, None),
+        ("/v1/completions", {"prompt": "a b"}, {}, 200, None, 2, 3),
+        ("/v1/completions", {"prompt": ["a", "b c"], "n": 2, "stream": True}, {}, 200, None, 3, 12),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "q"}]}, {}, 200, None, 8, 3),
+        ("/generate", {"text": "a", "stream": True}, {}, 200, None, 1, 3),
+        ("/generate", {"text": "a", "wrong": 1}, {}, 400, "unknown_field", None, None),
+        (
+            "/generate?prompt=in-query",
+            {},
+            {"authorization": "Bearer wrong-key"},
+            401,
+            "invalid_api_key",
+            None,
+            None,
+        ),
+        ("/nothing", {}, {}, 404, "not_found", None, None),
+        ("/health", {}, {"host": "b.example"}, 400, "unknown_host", None, None),
     ],
 )
 def test_every_request_has_a_line(
     named: Server, client: httpx2.Client, path: str, body: dict[str, Any], headers: dict[str, str],
-    status: int, prompt: int | None, completion: int | None,
+    status: int, code: str | None, prompt: int | None, completion: int | None,
 ) -> None:  # fmt: skip
     answer = client.post(path, json=body, headers=headers)
     line = logged(named, answer.headers["x-request-id"])
     if status == 200 and "usage" in answer.text:
         usage = answer.json()["usage"]
         assert (usage["prompt_tokens"], usage["completion_tokens"]) == (prompt, completion)
-    known = {name: line.pop(name) for name in ("time", "client", "seconds", "id")}
+    known = {name: line.pop(name) for name in ("time", "client", "seconds", "id", "first_s")}
     assert line == {
         "method": "POST", "path": path.partition("?")[0], "status": status, "complete": True,
-        "prompt_tokens": prompt, "completion_tokens": completion,
+        "code": code, "prompt_tokens": prompt, "cached_tokens": None if prompt is None else 0,
+        "completion_tokens": completion,
     }  # fmt: skip
     assert known["client"].startswith("127.0.0.1:")
     assert 0 <= known["seconds"] < HANG_S
+    assert (known["first_s"] is not None) == bool(body.get("stream"))
     assert datetime.fromisoformat(known["time"]).tzinfo == UTC
 
 

@@ -110,8 +110,8 @@ def test_half_a_character_is_refused_wherever_it_stands(server: Server) -> None:
 @pytest.mark.parametrize("path", ENDPOINTS)
 def test_fields_that_change_no_answer_never_fail_a_request(server: Server, path: str) -> None:
     names = [
-        "rid", "priority", "nvext", "kv_hints", "agent_hints", "user", "metadata", "log_metrics", "background",
-        "no_logs", "return_bytes", "return_entropy",
+        "rid", "service_tier", "store", "nvext", "kv_hints", "agent_hints", "user", "metadata", "log_metrics",
+        "background", "no_logs", "return_bytes", "return_entropy",
     ]  # fmt: skip
     if path == "/generate":
         names.append("model")
@@ -126,7 +126,7 @@ def test_a_request_is_called_what_it_asks_for_if_that_can_be(server: Server) -> 
         assert content["meta_info"]["id"] == called
 
 
-@pytest.mark.parametrize("field", ["repetition_penalty", "lora_path", "guided_json"])
+@pytest.mark.parametrize("field", ["repetition_penalty", "lora_path", "guided_whitespace_pattern"])
 def test_fields_that_change_the_answer_and_are_not_there_fail(server: Server, field: str) -> None:
     status, content = server.ask("POST", "/v1/completions", asked("/v1/completions", **{field: 1.5}))
     assert (status, content["error"]["code"]) == (400, "unsupported_field")

@@ -13,8 +13,9 @@ import pytest
 
 from sglc.cli.serve import add_serve
 from sglc.serve import bodies, fields, problems
-from sglc.serve.app import Service, make_app
+from sglc.serve.app import make_app
 from sglc.serve.limits import Limits
+from sglc.serve.service import Service
 from tests.serving import serving
 
 PAGE = Path(__file__).parent.parent / "docs" / "serving.md"

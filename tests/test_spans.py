@@ -9,14 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from starlette.types import ASGIApp
 
 import sglc as sgl
 from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.serve.app import make_direct
+from sglc.serve.door import Access, guarded
+from sglc.serve.service import Service
 
 
 @pytest.fixture
@@ -165,3 +170,43 @@ def test_nothing_is_imported_and_nothing_is_watched_where_nobody_asked() -> None
 def test_a_provider_that_nobody_configured_costs_nothing() -> None:
     result = inner.run(backend=ScriptedBackend(answer)).sync()
     assert result.error() is None
+
+
+# -- of a server's requests ------------------------------------------------------------------------
+
+
+async def posted(app: ASGIApp, path: str, body: dict[str, Any], **headers: str) -> None:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://served") as client:
+        await client.post(path, json=body, headers=headers)
+
+
+def test_a_request_has_a_span_below_its_clients(exported: InMemorySpanExporter) -> None:
+    backend = ScriptedBackend(answer)
+    tokenizer: Any = backend.target.tokenizer
+    service = Service(backend, tokenizer, "m", 1_000)
+    app = guarded(make_direct(service), Access(), service.limits, service.drain, service.queue, service.metrics)
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+    async def all_of_them() -> None:
+        await posted(app, "/v1/completions", {"prompt": "my secret"}, traceparent=parent)
+        await posted(app, "/v1/completions", {"prompt": "my secret", "stream": True})
+        await posted(app, "/v1/chat/completions", {"messages": [], "my-secret": 1})
+        await posted(app, "/my-secret", {})
+
+    asyncio.run(all_of_them())
+    whole, stream, refused, other = exported.get_finished_spans()
+    assert whole.name == "POST /v1/completions"
+    assert whole.parent is not None
+    assert format(whole.parent.span_id, "x") == "b7ad6b7169203331"
+    known = dict(whole.attributes or {})
+    assert len(str(known.pop("sglc.request.id"))) == 32
+    assert known == {
+        "http.request.method": "POST", "http.route": "/v1/completions", "http.response.status_code": 200,
+        "gen_ai.operation.name": "text_completion", "gen_ai.provider.name": "sglc", "gen_ai.request.model": "m",
+        "gen_ai.usage.input_tokens": 2, "gen_ai.usage.cache_read.input_tokens": 0,
+        "gen_ai.usage.output_tokens": 2,
+    }  # fmt: skip
+    assert [event.name for event in stream.events] == ["gen_ai.first_token"]
+    assert (refused.attributes or {})["error.type"] == "invalid_value"
+    assert other.name == "POST other"
+    assert "secret" not in "".join(span.to_json() for span in (whole, stream, refused, other))

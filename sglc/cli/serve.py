@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sglc.errors import UsageError
+from sglc.frontend.language.reasoning import MODELS as REASONING
 from sglc.knobs import model as default_model
 from sglc.serve.keys import Keys, is_key, read_keys
 
@@ -103,6 +104,10 @@ _OPTIONS = {
     "model": (
         _Option("--model", str, None, "M", "what `local:` takes, or scripted:FILE"),
         _Option("--name", str, None, "NAME", "what requests call the model; M if it is not said"),
+        _Option(
+            *("--reasoning-parser", tuple(REASONING), None, None),
+            "have reasoning apart from answers, as models of this name write it",
+        ),
         _Option("--device", ("auto", "cpu", "cuda"), "auto", None, "where it runs"),
         _Option("--dtype", ("auto", "float32", "bfloat16", "float16"), "auto", None, "in which it computes"),
         _Option("--kv-dtype", ("auto", "fp8"), "auto", None, "of keys and values"),
@@ -164,10 +169,10 @@ _OPTIONS = {
 
 def _serve(options: argparse.Namespace) -> int:
     try:
-        from sglc.serve.app import Service
         from sglc.serve.door import Access
         from sglc.serve.limits import Limits
         from sglc.serve.server import Patience, bound_socket, serve
+        from sglc.serve.service import Service
         from sglc.serve.tls import Certificate
     except ImportError as error:
         raise UsageError(
@@ -207,7 +212,9 @@ def _serve(options: argparse.Namespace) -> int:
                 request_s=options.request_timeout,
                 body_s=options.body_timeout,
             )
-            service = Service(backend, tokenizer, options.name or model, max_len, patience.stall_s, limits)
+            tags = REASONING.get(options.reasoning_parser)
+            name = options.name or model
+            service = Service(backend, tokenizer, name, max_len, patience.stall_s, tags, limits)
             serve(service, options.host, listening, patience, access, certificate)
         finally:
             backend.close()

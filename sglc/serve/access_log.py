@@ -8,36 +8,32 @@ import sys
 import time
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sglc.serve.metrics import Metrics, Spent
+from sglc.serve.request_span import RequestSpan
+
 _HEADER = b"x-request-id"
+REQUEST_ID = "sglc.request_id"  # of a request's scope
 _LONGEST_ID = 128  # characters
 _LONGEST_PATH = 256
 _RANDOM = random.Random()  # an id is no secret
-
-
-@dataclass(slots=True)
-class Spent:
-    """Tokens that a request took, as far as its generations have ended; None: it made no text."""
-
-    prompt: int | None = None
-    completion: int | None = None
 
 
 SPENT: ContextVar[Spent] = ContextVar("SPENT")  # of the request that a task belongs to
 
 
 class AccessLog:
-    """Gives every request an id, its client's own if that can be one, and writes of it if `written`.
+    """Gives every request an id, its client's own if that can be one, counts it, and writes of it if `written`.
 
     Nothing is written of what was asked or answered, nor of who asked but the address.
     """
 
-    def __init__(self, app: ASGIApp, *, written: bool) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, *, written: bool) -> None:
         self._app = app
+        self._metrics = metrics
         self._written = written
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,8 +42,11 @@ class AccessLog:
         request_id = _id_of(scope)
         status: int | None = None
         complete = False
-        spent = Spent()
+        spent = Spent(self._metrics.between)
         SPENT.set(spent)
+        scope[REQUEST_ID] = request_id.decode()
+        kind = self._metrics.asks(scope)
+        span = RequestSpan.begun(scope, kind, self._metrics.model, scope[REQUEST_ID])
 
         async def named(message: Message) -> None:
             nonlocal status, complete
@@ -60,6 +59,10 @@ class AccessLog:
         try:
             await self._app(scope, receive, named)
         finally:
+            ended_s = time.perf_counter()
+            self._metrics.answered(kind, spent, began_s, ended_s, status, complete)
+            if span is not None:
+                span.end(spent, status, complete)
             if self._written:
                 client = scope.get("client")
                 _write(
@@ -70,8 +73,11 @@ class AccessLog:
                     path=scope["path"][:_LONGEST_PATH],
                     status=status,
                     complete=complete,
-                    seconds=round(time.perf_counter() - began_s, 4),
+                    code=spent.code,
+                    seconds=round(ended_s - began_s, 4),
+                    first_s=None if spent.first_s is None else round(spent.first_s - began_s, 4),
                     prompt_tokens=spent.prompt,
+                    cached_tokens=None if spent.prompt is None else spent.cached,
                     completion_tokens=spent.completion,
                 )
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sglc.ir.plan.events import GenDone, Usage
+from sglc.frontend.language.reasoning import Tags
+from sglc.ir.plan.events import GenDone
 from sglc.serve.logprobs import Spelling
-from sglc.serve.work import Piece, Work
+from sglc.serve.work import Piece, Work, cached_of, made_of
 
 _RANDOM = random.Random()  # nothing is secret of an id, and the system's own numbers take a call each
 
@@ -29,6 +30,7 @@ class Answer:
     prefix: str
     model: str
     spelling: Spelling
+    tags: Tags | None = None  # between which reasoning stands, where it is told apart
     id: str = field(default_factory=lambda: f"{_RANDOM.getrandbits(128):032x}")
     created: int = field(default_factory=lambda: int(time.time()))  # seconds since 1970
 
@@ -78,16 +80,6 @@ def counted(work: Work, ends: Sequence[GenDone]) -> Counts:
         sum(made_of(work, end.usage) for end in ends),
         sum(cached_of(end.usage, size) for end, size in zip(ends, sizes, strict=True)),
     )
-
-
-def made_of(work: Work, usage: Usage) -> int:
-    """Tokens that were made. The one that is only looked at, where no text is wanted, does not count."""
-    return usage.completion if work.sampling.max_tokens else 0
-
-
-def cached_of(usage: Usage, size: int) -> int:
-    """Of a prompt of `size` ids, those that were not computed. What was read twice counts once."""
-    return min(usage.cached, size)
 
 
 def with_usage(chunk: dict[str, Any], wanted: bool) -> dict[str, Any]:

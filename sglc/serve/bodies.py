@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from sglc.serve.fields import ADVISORY, UNSUPPORTED, WHOLE_CHARACTERS, Body, wrong
-from sglc.serve.forms import ResponseFormat, Schema, StructuredOutputs, TagText
+from sglc.serve.forms import Choices, ResponseFormat, Schema, StructuredOutputs, TagText
 from sglc.serve.tools import Called, Function, Named, ToolChoice, Tools
 
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
@@ -162,6 +162,7 @@ TopK = Annotated[int, AfterValidator(_top_k)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 Samples = Annotated[int, Field(ge=1, le=128)]
 Tops = Annotated[int, Field(ge=0, le=20)]
+Priority = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 Prompts = Annotated[
     list[Any], BeforeValidator(_prompts), WithJsonSchema({"anyOf": [*_GIVEN_TEXTS, *_GIVEN_IDS]})
@@ -170,6 +171,8 @@ Prompts = Annotated[
 
 class StreamOptions(Body):
     """`include_usage`: a last chunk without choices has the token counts."""
+
+    ignored = frozenset({"include_obfuscation"})  # which would pad the chunks: there is TLS for that
 
     include_usage: bool = False
 
@@ -206,9 +209,14 @@ class Sampled(Steered):
     stream: bool = False
     stream_options: StreamOptions | None = None
     seed: Seed | None = None
+    priority: Priority = 0
     min_tokens: Count = 0
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema = None
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = None
 
     @model_validator(mode="after")
     def _streams(self) -> Sampled:
@@ -277,6 +285,9 @@ class ChatBody(Sampled):
     top_logprobs: Tops = 0
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
+    chat_template_kwargs: dict[str, str | bool | int | float | None] = Field(default_factory=dict)
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    separate_reasoning: bool = True
     tools: Tools = Field(default_factory=list)
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
@@ -330,6 +341,7 @@ class GenerateBody(RequestBody):
     top_logprobs_num: Tops = 0
     return_text_in_logprobs: bool = False
     stream: bool = False
+    priority: Priority = 0
     rid: Any = None
 
     @model_validator(mode="before")
@@ -362,6 +374,114 @@ class GenerateBody(RequestBody):
         """Whether a list of answers was asked for."""
         given = self.input_ids if self.text is None else self.text
         return self.sampling_params.n > 1 or (isinstance(given, list) and not _is_id(given[0]))
+
+
+class TokenizeBody(RequestBody):
+    """`POST /tokenize`: a text or a list of them, or a conversation."""
+
+    model: str | None = None
+    prompt: Annotated[Any, BeforeValidator(_given_texts), WithJsonSchema({"anyOf": _GIVEN_TEXTS})] = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> TokenizeBody:
+        if (self.prompt is None) == (self.messages is None):
+            raise wrong("prompt_value", "it is `prompt` or `messages`, and not both", "prompt")
+        return self
+
+
+class DetokenizeBody(RequestBody):
+    """`POST /detokenize`."""
+
+    model: str | None = None
+    tokens: Annotated[list[int], Field(min_length=1)]
+
+
+class AbortBody(Body):
+    """`POST /abort_request`: the `rid` of requests, or the `X-Request-Id` of one; or all that make text."""
+
+    rid: str = ""
+    abort_all: bool = False
+
+
+class OllamaOptions(Body):
+    """Ollama's `options`, with its defaults; what says how a model is loaded is ignored."""
+
+    ignored = frozenset(
+        {
+            "low_vram", "main_gpu", "num_batch", "num_ctx", "num_gpu", "num_keep", "num_thread", "numa",
+            "repeat_last_n", "use_mlock", "use_mmap",
+        }
+    )  # fmt: skip
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.9
+    min_p: float = 0.0
+    seed: Seed | None = None
+    num_predict: Annotated[int, Field(ge=-2, lt=2**31)] = -1
+    stop: Stops = Field(default_factory=list)
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+
+
+class OllamaBody(RequestBody):
+    """What Ollama's requests for texts have in common."""
+
+    ignored = ADVISORY | {"keep_alive"}
+
+    model: str
+    stream: bool = True
+    format: Any = None
+    options: OllamaOptions = OllamaOptions()
+
+    def as_openai(self) -> ChatBody | CompletionBody:
+        """The same request in OpenAI's words."""
+        raise NotImplementedError
+
+    def _asked(self) -> dict[str, Any]:
+        given = self.options
+        asked = {
+            name: getattr(given, name)
+            for name in type(given).model_fields
+            if name not in ("num_predict", "top_k")
+        }
+        held = {"type": "object"} if self.format == "json" else self.format or None
+        return {
+            **asked,
+            "top_k": given.top_k if given.top_k > 0 else -1,
+            "max_tokens": given.num_predict if given.num_predict >= 0 else None,
+            "json_schema": held,
+        }
+
+
+class OllamaGenerate(OllamaBody):
+    """`POST /api/generate`. A prompt that is not `raw` is a turn of the user."""
+
+    prompt: str = ""
+    system: str = ""
+    raw: bool = False
+
+    def as_openai(self) -> ChatBody | CompletionBody:
+        """As of every one."""
+        asked = self._asked()
+        if self.raw:
+            return CompletionBody.model_validate({"prompt": self.prompt, **asked})
+        turns = [("system", self.system)] * bool(self.system) + [("user", self.prompt)]
+        messages = [{"role": role, "content": content} for role, content in turns]
+        return ChatBody.model_validate({"messages": messages, **asked})
+
+
+class OllamaChat(OllamaBody):
+    """`POST /api/chat`."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+
+    def as_openai(self) -> ChatBody | CompletionBody:
+        """As of every one."""
+        return ChatBody.model_validate({"messages": self.messages, **self._asked()})
 
 
 @lru_cache

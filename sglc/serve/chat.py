@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from sglc.ir.grammar.call_parser import CallParser, CallPiece
+from sglc.frontend.language.reasoning import Splitter, split
+from sglc.ir.grammar.call_parser import CallParser
 from sglc.ir.plan.events import GenDone, Sample, TokenLogprob
 from sglc.serve.answers import Answer, Counts, counted, with_usage
 from sglc.serve.bodies import ChatBody
@@ -22,7 +23,7 @@ def whole(
     (end,) = ends
     choices = []
     for index, sample in enumerate(end.samples):
-        message, finish = _message(sample, calling)
+        message, finish = _message(answer, sample, calling)
         choices.append(
             {
                 "index": index,
@@ -34,9 +35,9 @@ def whole(
     return {**answer.head, "choices": choices, "usage": counted(work, ends).shown()}
 
 
-def _message(sample: Sample, calling: Calling | None) -> tuple[dict[str, Any], str]:
+def _message(answer: Answer, sample: Sample, calling: Calling | None) -> tuple[dict[str, Any], str]:
     """The message, and why it ends."""
-    message: dict[str, Any] = {"role": "assistant", "content": sample.text, "refusal": None}
+    message: dict[str, Any] = {"role": "assistant", **_shares(answer, sample.text), "refusal": None}
     if calling is None:
         return message, sample.finish
     parser = calling.parser()
@@ -60,7 +61,8 @@ async def chunks(
     """The answer as it comes: each choice begins with its role, and ends with a chunk without text."""
     usage = body.stream_options is not None and body.stream_options.include_usage
     counts = Counts()
-    parsers = [calling.parser() for _ in range(work.choices)] if calling is not None else None
+    splitters = [] if answer.tags is None else [Splitter(answer.tags) for _ in range(work.choices)]
+    parsers = [calling.parser() for _ in range(work.choices)] if calling is not None else []
 
     def chunk(
         choice: int, delta: dict[str, Any], logprobs: Any = None, finish: str | None = None
@@ -73,18 +75,16 @@ async def chunks(
         if piece.begins:
             yield chunk(piece.choice, {"role": "assistant", "content": None if parsers else ""})
         logprobs = _logprobs(answer, body, piece.tokens, piece.tops)
-        text, finish = piece.text, piece.ended
-        calls: list[CallPiece] = []
-        if parsers is not None:
-            parser = parsers[piece.choice]
-            text, calls = parser.feed(text)
-            if finish is not None:
-                rest, more = parser.end()
-                text, calls, finish = text + rest, calls + more, _finish(finish, parser)
-        if text or (logprobs and piece.tokens):
-            yield chunk(piece.choice, {"content": text} if text or not parsers else {}, logprobs)
-        for call in calls:
-            yield chunk(piece.choice, {"tool_calls": [delta_of(call)]})
+        finish = piece.ended
+        if parsers:
+            deltas, finish = _calls(parsers[piece.choice], piece)
+        else:
+            deltas = _deltas(splitters, piece)
+        if logprobs and piece.tokens and not deltas:
+            deltas = [{"content": ""} if not parsers else {}]
+        for delta in deltas:
+            yield chunk(piece.choice, delta, logprobs)
+            logprobs = None  # with the first one
         if finish is not None:
             yield chunk(piece.choice, {}, finish=finish)
 
@@ -94,6 +94,36 @@ async def chunks(
                 yield shown
     if usage:
         yield [{**answer.head, "choices": [], "usage": counts.shown()}]
+
+
+def _shares(answer: Answer, text: str) -> dict[str, str]:
+    """What of a text is content, and what the reasoning before it."""
+    if answer.tags is None:
+        return {"content": text}
+    reasoning, content = split(answer.tags, (text,))
+    return {"content": content, "reasoning_content": reasoning}
+
+
+def _deltas(splitters: list[Splitter], piece: Piece) -> list[dict[str, Any]]:
+    """What a piece adds to each of them."""
+    if not splitters:
+        return [{"content": piece.text}] if piece.text else []
+    splitter = splitters[piece.choice]
+    parts = [splitter.feed(piece.text), *([splitter.end()] if piece.ended is not None else [])]
+    reasoning, content = ("".join(each) for each in zip(*parts, strict=True))
+    shares = {"reasoning_content": reasoning, "content": content}
+    return [{name: text} for name, text in shares.items() if text]
+
+
+def _calls(parser: CallParser, piece: Piece) -> tuple[list[dict[str, Any]], str | None]:
+    """What a piece adds to a text that may call tools, and why that ends, if it does."""
+    text, calls = parser.feed(piece.text)
+    finish = piece.ended
+    if finish is not None:
+        rest, more = parser.end()
+        text, calls, finish = text + rest, calls + more, _finish(finish, parser)
+    content: list[dict[str, Any]] = [{"content": text}] if text else []
+    return content + [{"tool_calls": [delta_of(call)]} for call in calls], finish
 
 
 def _logprobs(

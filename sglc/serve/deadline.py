@@ -6,7 +6,7 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sglc.serve.drain import Drain, ended
+from sglc.serve.drain import Drain
 from sglc.serve.problems import Refusal, as_last_events, as_response
 
 _LAST_S = 0.5  # that the client may take to read why it ends
@@ -49,17 +49,15 @@ class Deadline:
 
         try:
             async with asyncio.timeout(self._request_s if came else self._body_s) as timeout:
-                with self._drain.answering(timeout):
+                with self._drain.answering(scope, timeout):
                     await self._app(scope, read, written)
         except TimeoutError:
             if not timeout.expired():
                 raise
             if not ended:
-                await _end(self._refusal(came=came), started, scope, receive, send)
+                await _end(self._drain.why(timeout) or self._refusal(came=came), started, scope, receive, send)
 
     def _refusal(self, *, came: bool) -> Refusal:
-        if self._drain.over:
-            return ended()
         if came:
             message = f"the request has taken more than the {self._request_s:g} s of `--request-timeout`"
             return Refusal(503, message, code="timed_out", closes=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -11,8 +12,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sglc.serve.access_log import AccessLog
 from sglc.serve.deadline import Deadline
 from sglc.serve.drain import Drain, ended
-from sglc.serve.keys import Keys
+from sglc.serve.keys import SHARE, Keys
 from sglc.serve.limits import Limits, Queue
+from sglc.serve.metrics import Metrics
 from sglc.serve.plain_errors import in_one_form
 from sglc.serve.problems import Refusal, as_response
 
@@ -36,7 +38,9 @@ class Access:
     logged: bool = False
 
 
-def guarded(app: ASGIApp, access: Access, limits: Limits, drain: Drain, queue: Queue) -> ASGIApp:
+def guarded(
+    app: ASGIApp, access: Access, limits: Limits, drain: Drain, queue: Queue, metrics: Metrics
+) -> ASGIApp:
     """`app` for whom `access` lets in, while there is room, and for as long as they may stay."""
     app = Deadline(_Door(app, access, drain, queue, limits.queue), drain, limits.request_s, limits.body_s)
     if access.hosts:
@@ -50,7 +54,7 @@ def guarded(app: ASGIApp, access: Access, limits: Limits, drain: Drain, queue: Q
             allow_headers=("*",),
             expose_headers=("x-request-id", "retry-after"),
         )
-    return AccessLog(in_one_form(_well_framed(app)), written=access.logged)
+    return AccessLog(in_one_form(_well_framed(app)), metrics, written=access.logged)
 
 
 def _well_framed(app: ASGIApp) -> ASGIApp:
@@ -71,7 +75,7 @@ def _well_framed(app: ASGIApp) -> ASGIApp:
 
 
 # Where the server is changed, or shown as it is. `/health`, which is open to all, tells no more than it must.
-_ADMIN_PATHS = {"/flush_cache", "/server_info", "/get_server_info"}
+_ADMIN_PATHS = {"/abort_request", "/flush_cache", "/server_info", "/get_server_info", "/metrics"}
 _OPEN_PATHS = {"/health"}
 
 
@@ -114,6 +118,7 @@ class _Door:
         scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer":
             given = b""  # no key is
+        scope[SHARE] = sha256(given).hexdigest()[:16]  # equal keys share the runtime's time with each other
         known, admin = self._keys.have(given), self._admin_keys.have(given)
         if admin or (known and not for_admins):
             return None

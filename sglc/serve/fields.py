@@ -21,17 +21,17 @@ UNSUPPORTED = {
         ("audio", "modalities", "image_data", "video_data", "audio_data", "image_url", "input_audio", "file"),
         _NO_MEDIA,
     ),
-    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-        ": use `structured_outputs`, `json_schema`, `regex` or `ebnf`"),
-    "repetition_penalty": ": use `frequency_penalty` or `presence_penalty`",
+    **dict.fromkeys(
+        ("repetition_penalty", "repeat_penalty"), ": use `frequency_penalty` or `presence_penalty`"
+    ),
     "prompt_logprobs": ": use `echo` with `logprobs`",
     **dict.fromkeys(
         (
-            "add_special_tokens", "chat_template", "chat_template_kwargs", "custom_logit_processor",
-            "input_embeds", "length_penalty", "lora_path", "name", "no_stop_trim", "prediction",
-            "reasoning_effort", "return_hidden_states", "return_tokens_as_token_ids", "service_tier",
-            "session_params", "store", "suffix", "token_ids_logprob", "use_beam_search",
-            "verbosity", "web_search_options",
+            "add_special_tokens", "chat_template", "chat_template_kwargs", "context", "custom_logit_processor",
+            "guided_whitespace_pattern", "images", "input_embeds", "length_penalty", "lora_path", "moderation",
+            "name", "no_stop_trim", "reasoning_effort", "return_hidden_states", "return_tokens_as_token_ids",
+            "separate_reasoning", "session_params", "suffix", "template", "think", "token_ids_logprob",
+            "use_beam_search", "verbosity", "web_search_options",
         ),
         "",
     ),
@@ -39,12 +39,14 @@ UNSUPPORTED = {
 # They say who asks, for what, or how to go about it, and change no answer: ignored, whatever they hold.
 ADVISORY = frozenset(
     {
-        "agent_hints", "background", "kv_hints", "log_metrics", "metadata", "no_logs", "nvext", "priority",
-        "prompt_cache_key", "return_bytes", "return_entropy", "rid", "safety_identifier", "user",
+        "agent_hints", "background", "guided_decoding_backend", "kv_hints", "log_metrics", "metadata",
+        "no_logs", "nvext", "prediction", "prompt_cache_key", "prompt_cache_options",
+        "prompt_cache_retention",
+        "return_bytes", "return_entropy", "rid", "safety_identifier", "service_tier", "store", "user",
     }
 )  # fmt: skip
 # Values of these that ask for nothing: as if they were absent.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
+NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "tool_calls": ([],),
@@ -53,8 +55,10 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1,),
     "length_penalty": (1,),
     "use_beam_search": (False,),
-    "store": (False,),
-    "service_tier": ("auto", "default"),
+    "verbosity": ("medium",),
+    "think": (False,),
+    "images": ([],),
+    "repeat_penalty": (1,),
     "suffix": ("",),
     "return_hidden_states": (False,),
     "no_stop_trim": (False,),
@@ -89,6 +93,6 @@ class Body(BaseModel):
             and key not in cls.ignored
             and (
                 key in cls.model_fields
-                or not (key in _NEUTRAL and any(_same(value, idle) for idle in _NEUTRAL[key]))
+                or not (key in NEUTRAL and any(_same(value, idle) for idle in NEUTRAL[key]))
             )
         }

@@ -36,6 +36,9 @@ Schema = Annotated[Any, BeforeValidator(_schema)]
 TagText = Annotated[Any, BeforeValidator(_tag)]
 
 
+Choices = Annotated[list[str], Field(min_length=1)]
+
+
 class SchemaFormat(Body):
     """The `json_schema` of a `response_format`. It is always enforced, whatever `strict` is."""
 
@@ -81,6 +84,6 @@ class StructuredOutputs(Body):
     json_: Schema = Field(None, alias="json")
     json_object: bool = False
     regex: str | None = None
-    choice: Annotated[list[str], Field(min_length=1)] | None = None
+    choice: Choices | None = None
     grammar: str | None = None
     structural_tag: TagText = None

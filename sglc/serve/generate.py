@@ -8,10 +8,10 @@ from contextlib import aclosing
 from typing import Any
 
 from sglc.ir.plan.events import GenDone, Sample, TokenLogprob, Usage
-from sglc.serve.answers import Answer, cached_of, made_of
+from sglc.serve.answers import Answer
 from sglc.serve.bodies import GenerateBody
 from sglc.serve.logprobs import Tops, of_generate
-from sglc.serve.work import Piece, Work, tokens_of, tops_of
+from sglc.serve.work import Piece, Work, cached_of, made_of, tokens_of, tops_of
 
 
 def whole(answer: Answer, body: GenerateBody, work: Work, ends: Sequence[GenDone], began: float) -> Any:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sglc.errors import UsageError
+
+SHARE = "sglc.share"  # of a request's scope: what its key is told from others by
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,12 @@ class Keys:
         for own in self._digests:
             found |= hmac.compare_digest(own, digest)
         return found
+
+
+def share_of(scope: Mapping[str, Any]) -> str:
+    """Whose share of the runtime a request takes: that of its key, where keys are needed."""
+    share: str = scope.get(SHARE, "")
+    return share
 
 
 def _digest(key: bytes) -> bytes:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sglc.serve.problems import Refusal
+from sglc.serve.problems import Refusal, as_response
 
 # What they say begins with this; the code, and what we say.
 _SAID = {
@@ -39,8 +38,7 @@ def in_one_form(app: ASGIApp) -> ASGIApp:
             else:
                 text.extend(message.get("body", b""))
                 if not message.get("more_body", False):
-                    content = refusal_of_text(head["status"], text.decode("utf-8", "replace")).body()
-                    body = msgspec.json.encode(content)
+                    body = as_response(refusal_of_text(head["status"], text.decode("utf-8", "replace"))).body
                     kept = [each for each in head["headers"] if not each[0].startswith(b"content-")]
                     described = [
                         (b"content-type", b"application/json"),

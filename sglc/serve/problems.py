@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from sglc.errors import BackendError, LegalizeError, RunError, SglcError
+from sglc.serve.access_log import SPENT
 from sglc.serve.bodies import fields_of
 from sglc.serve.fields import UNSUPPORTED
 
@@ -159,6 +160,7 @@ def of_any(error: Exception) -> Refusal:
 
 def as_response(refusal: Refusal) -> Response:
     """The answer. Who is turned away for now is told when to come again."""
+    _told(refusal)
     response = as_json(refusal.body(), refusal.status)
     if refusal.status in (429, 503):
         response.headers["retry-after"] = _RETRY_S
@@ -171,7 +173,14 @@ def as_response(refusal: Refusal) -> Response:
 
 def as_last_events(refusal: Refusal) -> bytes:
     """What a stream of events ends with where it fails."""
+    _told(refusal)
     return b"data: " + msgspec.json.encode(refusal.body()) + b"\n\ndata: [DONE]\n\n"
+
+
+def _told(refusal: Refusal) -> None:
+    """The request is answered with an error, if it is one that is counted."""
+    if (spent := SPENT.get(None)) is not None:
+        spent.code = refusal.code
 
 
 def as_json(content: Any, status: int = 200) -> Response:

@@ -6,21 +6,25 @@ model's input as it is written; never from the contents of messages.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, TypeVar
 
 from sglc.ir.grammar.call_format import HERMES
 from sglc.ir.target import ControlText, Tokenizer
 from sglc.passes.chat.markup import ChatMarkup
 from sglc.passes.chat.tool_markup import rendered, template_format
+from sglc.runtime.tokenizer.chat_template import variables_of
 from sglc.serve.bodies import ChatBody
 from sglc.serve.limits import check_sizes
 from sglc.serve.problems import Refusal, bad
 from sglc.serve.tools import Calling
 
+_AT_ONCE = 4_000  # characters, or ids, that are tokenized where nothing else is done meanwhile
+_T = TypeVar("_T")
 _STAND_IN = re.compile("\ue0a3([0-9]+)\ue0a4")  # private use, as in `passes.chat_markup`
 
 
@@ -34,6 +38,9 @@ class ServedTokenizer(Tokenizer, Protocol):
     @property
     def named(self) -> Mapping[str, str]:
         """`bos_token`, `eos_token`, ... as the template may write them."""
+
+    def with_variables(self, variables: Mapping[str, Any]) -> Self:
+        """The same, whose template reads `variables`, too."""
 
     @property
     def control(self) -> Mapping[int, str]:
@@ -76,6 +83,13 @@ def of_given(tokenizer: ServedTokenizer, given: Sequence[Any], param: str, max_l
     return prompts
 
 
+def encoded(tokenizer: Tokenizer, texts: Sequence[str], special: bool) -> list[Sequence[int]]:
+    """The ids of raw texts; with `special`, behind the begin token where the model has one."""
+    if special:
+        return [of_text(tokenizer, text).ids for text in texts]
+    return [_encoded(tokenizer, tokenizer.split_control(text)) for text in texts]
+
+
 def of_text(tokenizer: Tokenizer, text: str) -> ServedPrompt:
     """A raw prompt, behind the begin token where the model has one. Control tokens may be written in it."""
     ids = _encoded(tokenizer, tokenizer.split_control(text))
@@ -84,16 +98,18 @@ def of_text(tokenizer: Tokenizer, text: str) -> ServedPrompt:
     return ServedPrompt(text, tuple(ids))
 
 
-def of_chat(tokenizer: Tokenizer, body: ChatBody) -> ServedPrompt:
+def of_chat(tokenizer: ServedTokenizer, body: ChatBody) -> ServedPrompt:
     """The conversation as the model's template writes it.
 
     What looks like a control token in the content of a message stays text.
 
     Raises:
-        Refusal: it is to be continued, and ends in no answer.
+        Refusal: it is to be continued, and ends in no answer; the template has no such variable.
         BackendError: SGLC513, there is no template, or it refuses the conversation.
     """
     hidden: list[str] = []
+    if variables := _variables(tokenizer, body):
+        tokenizer = tokenizer.with_variables(_hide_all(tokenizer, variables, hidden))
     messages = _hide_all(tokenizer, [turn.told for turn in body.messages], hidden)
     tools = _hide_all(tokenizer, [{"type": "function", "function": one.told} for one in body.offered], hidden)
     last = body.messages[-1]
@@ -127,6 +143,31 @@ def of_chat(tokenizer: Tokenizer, body: ChatBody) -> ServedPrompt:
     if not ids:
         raise Refusal(400, "`messages` make an empty prompt", param="messages", code="invalid_value")
     return ServedPrompt(shown, tuple(ids))
+
+
+def _variables(tokenizer: ServedTokenizer, body: ChatBody) -> dict[str, Any]:
+    """What the template is told beside the conversation.
+
+    Raises:
+        Refusal: it reads no such thing. What is false or null asks for nothing.
+    """
+    given, effort = body.chat_template_kwargs, body.reasoning_effort
+    if not given and effort is None:
+        return {}
+    read = variables_of(tokenizer.template or "")
+    for name, value in given.items():
+        if value and name not in read:
+            param = f"chat_template_kwargs.{name}"
+            raise bad(param, "is not read by this model's template", "unsupported_value")
+    made = {name: value for name, value in given.items() if name in read}
+    if effort is None:
+        return made
+    switches = [name for name in ("reasoning_effort", "enable_thinking", "thinking") if name in read]
+    if switches:
+        return {switches[0]: effort if switches[0] == "reasoning_effort" else effort != "none", **made}
+    if effort != "none":
+        raise bad("reasoning_effort", "is not read by this model's template", "unsupported_value")
+    return made
 
 
 def calling_of(tokenizer: Tokenizer, body: ChatBody, *, held: bool) -> Calling | None:
@@ -182,3 +223,10 @@ def _spelled(tokenizer: ServedTokenizer, ids: Sequence[int]) -> str:
     return b"".join([control[id_].encode() if id_ in control else table[id_] for id_ in ids]).decode(
         "utf-8", "replace"
     )
+
+
+async def at_once_or_apart(given: Sequence[Any], made: Callable[..., _T], *arguments: Any) -> _T:
+    """What is `made` of texts or lists of ids: in a thread, unless to hand it over would take longer."""
+    if len(given) + sum(map(len, given)) <= _AT_ONCE:
+        return made(*arguments)
+    return await asyncio.to_thread(made, *arguments)

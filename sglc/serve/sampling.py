@@ -10,13 +10,14 @@ from sglc.errors import LegalizeError
 from sglc.ir.grammar.call_format import CallFormat, arguments_schema, calls_form
 from sglc.ir.grammar.json_schema import enforced
 from sglc.ir.sampling import Sampling
-from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, Steered
-from sglc.serve.forms import ResponseFormat, StructuredOutputs
+from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, Sampled, Steered
+from sglc.serve.forms import ResponseFormat
 from sglc.serve.problems import Refusal, bad, refusal_of
 from sglc.serve.tools import Named
 
 _OBJECT = '{"type": "object"}'
 _RANDOM = random.Random()
+_Held = tuple[str, str, str]  # what a text is held to: the request's field, that of `Sampling`, the form
 _GOLDEN = 0x9E3779B97F4A7C15  # by which the runtime's seeds of samples are apart
 
 
@@ -26,8 +27,8 @@ def of_completion(body: CompletionBody) -> Sampling:
         raise bad("best_of", f"can only be `n`, which is {body.n}", "unsupported_value")
     return _sampling(
         body,
+        body,
         body.response_format,
-        body.structured_outputs,
         seed=body.seed,
         max_tokens=body.max_tokens,
         min_tokens=body.min_tokens,
@@ -54,8 +55,8 @@ def of_chat(body: ChatBody, most: int, how: CallFormat | None = None) -> Samplin
     calls, form = _calls(body, how) if how is not None else (None, body.response_format)
     return _sampling(
         body,
+        body,
         form,
-        body.structured_outputs,
         calls,
         seed=body.seed,
         max_tokens=given.pop() if given else max(most, 1),
@@ -104,8 +105,8 @@ def of_generate(body: GenerateBody) -> Sampling:
 
 def _sampling(
     body: Steered,
+    openai: Sampled | None = None,
     form: ResponseFormat | None = None,
-    structured: StructuredOutputs | None = None,
     calls: str | None = None,
     *,
     seed: int | None,
@@ -114,7 +115,7 @@ def _sampling(
     logprobs_from: int | None,
     top_logprobs: int,
 ) -> Sampling:
-    held = _held(body, form, structured)
+    held = _held(body) + ([] if openai is None else _held_by_clients(openai, form))
     if calls is not None:
         held.append(("tools", "structural_tag", calls))
     if len(held) > 1:
@@ -152,29 +153,41 @@ def _sampling(
     )
 
 
-def _held(
-    body: Steered, form: ResponseFormat | None, structured: StructuredOutputs | None
-) -> list[tuple[str, str, str]]:
-    """What a text is held to, from wherever that stands: the field, that of `Sampling`, the form."""
+def _held(body: Steered) -> list[_Held]:
     given = [(name, name, getattr(body, name)) for name in ("regex", "ebnf", "json_schema", "structural_tag")]
+    return [each for each in given if each[2] is not None]
+
+
+def _held_by_clients(body: Sampled, form: ResponseFormat | None) -> list[_Held]:
+    """What stands in OpenAI's name for it (`form`), and in vLLM's newer and older ones."""
+    given: list[tuple[str, str, str | None]] = [
+        ("guided_json", "json_schema", body.guided_json),
+        ("guided_regex", "regex", body.guided_regex),
+        ("guided_choice", "regex", _one_of(body.guided_choice)),
+        ("guided_grammar", "ebnf", body.guided_grammar),
+    ]
+    structured = body.structured_outputs
     if form is not None and form.type == "structural_tag":
         given.append(("response_format", "structural_tag", form.tag))
     elif form is not None and (schema := _schema_of(form)) is not None:
         given.append(("response_format", "json_schema", schema))
     if structured is not None:
-        choice = "|".join(map(re.escape, structured.choice)) if structured.choice is not None else None
         given += (
             (f"structured_outputs.{name}", field, value)
             for name, field, value in (
                 ("json", "json_schema", structured.json_),
                 ("json_object", "json_schema", _OBJECT if structured.json_object else None),
                 ("regex", "regex", structured.regex),
-                ("choice", "regex", choice),
+                ("choice", "regex", _one_of(structured.choice)),
                 ("grammar", "ebnf", structured.grammar),
                 ("structural_tag", "structural_tag", structured.structural_tag),
             )
         )
-    return [each for each in given if each[2] is not None]
+    return [(name, field, value) for name, field, value in given if value is not None]
+
+
+def _one_of(texts: list[str] | None) -> str | None:
+    return None if texts is None else "|".join(map(re.escape, texts))
 
 
 def _schema_of(form: ResponseFormat) -> str | None:

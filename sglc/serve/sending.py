@@ -15,7 +15,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from sglc.serve.problems import as_last_events, of_any
+from sglc.serve.problems import Refusal, as_last_events, of_any
 
 _T = TypeVar("_T")
 _DONE = b"data: [DONE]\n\n"
@@ -73,6 +73,7 @@ class EventStream(Response):
     """
 
     media_type = "text/event-stream"
+    _frame, _end = b"data: %b\n\n", _DONE
 
     def __init__(self, first: list[Any], rest: AsyncGenerator[list[Any], None], stall_s: float) -> None:
         super().__init__(headers={"cache-control": "no-cache"})
@@ -94,19 +95,32 @@ class EventStream(Response):
 
         async with aclosing(self._rest):
             await put({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await put(_events(self._first))
+            await put(self._message(self._first))
             try:
                 async for contents in self._rest:
-                    await put(_events(contents))
-                last = _DONE
+                    await put(self._message(contents))
+                last = self._end
             except Exception as error:
-                last = as_last_events(of_any(error))
+                last = self._failed(of_any(error))
             await put({"type": "http.response.body", "body": last, "more_body": False})
 
+    def _message(self, contents: list[Any]) -> Message:
+        data = b"".join([self._frame % _ENCODER.encode(content) for content in contents])
+        return {"type": "http.response.body", "body": data, "more_body": True}
 
-def _events(contents: list[Any]) -> Message:
-    data = b"".join([b"data: %b\n\n" % _ENCODER.encode(content) for content in contents])
-    return {"type": "http.response.body", "body": data, "more_body": True}
+    def _failed(self, refusal: Refusal) -> bytes:
+        return as_last_events(refusal)
+
+
+class JsonLines(EventStream):
+    """The same as lines of JSON, without a last one: Ollama's."""
+
+    media_type = "application/x-ndjson"
+    _frame, _end = b"%b\n", b""
+
+    def _failed(self, refusal: Refusal) -> bytes:
+        as_last_events(refusal)  # is counted
+        return _ENCODER.encode({"error": refusal.message}) + b"\n"
 
 
 class _Patience:

@@ -15,9 +15,10 @@ from types import FrameType
 import uvicorn
 
 from sglc.errors import UsageError
-from sglc.serve.app import Service, make_direct
+from sglc.serve.app import make_direct
 from sglc.serve.connection import Connection
 from sglc.serve.door import Access, guarded
+from sglc.serve.service import Service
 from sglc.serve.tls import Certificate
 
 _SEND_BYTES = 1 << 18  # of a connection that the kernel holds for a client who does not read
@@ -88,7 +89,9 @@ def serve(
     # A connection that was given up must not stay for what its client never reads.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * patience.stall_s))
     config = uvicorn.Config(
-        guarded(make_direct(service), access, service.limits, service.drain, service.queue),
+        guarded(
+            make_direct(service), access, service.limits, service.drain, service.queue, service.metrics
+        ),
         http=Connection, ws="none", lifespan="off",
         limit_concurrency=service.limits.connections,
         log_level="warning", access_log=False, proxy_headers=False,

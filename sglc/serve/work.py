@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any, NamedTuple, Protocol, cast
 
 from sglc.errors import Loc
@@ -18,6 +19,7 @@ from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.serve.access_log import SPENT
 from sglc.serve.logprobs import Tops
+from sglc.serve.metrics import Spent
 from sglc.serve.problems import refusal_of
 from sglc.serve.prompts import ServedPrompt
 from sglc.serve.sampling import seed_of
@@ -55,12 +57,14 @@ class ServedBackend(Protocol):
 class Work:
     """Prompts, each to be continued `sampling.n` times. Choices are numbered prompt by prompt.
 
-    `endpoint` names the sites: `chat`, `completions` or `generate`.
+    `endpoint` names the sites: `chat`, `completions` or `generate`. `priority` and `share` are the segment's.
     """
 
     endpoint: str
     prompts: Sequence[ServedPrompt]
     sampling: Sampling
+    priority: int = 0
+    share: str = ""
 
     @property
     def choices(self) -> int:
@@ -114,11 +118,12 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class _Progress:
-    """How much of a choice has been told."""
+    """How much of a choice has been told, and when (of `perf_counter`) its last tokens were."""
 
     characters: int = 0
     tokens: int = 0
     begun: bool = False
+    last_s: float = 0.0
 
 
 async def pieces(backend: ServedBackend, work: Work) -> AsyncGenerator[list[Piece], None]:
@@ -140,9 +145,24 @@ async def pieces(backend: ServedBackend, work: Work) -> AsyncGenerator[list[Piec
             choice_of[len(nodes)] = len(choice_of)
             nodes.append(_gen(work, stream, number, own, (sample,) if work.sampling.n > 1 else ()))
     told = {choice: _Progress() for choice in choice_of.values()}
+    spent = SPENT.get()
     async with aclosing(_events(backend, work, nodes, streams=True)) as events:
         async for batch in events:
-            yield [_piece(choice := choice_of[event.node], event, told[choice]) for event in batch]
+            now_s = perf_counter()
+            if spent.first_s is None:
+                spent.first_s = now_s
+            made = [_piece(choice_of[event.node], event, told[choice_of[event.node]]) for event in batch]
+            for piece in made:
+                _time(piece, told[piece.choice], now_s, spent)
+            yield made
+
+
+def _time(piece: Piece, told: _Progress, now_s: float, spent: Spent) -> None:
+    """Tokens that come together have the time since the last ones between them."""
+    if count := len(piece.tokens):
+        if told.last_s:
+            spent.between.observe((now_s - told.last_s) / count, count)
+        told.last_s = now_s
 
 
 def _piece(choice: int, event: Delta | GenDone, told: _Progress) -> Piece:
@@ -207,7 +227,8 @@ async def _events(
     """What generations say, until the last one has ended."""
     spent = SPENT.get()
     spent.prompt, spent.completion = sum(len(prompt.ids) for prompt in work.prompts), 0
-    async with aclosing(backend.watch(Segment(tuple(nodes)), streams=streams)) as batches:
+    segment = Segment(tuple(nodes), priority=work.priority, share=work.share)
+    async with aclosing(backend.watch(segment, streams=streams)) as batches:
         async for batch in batches:
             for number, event in enumerate(batch):
                 if isinstance(event, NodeFailed):
@@ -215,5 +236,26 @@ async def _events(
                         yield cast(Sequence[Delta | GenDone], batch[:number])
                     raise refusal_of(event.error)
                 if isinstance(event, GenDone):
-                    spent.completion += event.usage.completion
+                    _account(work, nodes[event.node], event.usage, spent)
             yield cast(Sequence[Delta | GenDone], batch)  # nothing is chosen
+
+
+def _account(work: Work, node: Node, usage: Usage, spent: Spent) -> None:
+    """What a generation took. A prompt counts once, with the first text that continues it."""
+    assert isinstance(node, GenNode)
+    assert spent.completion is not None
+    spent.completion += made_of(work, usage)
+    if not any(node.site.fork):
+        size = len(work.prompts[node.site.occurrence].ids)
+        spent.read += size
+        spent.cached += cached_of(usage, size)
+
+
+def made_of(work: Work, usage: Usage) -> int:
+    """Tokens that were made. The one that is only looked at, where no text is wanted, does not count."""
+    return usage.completion if work.sampling.max_tokens else 0
+
+
+def cached_of(usage: Usage, size: int) -> int:
+    """Of a prompt of `size` ids, those that were not computed. What was read twice counts once."""
+    return min(usage.cached, size)

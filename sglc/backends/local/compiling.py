@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,9 +21,11 @@ from sglc.errors import BackendError, RunError, SglcError
 from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine import wire
+from sglc.runtime.histogram import Histogram
 
 _KNOWN = 1024  # forms that have been compiled, and that nobody asks for again
 _CHUNK = 1 << 16
+_TIMES_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TOO_MUCH = {"regex": "SGLC452", "json_schema": "SGLC456", "ebnf": "SGLC457", "structural_tag": "SGLC465"}
 
 
@@ -50,6 +53,7 @@ class ConstraintCompiler:
         self._memory = memory
         self._kept = kept
         self._regexes = regexes
+        self.times = Histogram(_TIMES_S)  # seconds that compiling a form took, however it ended
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -98,7 +102,7 @@ class ConstraintCompiler:
 
     async def _compile(self, form: Sampling) -> SglcError | None:
         """Have a form compiled; gives what is wrong with it."""
-        loop = asyncio.get_running_loop()
+        loop, began_s = asyncio.get_running_loop(), time.perf_counter()
         ours, theirs = socket.socketpair()
         with ours:
             ours.setblocking(False)
@@ -112,6 +116,7 @@ class ConstraintCompiler:
                     told += came
             except ConnectionError:
                 pass  # it has ended
+        self.times.observe(time.perf_counter() - began_s)
         if not told:
             return BackendError(
                 "SGLC506", "the process that compiles constraints has ended", hint="run it again"

@@ -193,7 +193,8 @@ class LocalBackend:
         Raises:
             SglcError: the model does not load.
         """
-        return self._started().info()
+        info, compiler = self._started().info(), self._compiler
+        return info if compiler is None else {**info, "compile_seconds": compiler.times.told()}
 
     def close(self) -> None:
         """End the runtime after the commands it has; the model's memory goes with it. Idempotent.

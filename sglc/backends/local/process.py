@@ -67,7 +67,7 @@ class RuntimeProcess:
         self._program = os.getpid()
         self._lock = threading.Lock()  # over all that follows
         self._runs: dict[int, _ProcessRun] = {}
-        self._questions: dict[int, Future[dict[str, str | int]]] = {}
+        self._questions: dict[int, Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
         self._outbox: list[bytes] = []
         self._commands: _Socket | None = None  # while the process listens
@@ -168,9 +168,9 @@ class RuntimeProcess:
         if process is not None:  # else the model is being fetched, and no process will follow
             self._thread.join()
 
-    def _ask(self, question: type[wire.Flush | wire.Info]) -> dict[str, str | int]:
+    def _ask(self, question: type[wire.Flush | wire.Info]) -> dict[str, Any]:
         number = next(self._numbers)
-        answer: Future[dict[str, str | int]] = Future()
+        answer: Future[dict[str, Any]] = Future()
         with self._lock:
             if self._end is not None:
                 raise self._end

@@ -189,10 +189,15 @@ class Segment:
 
     `gives` are (name, node): texts that go into the environment. Kept streams go there under their
     handles. A back end needs neither.
+
+    Where segments wait for each other, those of a higher `priority` go first, and of equal ones each `share`
+    (such as a user) has as many generations as another; those without one are in the order of their programs.
     """
 
     nodes: tuple[Node, ...]
     gives: tuple[tuple[str, int], ...] = ()
+    priority: int = 0
+    share: str = ""
 
 
 def behind(segment: Segment, index: int) -> set[int]:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -279,6 +280,11 @@ class Engine:
     def requests(self) -> int:
         """Requests that have not ended: they run, or wait."""
         return len(self._requests)
+
+    @property
+    def queue(self) -> RequestQueue:
+        """What waits for a row; for those who look."""
+        return self._queue
 
     def step(self) -> list[EngineEvent]:
         """Launch at most one step; drain the oldest if enough are in flight or none was launched.
@@ -588,7 +594,7 @@ class Engine:
         turn = turn or QueuePosition(self._next_request)
         root = self.handles.root(handle) if self.config.cache else self.tree.scratch()
         ids, array = self.handles.ids(handle), self.handles.array(handle)
-        return EngineRequest(self._next_request, handle, ids, array, root, parts, turn)
+        return EngineRequest(self._next_request, handle, ids, array, root, parts, turn, perf_counter())
 
     def _check_size(self, tokens: int, written: int) -> None:
         check_size(tokens, written, self.config.max_len, self.executor.pages, self.executor.page_size)

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sglc.errors import BackendError
 from sglc.ir.target import Tokenizer
@@ -187,10 +187,11 @@ def flush(machine: Machine) -> None:
     machine.forget_texts()
 
 
-def describe(machine: Machine, options: LocalOptions) -> dict[str, str | int]:
+def describe(machine: Machine, options: LocalOptions) -> dict[str, Any]:
     """Device, sizes and counters of a machine that was made from `options`."""
     device, dtype = placed(options)
     engine = machine.engine
+    pages, free, cached = engine.executor.pages, engine.allocator.pool.free, engine.tree.evictable
     return {
         "backend": "local",
         "model": options.model,
@@ -198,16 +199,22 @@ def describe(machine: Machine, options: LocalOptions) -> dict[str, str | int]:
         "dtype": dtype,
         "executor": type(engine.executor).__name__,
         "page_size": engine.executor.page_size,  # tokens
-        "pages": engine.executor.pages,
-        "free_pages": engine.allocator.pool.free,
-        "cached_pages": engine.tree.evictable,  # of prefixes that no run uses now
+        "pages": pages,
+        "free_pages": free,
+        "cached_pages": cached,  # of prefixes that no run uses now
+        "used_pages": pages - free - cached,  # of requests that run now
         "max_rows": engine.config.max_rows,
         "running_rows": len(engine.allocator.work),
+        "waiting_rows": engine.queue.waiting,
         "requests": engine.requests,  # that run or wait
+        "preempted_rows": engine.queue.preempted,  # so far
+        "forced_tokens": engine.forced,  # so far: those that took no step of their own
         "token_budget": engine.config.token_budget,
         "max_len": engine.config.max_len,
         "vocab_size": engine.executor.vocab_size,
         "submits": machine.submits,
         "steps": machine.steps,
         "rested_us": round(1e6 * machine.rested_s),  # without any work
+        "step_seconds": machine.step_times.told(),
+        "queue_seconds": engine.queue.waits.told(),  # of requests until their first row
     }

@@ -31,9 +31,11 @@ from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.engine import Engine, Handle, QueuePosition, RequestId
 from sglc.runtime.engine.generation import Call, CallOutcome, EngineModel, GenCall, SelectCall
 from sglc.runtime.engine.prompt_prefixes import TokenStream
+from sglc.runtime.histogram import Histogram
 from sglc.runtime.scheduler.critical_path import remaining_tokens
 from sglc.runtime.scheduler.gap_stats import ToolLatencyStats
 
+_STEPS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _READING_MAY_TAKE_S = 10.0  # of a processor, for what a generation is held to, compiled before or not
 
 
@@ -60,6 +62,7 @@ class Machine:
         self.tool_latency = ToolLatencyStats()
         self.submits = 0
         self.steps = 0
+        self.step_times = Histogram(_STEPS_S)  # seconds, with what each step's events set in motion
         self._rested_s = 0.0  # without work, before `_resting_since`
         self._resting_since: float | None = perf_counter()  # None: there is work
         self._knows_constraints = False
@@ -133,6 +136,7 @@ class Machine:
     def step(self) -> None:
         """One step of the engine, and everything that its events set in motion."""
         self.steps += 1
+        began_s = perf_counter()
         if self._resting_since is not None:
             self._rested_s = self.rested_s
             self._resting_since = None
@@ -148,8 +152,10 @@ class Machine:
                 continue
             if outcome is not None:
                 run.finish(index, outcome)
+        ended_s = perf_counter()
+        self.step_times.observe(ended_s - began_s)
         if self.engine.idle:
-            self._resting_since = perf_counter()
+            self._resting_since = ended_s
 
     # -- what its segments ask for -------------------------------------------------------------------
 
@@ -169,7 +175,11 @@ class Machine:
 
     def turn_of(self, run: EngineSegmentRun, index: int) -> QueuePosition:
         """When a call has its turn."""
-        return QueuePosition(run.place, run.remaining[index])
+        node, segment, tag = run.nodes[index], run.segment, 0
+        if segment.share:
+            texts = node.sampling.n if isinstance(node, GenNode) else 1
+            tag = self.engine.queue.fair.tag(segment.share, texts)
+        return QueuePosition(run.place, run.remaining[index], segment.priority, tag)
 
 
 class EngineSegmentRun(SegmentRun[_KeptStream]):
@@ -193,6 +203,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
     ) -> None:
         super().__init__(segment, kept, emit)
         self.machine = machine
+        self.segment = segment
         self.done = done
         self.streams = streams
         self.made: dict[int, TokenStream] = {}

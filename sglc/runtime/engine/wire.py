@@ -116,6 +116,8 @@ class Submit(Struct, tag=True, array_like=True, frozen=True):
     gives: tuple[tuple[str, int], ...] = ()
     streams: bool = True
     compiling: tuple[int, ...] = ()
+    priority: int = 0
+    share: str = ""
 
 
 class Compiled(Struct, tag=True, array_like=True, frozen=True):
@@ -169,7 +171,7 @@ class WorkerAnswer(Struct, tag=True, array_like=True, frozen=True):
     """To `Flush` or `Info`."""
 
     question: int
-    content: dict[str, str | int]
+    content: dict[str, Any]
 
 
 class WorkerEnded(Struct, tag=True, array_like=True, frozen=True):
@@ -219,14 +221,15 @@ def encode_submit(
     Raises:
         BackendError: SGLC508, it holds what cannot be written.
     """
+    told = (segment.gives, streams, compiling, segment.priority, segment.share)
     try:
         try:
             nodes = [_tagged(node) for node in segment.nodes]
-            return _ENCODER.encode(Submit(run, nodes, segment.gives, streams, compiling))
+            return _ENCODER.encode(Submit(run, nodes, *told))
         except UnicodeEncodeError:
             # Half of a surrogate pair in a prompt: which node fails for it is the runtime's to say.
             nodes = [_tagged(node, half_pairs=True) for node in segment.nodes]
-            return _ENCODER.encode(Submit(run, nodes, segment.gives, streams, compiling))
+            return _ENCODER.encode(Submit(run, nodes, *told))
     except (UnicodeEncodeError, OverflowError) as error:
         raise BackendError("SGLC508", f"the runtime's process cannot be told this: {error}") from None
 
@@ -243,7 +246,7 @@ def decode_segment(command: Submit) -> Segment:
         if not isinstance(node, Node) or not all(0 <= source < len(nodes) for source in reads(node)):
             raise _malformed(f"node {len(nodes)} of a segment")
         nodes.append(node)
-    return Segment(tuple(nodes), command.gives)
+    return Segment(tuple(nodes), command.gives, command.priority, command.share)
 
 
 # -- events ----------------------------------------------------------------------------------------

@@ -110,7 +110,10 @@ def choose_preempted(short: int, running: Sequence[Holder]) -> tuple[int, ...]:
     oldest = min(holder.order for holder in running)
     able = [holder for holder in running if holder.order != oldest and holder.pages + holder.wants > 0]
     chosen = []
-    for holder in sorted(able, key=lambda holder: (holder.lost_tokens, [-part for part in holder.order])):
+    # A lower priority before what it loses.
+    for holder in sorted(
+        able, key=lambda holder: (-holder.order[0], holder.lost_tokens, [-part for part in holder.order])
+    ):
         if short <= 0:
             break
         chosen.append(holder.row)

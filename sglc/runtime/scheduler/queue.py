@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
+from time import perf_counter
 
 from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_tree import Key, PageNode, common_prefix
 from sglc.runtime.cache.sequence_handles import Handles
+from sglc.runtime.histogram import Histogram
 from sglc.runtime.scheduler import scheduler
 from sglc.runtime.scheduler.batch_state import PrefillChunk
+from sglc.runtime.scheduler.fair_share import FairShare
 from sglc.runtime.scheduler.kv_allocator import KVAllocator
 from sglc.runtime.scheduler.requests import (
     EngineRequest,
@@ -30,6 +33,7 @@ from sglc.runtime.scheduler.samples import bias_of
 from sglc.runtime.step import StepCost
 
 _NEXT = 64  # parts in the queue that come soon
+_WAITS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class RequestQueue:
@@ -60,6 +64,9 @@ class RequestQueue:
         self._keeps = keeps
         self._parts: list[RequestPart] = []
         self.preempted = 0  # rows that were preempted so far
+        self.fair = FairShare()
+        self._lacks_pages = False  # who is the next had a row and no pages
+        self.waits = Histogram(_WAITS_S)  # seconds of requests until their first row
 
     def add(self, part: RequestPart) -> None:
         """`part` waits from now on, behind all that came before."""
@@ -80,6 +87,11 @@ class RequestQueue:
                 if common > beyond:
                     return common
         return 0
+
+    @property
+    def waiting(self) -> int:
+        """Parts that wait for a row."""
+        return len(self._parts)
 
     @property
     def ready(self) -> bool:
@@ -107,6 +119,17 @@ class RequestQueue:
         if missing and not self.allocator.relief:
             for row in self.allocator.giving_way(missing, ready):
                 self._preempt(row)
+        self._make_way()
+
+    def _make_way(self) -> None:
+        """Rows of a lower priority are preempted for those that wait with a higher one, and for nobody else."""
+        rows, work = self.allocator.rows, self.allocator.work
+        first = next((part for part in self._parts[:_NEXT] if not part.late), None)
+        if first is None or (rows.free and not self._lacks_pages) or self.allocator.relief:
+            return
+        behind = [row for row in rows.decoding().tolist() if work[row].part.order[0] > first.order[0]]
+        if behind:
+            self._preempt(max(behind, key=lambda row: work[row].part.order))
 
     def _preempt(self, row: int) -> None:
         """A row is preempted. Its sample goes on, ahead of all that came later, when there is room for it.
@@ -172,6 +195,7 @@ class RequestQueue:
         """
         chunks: list[PrefillChunk] = []
         done: list[EngineRequest] = []
+        self._lacks_pages = False
         at = 0
         # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
         late = 0
@@ -204,6 +228,7 @@ class RequestQueue:
                 # Rather than that nobody runs, those ahead give up what they hold, too.
                 if self._reservations.give_up(part.request.turn.place if self.allocator.work else -1):
                     continue
+                self._lacks_pages = True
                 break
             del self._parts[at]
             row, known, tokens = opened
@@ -223,6 +248,10 @@ class RequestQueue:
     def _admitted(self, part: RequestPart, row: int, known: int) -> None:
         """`part` has a row, whose first `known` tokens are cached."""
         request = part.request
+        if not request.started:
+            self.waits.observe(perf_counter() - request.came_s)
+            if request.turn.tag:
+                self.fair.began(request.turn.tag)
         request.started = True
         if part.kind is PartKind.SAMPLE:
             assert request.sampling is not None

@@ -24,7 +24,8 @@ from sglc.runtime.ids import Handle, RequestId
 from sglc.runtime.scheduler.samples import JumpForward, Likely, SampleState
 from sglc.runtime.step import I32
 
-Order = tuple[int, int, int, int]  # place of a program, what is left of it, request, part
+# Priority, tag of a share, place of a program, what is left of it, request, part: the lowest goes first.
+Order = tuple[int, int, int, int, int, int]
 Last = tuple[int, float, Likely]  # an id, its log-probability, and the likeliest ids at its place, if asked for
 
 PROMPT = -1  # in `Score.trie`: the prompt itself is scored
@@ -122,11 +123,14 @@ class PartKind(Enum):
 class QueuePosition:
     """When a request has its turn: programs in the order in which they began, so none waits for a later one.
 
-    Of one program, that goes first behind which most is still to come.
+    But those of a higher `priority` go first, and of equal ones those with a lower `tag` (`FairShare`). Of one
+    program, that goes first behind which most is still to come.
     """
 
     place: int  # of its program
     left: int = 0  # tokens of the program's longest path from here on, at most
+    priority: int = 0
+    tag: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -140,6 +144,7 @@ class EngineRequest:
     root: PageNode  # where its prefixes are looked up
     pending: int  # parts not done yet
     turn: QueuePosition
+    came_s: float  # of `time.perf_counter`
     sampling: Sampling | None = None
     seeds: Sequence[int] = ()
     stop_ids: frozenset[int] = frozenset()
@@ -231,7 +236,7 @@ class RequestPart:
     def order(self) -> Order:
         """Where it stands in the queue: the lowest goes first."""
         turn = self.request.turn
-        return turn.place, -turn.left, self.request.id, self.index
+        return -turn.priority, turn.tag, turn.place, -turn.left, self.request.id, self.index
 
 
 @dataclass(frozen=True, slots=True)

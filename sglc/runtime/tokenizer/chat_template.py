@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from copy import copy
 from datetime import datetime
+from functools import lru_cache
+from typing import Any
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -19,24 +23,32 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from sglc.errors import BackendError
 from sglc.ir.target import Objects
 
+_GIVEN = {"messages", "add_generation_prompt", "tools", "documents"}
+
 
 class ChatTemplate:
     """A compiled jinja2 chat template.
 
     Args:
         source: the template.
-        named: `bos_token`, `eos_token`, ... as the template may write them.
+        named: `bos_token`, `eos_token`, ... as the template may write them, and variables of its own.
 
     Raises:
         BackendError: the template is not valid jinja2 (SGLC513).
     """
 
-    def __init__(self, source: str, named: Mapping[str, str]) -> None:
+    def __init__(self, source: str, named: Mapping[str, Any]) -> None:
         self._named = dict(named)
         try:
             self._template = _environment().from_string(source)
         except jinja2.TemplateError as error:
             raise _refusal("the chat template is not valid", error, "use a model whose template is") from None
+
+    def with_variables(self, variables: Mapping[str, Any]) -> ChatTemplate:
+        """The same template, which reads these, too."""
+        other = copy(self)
+        other._named = {**self._named, **variables}
+        return other
 
     def render(self, messages: Objects, *, generate: bool, tools: Objects | None = None) -> str:
         """The text of `messages` (keys `role`, `content`); `generate` opens the answer's turn.
@@ -59,6 +71,21 @@ class ChatTemplate:
                 error,
                 "order the turns as the model's template wants them",
             ) from None
+
+
+@lru_cache(maxsize=8)
+def variables_of(source: str) -> frozenset[str]:
+    """The variables that a template reads beside the conversation and the names of tokens: its switches.
+
+    Raises:
+        BackendError: the template is not valid jinja2 (SGLC513).
+    """
+    try:
+        environment = _environment()
+        read = jinja2.meta.find_undeclared_variables(environment.parse(source))
+    except jinja2.TemplateError as error:
+        raise _refusal("the chat template is not valid", error, "use a model whose template is") from None
+    return frozenset(name for name in read - _GIVEN - environment.globals.keys() if not name.endswith("_token"))
 
 
 def _refusal(message: str, error: Exception, hint: str) -> BackendError:

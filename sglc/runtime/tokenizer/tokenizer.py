@@ -15,6 +15,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer as RawTokenizer
 
@@ -88,6 +89,12 @@ class LocalTokenizer:
         other.__dict__.pop("_chat", None)  # compiled from the own one
         other._template = template
         other._hash = hashlib.sha256(json.dumps([self._hash, template]).encode()).hexdigest()
+        return other
+
+    def with_variables(self, variables: Mapping[str, Any]) -> LocalTokenizer:
+        """The same tokenizer whose template reads these, too."""
+        other = copy(self)
+        other.__dict__["_chat"] = self._chat.with_variables(variables)
         return other
 
     @property

@@ -1,0 +1,167 @@
+"""`GET /metrics`: what the server and its runtime have counted, as Prometheus reads it.
+
+Names that begin with `sglang:` are those of SGLang's server, with its label `model_name`, and mean the same:
+the dashboards, autoscalers and gateways that there are for it look for these. (That a colon is for recording
+rules is the one rule of `promtool check metrics` that they break.) Other names begin with `sglc_`.
+Labels have nothing that a client can choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from sglc.serve.metrics import Metrics
+
+# Of what the runtime says of itself: its name there, ours, and what it is.
+_GAUGES = (
+    ("running_rows", "sglang:num_running_reqs", "Texts that are being made."),
+    ("waiting_rows", "sglang:num_queue_reqs", "Texts that wait for a row."),
+    ("max_rows", "sglc_max_rows", "Texts that can be made at once."),
+    ("token_budget", "sglc_token_budget", "Tokens of one step at most."),
+)
+_COUNTERS = (
+    (
+        "preempted_rows",
+        "sglang:num_retracted_requests",
+        "Texts that gave up their row for others and go on later.",
+    ),
+    ("steps", "sglc_steps", "Steps of the model."),
+    (
+        "forced_tokens",
+        "sglc_forced_tokens",
+        "Tokens that a constraint left no choice for, without a step of their own.",
+    ),
+)
+_HISTOGRAMS = (
+    ("queue_seconds", "sglang:queue_time_seconds", "From a request's way into the runtime to its first row."),
+    ("compile_seconds", "sglang:grammar_compilation_time_seconds", "Compiling a regex, schema or grammar."),
+    ("step_seconds", "sglc_step_duration_seconds", "A step of the model and what it sets in motion."),
+)
+
+
+class Exposition(Collector):
+    """All that is told, at the time of asking."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._info: Mapping[str, Any] | None = None
+
+    def text(self, info: Mapping[str, Any] | None, accept: str) -> tuple[bytes, str]:
+        """The page in the form that a header `accept` asks for, and its content type.
+
+        Args:
+            info: what the runtime says of itself; None if it does not answer.
+        """
+        self._info = info
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        ProcessCollector(registry=registry)
+        encode, kind = choose_encoder(accept)
+        return encode(registry), kind
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the names follow from what is counted."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """As of every collector."""
+        yield from self._of_requests()
+        up = GaugeMetricFamily("sglc_runtime_up", "Whether the runtime answers.")
+        up.add_metric([], float(self._info is not None))
+        yield up
+        if self._info is not None:
+            yield from self._of_runtime(self._info)
+
+    def _of_requests(self) -> Iterable[Metric]:
+        counts = self._metrics
+        yield self._counter("sglang:num_requests", "Requests for texts that are over.", counts.generations)
+        yield self._counter(
+            "sglang:num_aborted_requests", "Of these, those whose client did not read the end.", counts.aborted
+        )
+        yield self._counter(
+            "sglang:prompt_tokens", "Tokens of prompts whose texts are whole.", counts.prompt_tokens
+        )
+        yield self._counter(
+            "sglang:cached_tokens", "Of these, those that were not computed.", counts.cached_tokens
+        )
+        yield self._counter(
+            "sglang:generation_tokens", "Tokens of texts that are whole.", counts.generated_tokens
+        )
+        yield self._histogram(
+            "sglang:time_to_first_token_seconds", "From a request's head to the first text of a stream.",
+            counts.first.told(),
+        )  # fmt: skip
+        yield self._histogram(
+            "sglang:inter_token_latency_seconds",
+            "Between two tokens of a streamed text.",
+            counts.between.told(),
+        )
+        yield self._histogram(
+            "sglang:e2e_request_latency_seconds",
+            "Of requests for texts that were answered.",
+            counts.whole.told(),
+        )
+        active = GaugeMetricFamily("sglang:http_requests_active", "Requests that are not answered yet.")
+        active.add_metric([], counts.active)
+        yield active
+        asked = CounterMetricFamily("sglang:http_requests", "Requests.", labels=("endpoint", "method"))
+        for kind, times in counts.asked.items():
+            asked.add_metric(kind, times)
+        yield asked
+        labels = ("endpoint", "method", "status_code")
+        answers = CounterMetricFamily("sglang:http_responses", "Answers by their status.", labels=labels)
+        for answer, times in counts.answers.items():
+            answers.add_metric(answer, times)
+        yield answers
+        errors = CounterMetricFamily("sglc_errors", "Answers that are errors, by their code.", labels=("code",))
+        for code, times in counts.errors.items():
+            errors.add_metric((code,), times)
+        yield errors
+
+    def _of_runtime(self, info: Mapping[str, Any]) -> Iterable[Metric]:
+        for key, name, what in _GAUGES:
+            if key in info:
+                yield self._gauge(name, what, info[key])
+        for key, name, what in _COUNTERS:
+            if key in info:
+                yield self._counter(name, what, info[key])
+        for key, name, what in _HISTOGRAMS:
+            if key in info:
+                yield self._histogram(name, what, info[key])
+        if "pages" in info:
+            pages, size = info["pages"], info["page_size"]
+            yield self._gauge("sglang:max_total_num_tokens", "Tokens whose KV has room.", pages * size)
+            yield self._gauge("sglang:num_used_tokens", "Of it, what texts use now.", info["used_pages"] * size)
+            yield self._gauge(
+                "sglang:token_usage", "Used part of the room, 0 to 1.", info["used_pages"] / pages
+            )
+            by_state = GaugeMetricFamily("sglc_kv_pages", "Pages of KV.", labels=("model_name", "state"))
+            for state in ("used", "cached", "free"):
+                by_state.add_metric((self._metrics.model, state), info[f"{state}_pages"])
+            yield by_state
+
+    def _gauge(self, name: str, what: str, value: float) -> Metric:
+        made = GaugeMetricFamily(name, what, labels=("model_name",))
+        made.add_metric((self._metrics.model,), value)
+        return made
+
+    def _counter(self, name: str, what: str, value: float) -> Metric:
+        made = CounterMetricFamily(name, what, labels=("model_name",))  # `_total` is added
+        made.add_metric((self._metrics.model,), value)
+        return made
+
+    def _histogram(self, name: str, what: str, told: Mapping[str, Any]) -> Metric:
+        """`told`: as of `Histogram`."""
+        made = HistogramMetricFamily(name, what, labels=("model_name",))
+        below, buckets = 0, []
+        for bound, count in zip((*told["bounds"], float("inf")), told["counts"], strict=True):
+            below += count
+            buckets.append(("+Inf" if bound == float("inf") else f"{bound:g}", below))
+        made.add_metric((self._metrics.model,), buckets, told["sum"])
+        return made

@@ -1,0 +1,152 @@
+"""Ollama's protocol, as far as texts go: `/api/generate`, `/api/chat`, `/api/tags`, `/api/show`.
+
+What is asked becomes a request of OpenAI's protocol, and is answered as that is, in Ollama's words: lines of
+JSON unless `stream` is false. Shapes and defaults are those of Ollama's published description of its API.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import FastAPI, Request
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from sglc.errors import SglcError
+from sglc.serve import sampling
+from sglc.serve.bodies import ChatBody, CompletionBody, OllamaBody, OllamaChat, OllamaGenerate
+from sglc.serve.problems import Refusal, as_json, as_response, of_any, of_validation
+from sglc.serve.prompts import ServedPrompt
+from sglc.serve.sending import Gone, JsonLines, Nothing, while_connected
+from sglc.serve.service import Service, check_model
+from sglc.serve.work import Work, pieces
+
+# What makes a prompt of a conversation or of a raw text, once the request is let in.
+Prompted = Callable[[Request, ChatBody | CompletionBody], Awaitable[ServedPrompt]]
+_VERSION = "0.12.0"  # of the API as it is described, for clients that ask
+_NO_EMBEDDINGS = "`/api/embed` is not supported: this model makes texts"
+
+
+def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
+    """Have `app` answer them."""
+
+    async def answer(
+        request: Request, given: OllamaBody, asked: ChatBody | CompletionBody, key: str
+    ) -> Response:
+        began_s = time.perf_counter()
+        prompt = await prompted(request, asked)
+        most = max(1, min(service.limits.chat_tokens, service.max_len - len(prompt.ids)))
+        if isinstance(asked, ChatBody):
+            wanted = sampling.of_chat(asked, most)
+        else:
+            wanted = sampling.of_completion(asked)
+            if given.options.num_predict < 0:
+                wanted = replace(wanted, max_tokens=most)
+        work = Work("ollama", (prompt,), wanted)
+        parts = _lines(service, work, key, began_s)
+        if given.stream:
+            first = await while_connected(request.receive, _first(parts))
+            return JsonLines(first, parts, service.stall_s)
+        lines = await while_connected(request.receive, _all(parts))
+        return as_json(_whole(lines, key))
+
+    async def answered(request: Request, given: OllamaBody, key: str) -> Response:
+        """Errors are a text here."""
+        try:
+            check_model(service, given.model.removesuffix(":latest"))
+            return await answer(request, given, given.as_openai(), key)
+        except Gone:
+            return Nothing()
+        except ValidationError as error:  # what is wrong stands in no field of the other protocol
+            refusal = of_validation([{**each, "loc": ("body", *each["loc"])} for each in error.errors()])
+        except (Refusal, SglcError) as error:
+            refusal = of_any(error)
+        as_response(refusal)  # is counted
+        return as_json({"error": refusal.message}, refusal.status)
+
+    @app.post("/api/generate")
+    async def generate(body: OllamaGenerate, request: Request) -> Response:
+        return await answered(request, body, "response")
+
+    @app.post("/api/chat")
+    async def converse(body: OllamaChat, request: Request) -> Response:
+        return await answered(request, body, "message")
+
+    details = {"format": "", "family": "", "families": [], "parameter_size": "", "quantization_level": ""}
+
+    @app.get("/api/tags")
+    async def tags() -> Response:
+        model = {"name": service.name, "model": service.name, "modified_at": _now(), "size": 0}
+        return as_json({"models": [{**model, "digest": service.tokenizer.hash, "details": details}]})
+
+    @app.post("/api/show")
+    async def show(request: Request) -> Response:
+        template = service.tokenizer.template or ""
+        info = {"general.basename": service.name, "general.context_length": service.max_len}
+        told = {"modelfile": "", "parameters": "", "template": template, "details": details}
+        return as_json({**told, "model_info": info, "capabilities": ["completion"]})
+
+    @app.get("/api/version")
+    async def version() -> Response:
+        return as_json({"version": _VERSION})
+
+    @app.post("/api/embed", include_in_schema=False)
+    @app.post("/api/embeddings", include_in_schema=False)
+    async def embed() -> Response:
+        raise Refusal(404, _NO_EMBEDDINGS, code="not_found")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+async def _lines(service: Service, work: Work, key: str, began_s: float) -> AsyncGenerator[list[Any], None]:
+    """The text as it comes, and a last line with counts and times (in nanoseconds)."""
+    first_s: float | None = None
+
+    def line(text: str, **more: Any) -> dict[str, Any]:
+        content: Any = {"role": "assistant", "content": text} if key == "message" else text
+        return {"model": service.name, "created_at": _now(), key: content, "done": False, **more}
+
+    async with aclosing(pieces(service.backend, work)) as batches:
+        async for batch in batches:
+            first_s = first_s or time.perf_counter()
+            shown = [line(piece.text) for piece in batch if piece.text]
+            for piece in batch:
+                if piece.ended is not None:
+                    now_s = time.perf_counter()
+                    counts = {
+                        "done": True,
+                        "done_reason": piece.ended,
+                        "total_duration": int(1e9 * (now_s - began_s)),
+                        "load_duration": 0,
+                        "prompt_eval_count": len(work.prompts[0].ids),
+                        "prompt_eval_duration": int(1e9 * (first_s - began_s)),
+                        "eval_count": piece.usage.completion,
+                        "eval_duration": int(1e9 * (now_s - first_s)),
+                    }
+                    shown.append(line("", **counts))
+            if shown:
+                yield shown
+
+
+async def _first(parts: AsyncGenerator[list[Any], None]) -> list[Any]:
+    return await anext(parts)
+
+
+async def _all(parts: AsyncGenerator[list[Any], None]) -> list[Any]:
+    return [line async for batch in parts for line in batch]
+
+
+def _whole(lines: list[Any], key: str) -> dict[str, Any]:
+    """The last line with all the text."""
+    last: dict[str, Any] = lines[-1]
+    if key == "message":
+        text = "".join(line[key]["content"] for line in lines)
+        return {**last, key: {"role": "assistant", "content": text}}
+    return {**last, key: "".join(line[key] for line in lines)}

@@ -1,0 +1,80 @@
+"""An OpenTelemetry span for each request, below that of its client if it sent a `traceparent`.
+
+Only where the process has configured a tracer provider, as `opentelemetry-instrument sglc serve` does; nothing
+is imported for that here. There is nothing of prompts, answers, queries or headers in a span.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from starlette.types import Scope
+
+from sglc.serve.metrics import Spent
+
+_MODULE = "opentelemetry.trace"
+_OPERATIONS = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "text_completion",
+    "/generate": "text_completion",
+}
+
+
+class RequestSpan:
+    """The span of a request, under the names of the conventions for HTTP and generative AI."""
+
+    def __init__(self, api: Any, span: Any) -> None:
+        self._api = api
+        self._span = span
+
+    @staticmethod
+    def begun(scope: Scope, kind: tuple[str, str], model: str, request_id: str) -> RequestSpan | None:
+        """The span of a request that begins now; None if nobody records spans. `kind`: as of `Metrics.asks`."""
+        api = sys.modules.get(_MODULE)
+        if api is None:
+            return None
+        path, method = kind
+        carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        propagate: Any = sys.modules.get("opentelemetry.propagate")
+        span = api.get_tracer("sglc").start_span(
+            f"{method} {path}",
+            context=None if propagate is None else propagate.extract(carrier),
+            kind=api.SpanKind.SERVER,
+            attributes={"http.request.method": method, "http.route": path, "sglc.request.id": request_id},
+        )
+        if not span.is_recording():
+            return None
+        if operation := _OPERATIONS.get(path):
+            span.set_attributes(
+                {
+                    "gen_ai.operation.name": operation,
+                    "gen_ai.provider.name": "sglc",
+                    "gen_ai.request.model": model,
+                }
+            )
+        return RequestSpan(api, span)
+
+    def end(self, spent: Spent, status: int | None, complete: bool) -> None:
+        """The request is over. `status` None: it has none; `complete`: its answer was read to the end."""
+        span = self._span
+        if status is not None:
+            span.set_attribute("http.response.status_code", status)
+        if spent.prompt is not None:
+            span.set_attributes(
+                {
+                    "gen_ai.usage.input_tokens": spent.prompt,
+                    "gen_ai.usage.cache_read.input_tokens": spent.cached,
+                    "gen_ai.usage.output_tokens": spent.completion or 0,
+                }
+            )
+        if spent.first_s is not None:
+            ago_ns = int((time.perf_counter() - spent.first_s) * 1e9)
+            span.add_event("gen_ai.first_token", timestamp=time.time_ns() - ago_ns)
+        error = spent.code or (None if complete else "aborted")
+        if error is not None:
+            span.set_attribute("error.type", error)
+        if status is not None and status >= 500:
+            span.set_status(self._api.Status(self._api.StatusCode.ERROR))
+        span.end()

@@ -1,0 +1,43 @@
+"""What is served, and how: what all endpoints know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sglc.frontend.language.reasoning import Tags
+from sglc.serve.drain import Drain
+from sglc.serve.limits import Limits, Queue
+from sglc.serve.metrics import Metrics
+from sglc.serve.problems import Refusal
+from sglc.serve.prompts import ServedTokenizer
+from sglc.serve.work import ServedBackend
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What is served, and how.
+
+    Args:
+        name: of the model, as requests name it.
+        max_len: tokens of a prompt and its answer together.
+        stall_s: as in `EventStream`.
+        reasoning: the tags that the model writes reasoning between, which answers have apart then.
+    """
+
+    backend: ServedBackend
+    tokenizer: ServedTokenizer
+    name: str
+    max_len: int
+    stall_s: float = 60.0
+    reasoning: Tags | None = None
+    limits: Limits = field(default_factory=Limits)
+    drain: Drain = field(default_factory=Drain)
+    queue: Queue = field(default_factory=Queue)
+    metrics: Metrics = field(default_factory=Metrics)
+
+
+def check_model(service: Service, model: str | None) -> None:
+    """Raises Refusal: 404, the server has another model."""
+    if model not in (None, service.name):
+        message = f"there is no model `{model}` here; this server has `{service.name}`"
+        raise Refusal(404, message, param="model", code="model_not_found")

@@ -1,0 +1,121 @@
+"""deploy/: what its files name exists. No image is built here; their commands are read."""
+
+from __future__ import annotations
+
+import argparse
+import configparser
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sglc.cli.serve import add_serve
+from tests.serving import ROOT
+
+DEPLOY = ROOT / "deploy"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def stages() -> dict[str, list[tuple[str, str]]]:
+    """The Dockerfile's instructions by stage, each with its arguments."""
+    text = re.sub(r"^#.*\n", "", (DEPLOY / "Dockerfile").read_text(), flags=re.M).replace("\\\n", "")
+    found: dict[str, list[tuple[str, str]]] = {}
+    for line in filter(None, text.splitlines()):
+        name, _, rest = line.partition(" ")
+        if name == "FROM":
+            found[rest.rpartition(" AS ")[2]] = []
+        list(found.values())[-1].append((name, rest))
+    return found
+
+
+def served(words: list[str]) -> argparse.Namespace:
+    """The options of a command line `sglc serve ...`, as the command reads them."""
+    program, *rest = words
+    assert Path(program).name in PROJECT["scripts"]
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_serve(parser.add_subparsers())
+    return parser.parse_args(rest)
+
+
+@pytest.mark.parametrize(("stage", "device"), [("cpu", "auto"), ("cuda", "cuda")])
+def test_an_image_starts_a_server(stage: str, device: str) -> None:
+    told = dict(stages()[stage])
+    options = served(json.loads(told["ENTRYPOINT"]) + json.loads(told["CMD"]))
+    assert (options.host, options.port, options.device, options.model) == ("0.0.0.0", 8000, device, "smollm2")
+    assert told["EXPOSE"] == "8000"
+    health = json.loads(told["HEALTHCHECK"].partition(" CMD ")[2])
+    assert ":8000/health" in health[-1]
+    compile(health[-1], "HEALTHCHECK", "exec")
+    assert told["USER"] == "sglc"
+
+
+def test_an_image_installs_what_there_is() -> None:
+    """Files that are copied, extras, and the versions that the project is tested with."""
+    base = stages()["base"]
+    copied = {name for kind, rest in base if kind == "COPY" for name in rest.split()[:-1]}
+    assert {"pyproject.toml", "constraints.txt", "sglc", PROJECT["readme"], *PROJECT["license-files"]} == copied
+    assert all((ROOT / name).exists() for name in copied)
+    assert any(
+        "apt-get install" in rest and " g++ " in rest for kind, rest in base if kind == "RUN"
+    )  # kernels'
+    for stage in ("cpu", "cuda"):
+        runs = [shlex.split(rest) for kind, rest in stages()[stage] if kind == "RUN"]
+        (install,) = [words for words in runs if words[:2] == ["pip", "install"]]
+        assert install[install.index("--constraint") + 1] == "constraints.txt"
+        extras = re.fullmatch(r"\.\[(.*)\]", install[-1])
+        assert extras is not None
+        assert set(extras[1].split(",")) <= PROJECT["optional-dependencies"].keys()
+        assert "server" in extras[1]
+        image = next(rest for kind, rest in base if kind == "FROM")
+        assert "python:3.11" in image
+        assert PROJECT["requires-python"] == ">=3.11"
+
+
+def test_the_unit_starts_a_server() -> None:
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(DEPLOY / "sglc.service")
+    service = unit["Service"]
+    options = served(shlex.split(service["ExecStart"]))
+    assert options.access_log
+    assert options.api_key_file == ["${CREDENTIALS_DIRECTORY}/keys"]
+    assert service["LoadCredential"].startswith("keys:")
+    assert int(service["TimeoutStopSec"]) > options.drain_timeout
+
+
+def test_variables_are_known() -> None:
+    from sglc import knobs
+
+    text = "".join(path.read_text() for path in DEPLOY.rglob("*") if path.is_file())
+    named = set(re.findall(r"\bSGLC_[A-Z_]+", text))
+    assert named
+    assert named <= set(re.findall(r"\bSGLC_[A-Z_]+", Path(knobs.__file__).read_text()))
+
+
+def test_compose_names_what_there_is() -> None:
+    compose: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    services = compose["services"]
+    build = services["sglc"]["build"]
+    assert (DEPLOY / build["context"] / build["dockerfile"]).samefile(DEPLOY / "Dockerfile")
+    entry = json.loads(dict(stages()[build["target"]])["ENTRYPOINT"])
+    served(entry + services["sglc"]["command"])
+    for service in services.values():
+        for volume in service.get("volumes", ()):
+            source = volume.partition(":")[0]
+            assert (DEPLOY / source).exists() if source.startswith("./") else source in compose["volumes"]
+        # Nobody but this machine is let in by default.
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    scraped = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"][0]
+    assert scraped["metrics_path"] == "/metrics"
+    (target,) = scraped["static_configs"][0]["targets"]
+    assert target.partition(":")[0] in services
+    source = yaml.safe_load((DEPLOY / "grafana/provisioning/datasources/prometheus.yaml").read_text())
+    assert source["datasources"][0]["url"].removeprefix("http://").partition(":")[0] in services
+    boards = yaml.safe_load((DEPLOY / "grafana/provisioning/dashboards/sglc.yaml").read_text())
+    folder = boards["providers"][0]["options"]["path"]
+    assert any(folder in volume for volume in services["grafana"]["volumes"])

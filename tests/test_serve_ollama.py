@@ -1,0 +1,116 @@
+"""Ollama's protocol over HTTP, in the shapes that its published description of the API has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.serving import Server
+
+TURNS = [{"role": "user", "content": "What is the capital of France?"}]
+GREEDY = {"temperature": 0, "num_predict": 8}
+COUNTS = {
+    "total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration", "eval_count",
+    "eval_duration",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=server.url, timeout=60) as client:
+        yield client
+
+
+def asked(client: httpx2.Client, path: str, **given: Any) -> tuple[int, list[dict[str, Any]]]:
+    answer = client.post(path, json={"model": "smollm2", "options": GREEDY, **given})
+    return answer.status_code, [json.loads(line) for line in answer.text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [
+        ("/api/chat", {"messages": TURNS}),
+        ("/api/generate", {"prompt": TURNS[0]["content"]}),
+        ("/api/generate", {"prompt": "One, two, three,", "raw": True}),
+    ],
+)
+def test_a_text_whole_and_in_lines(client: httpx2.Client, path: str, given: dict[str, Any]) -> None:
+    key = "message" if path == "/api/chat" else "response"
+
+    def text(line: dict[str, Any]) -> str:
+        content = line[key]["content"] if key == "message" else line[key]
+        assert isinstance(content, str)
+        return content
+
+    status, (whole,) = asked(client, path, stream=False, **given)
+    assert status == 200
+    assert whole.keys() == {"model", "created_at", "done", "done_reason", key, *COUNTS}
+    assert (whole["model"], whole["done"], whole["eval_count"]) == ("smollm2", True, 8)
+    assert datetime.fromisoformat(whole["created_at"]).tzinfo is not None
+    status, lines = asked(client, path, **given)
+    assert (status, [line["done"] for line in lines]) == (200, [False] * (len(lines) - 1) + [True])
+    assert len(lines) > 3
+    assert "".join(map(text, lines)) == text(whole)
+    # The same as by OpenAI's protocol.
+    options = {"temperature": 0, "max_tokens": 8}
+    if given.get("raw"):
+        same = client.post("/v1/completions", json={"prompt": given["prompt"], **options}).json()
+        assert same["choices"][0]["text"] == text(whole)
+    else:
+        same = client.post("/v1/chat/completions", json={"messages": TURNS, **options}).json()
+        assert same["choices"][0]["message"]["content"] == text(whole)
+    assert same["usage"]["prompt_tokens"] == whole["prompt_eval_count"]
+
+
+def test_a_form_holds_a_text(client: httpx2.Client) -> None:
+    schema = {"type": "object", "properties": {"yes": {"type": "boolean"}}, "required": ["yes"]}
+    options = {"num_predict": 40, "seed": 1}
+    given = {"messages": TURNS, "format": schema, "stream": False, "options": options, "keep_alive": "5m"}
+    _, (answer,) = asked(client, "/api/chat", **given)
+    assert isinstance(json.loads(answer["message"]["content"])["yes"], bool)
+
+
+def test_what_models_there_are(client: httpx2.Client) -> None:
+    (model,) = client.get("/api/tags").json()["models"]
+    assert model["name"] == model["model"] == "smollm2"
+    shown = client.post("/api/show", json={"model": "smollm2"}).json()
+    assert shown["capabilities"] == ["completion"]
+    assert "messages" in shown["template"]
+    assert client.get("/api/version").json()["version"]
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "said"),
+    [
+        ({"model": "other"}, 404, "there is no model `other`"),
+        ({"options": {"num_predict": 10**6}}, 400, "longer than the model"),
+        ({"options": {"temperature": -1}}, 400, "`temperature`"),
+        ({"format": "yaml"}, 400, "schema"),
+    ],
+)
+def test_errors_are_texts(client: httpx2.Client, given: dict[str, Any], status: int, said: str) -> None:
+    for stream in (False, True):
+        found, (line,) = asked(client, "/api/chat", **{"messages": TURNS, "stream": stream, **given})
+        assert found == status
+        assert said in line["error"]
+
+
+@pytest.mark.parametrize("field", ["images", "tools", "suffix", "context", "repeat_penalty", "no_such"])
+def test_fields_that_are_not_there_are_refused_by_name(client: httpx2.Client, field: str) -> None:
+    status, (line,) = asked(client, "/api/generate", prompt="a", **{field: [7]})
+    assert (status, line["error"]["param"]) == (400, field)
+
+
+def test_there_are_no_embeddings(client: httpx2.Client) -> None:
+    answer = client.post("/api/embed", json={"model": "smollm2", "input": "a"})
+    assert answer.status_code == 404
+    assert "makes texts" in answer.json()["error"]["message"]
+
+
+def test_latest_is_a_name_of_the_model(client: httpx2.Client) -> None:
+    assert asked(client, "/api/chat", model="smollm2:latest", messages=TURNS)[0] == 200
