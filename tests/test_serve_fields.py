@@ -76,7 +76,7 @@ ASKS: dict[str, Any] = {
     "verbosity": "low",
     "web_search_options": {},
 }
-BESIDE = {
+BESIDE: dict[str, dict[str, Any]] = {
     "top_logprobs": {"logprobs": True},
     "stream_options": {"stream": True},
     "tool_choice": {"tools": [{"type": "function", "function": FUNCTION}]},
