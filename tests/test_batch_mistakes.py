@@ -156,7 +156,7 @@ def test_a_signal_while_python_does_not_come_back(folder: Path, program: str) ->
 def test_a_second_signal_ends_a_batch_at_once(folder: Path, number: signal.Signals) -> None:
     """The first one waits for the writing, which waits for who reads the pipe."""
     os.mkfifo("out.fifo")
-    write_rows([{"q": "x" * 8_000}] * 40)  # more than the pipe takes
+    write_rows([{"q": "x" * 80_000}] * 40)  # the first one is more than the pipe takes
     process = start(command("-o", "out.fifo"))
     reader = os.open("out.fifo", os.O_RDONLY)
     os.read(reader, 1)
