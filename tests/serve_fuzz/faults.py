@@ -43,7 +43,9 @@ FAULTS: dict[str, tuple[Change, ...]] = {
     "stop patterns are looked for by `re` alone": (
         ("ir/grammar/stops.py", "if bound is not None and _ways(tree, bound) <= _MOST_WAYS:", "if True:"),
     ),
-    "a stream has no end": (("serve/sending.py", '_end = b"data: %b\\n\\n", _DONE', '_end = b"data: %b\\n\\n", b""'),),
+    "a stream has no end": (
+        ("serve/sending.py", '_end = b"data: %b\\n\\n", _DONE', '_end = b"data: %b\\n\\n", b""'),
+    ),
 }
 
 # An exception inside the runtime wherever it is when the signal comes.
