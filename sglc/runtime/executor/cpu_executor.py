@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from sglc.runtime.executor.cpu_model import CpuModel, fits
-from sglc.runtime.executor.logits_output import wanted_tokens
+from sglc.runtime.executor.logits_output import LogitsOutput, wanted_tokens
 from sglc.runtime.executor.torch_executor import TorchExecutor, no_room
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.model.packed_weights import PackedMatrix
-from sglc.runtime.step import I32, Batch
+from sglc.runtime.step import I32, Batch, Step
 
 __all__ = ["CpuExecutor", "fits", "free_cores"]
 
@@ -56,6 +56,15 @@ class CpuExecutor(TorchExecutor):
             c, slots = self.config, self.pages * self.page_size
             size = 8 * math.prod((c.layers, slots, c.kv_heads, c.head_dim))
             raise no_room(slots, size, self._device) from None
+
+    def launch(self, step: Step) -> LogitsOutput:
+        """Run `step`, torch's small part of it in one thread: several would wait for each other."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return super().launch(step)
+        finally:
+            torch.set_num_threads(threads)
 
     def _copy(self, copies: I32) -> None:
         # Whole pages: what lies behind the tokens asked for is written before it is read.
