@@ -139,6 +139,14 @@ def test_sizes_that_do_not_fill_registers(
             assert event.ids == reference[key].ids
 
 
+def test_heads_of_one_key_value_head_have_a_limit(kernels: ctypes.CDLL, tmp_path: Path) -> None:
+    many = {"hidden_size": 96, "num_hidden_layers": 1, "num_key_value_heads": 1, "head_dim": 16}
+    ours, theirs = executors(kernels, tmp_path, "llama", **(many | {"num_attention_heads": 24}))
+    mine, reference = answers(ours, 3), answers(theirs, 3)
+    assert [getattr(mine[key], "ids", ()) for key in mine] == [getattr(reference[key], "ids", ()) for key in mine]
+    assert not fits(replace(ours.config, heads=26), 16)  # written behind the end of an array
+
+
 def test_threads_do_not_change_an_answer(
     kernels: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

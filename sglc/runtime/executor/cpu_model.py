@@ -19,10 +19,14 @@ from sglc.runtime.model.packed_weights import GROUP, LANES, PackedMatrix, pack_f
 from sglc.runtime.model.rope import rope_table
 from sglc.runtime.step import I32, Batch, TokenTree
 
+_QUERIES = 24  # heads of a key-value head at most: as many queries are kept at a time
+
 
 def fits(config: ModelConfig, page_size: int) -> bool:
     """Whether the kernels take these sizes: of whole tiles, groups and blocks."""
     c = config
+    if c.heads // c.kv_heads > _QUERIES:
+        return False
     inputs = (c.hidden, c.intermediate, c.heads * c.head_dim)
     outputs = (c.head_dim, c.kv_heads * c.head_dim, page_size)
     return not any(size % GROUP for size in inputs) and not any(size % LANES for size in outputs)

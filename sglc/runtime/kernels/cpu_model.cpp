@@ -50,7 +50,7 @@ constexpr int GROUP = 32;       // inputs that share a scale
 constexpr int DEPTH = 1024;     // inputs of a decoded panel: it stays in the second cache
 constexpr int BLOCK_ROWS = 192; // rows that a decoded panel serves
 constexpr int CHUNK = 256;      // keys between two rescalings of the softmax
-constexpr int QUERIES = 24;     // queries that share a pass over keys
+constexpr int QUERIES = 24;     // queries that share a pass over keys; `cpu_model.fits` knows it
 
 typedef float vf __attribute__((vector_size(4 * W)));
 typedef int32_t vi __attribute__((vector_size(4 * W)));
