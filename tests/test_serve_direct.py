@@ -17,6 +17,8 @@ from sglc.ir.plan.segment import Segment
 from sglc.serve.access_log import AccessLog
 from sglc.serve.app import make_app, make_direct
 from sglc.serve.direct import Direct
+from sglc.serve.door import Access, guarded
+from sglc.serve.keys import Keys
 from sglc.serve.limits import Limits
 from sglc.serve.metrics import Metrics
 from sglc.serve.sending import EventStream
@@ -130,6 +132,32 @@ def test_the_framework_is_not_asked_what_it_need_not_know() -> None:
         ("/generate", b'{"text": "Count"}'),
     ):
         assert told(sent(app, body, path=path))[0] == 200
+
+
+def test_every_text_is_of_its_keys_share() -> None:
+    shares: list[str] = []
+
+    class Noting(ScriptedBackend):
+        def watch(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Sequence[Event], None]:
+            shares.append(segment.share)
+            return super().watch(segment, streams=streams)
+
+    served = service(Noting(by_rules([Rule(text=WORDS)])))
+    access = Access(Keys.of(["one", "two"]))
+    app = guarded(make_direct(served), access, served.limits, served.drain, served.queue, served.metrics)
+    for key in ("one", "two"):
+        for path, given in (
+            ("/v1/completions", {"prompt": "Count"}),
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Count"}]}),
+            ("/generate", {"text": "Count"}),
+            ("/api/generate", {"model": "m", "prompt": "Count", "raw": True, "options": {"num_predict": 9}}),
+            ("/api/chat", {"model": "m", "messages": [{"role": "user", "content": "Count"}]}),
+        ):
+            body = json.dumps(given).encode()
+            assert told(sent(app, body, path=path, authorization=f"Bearer {key}"))[0] == 200
+    one, two = shares[:5], shares[5:]
+    assert (len(set(one)), len(set(two)), len(shares)) == (1, 1, 10)
+    assert len({"", *one, *two}) == 3
 
 
 def test_a_fault_of_the_server_is_told_and_logged() -> None:

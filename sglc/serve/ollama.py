@@ -20,6 +20,7 @@ from starlette.responses import Response
 from sglc.errors import SglcError
 from sglc.serve import sampling
 from sglc.serve.bodies import ChatBody, CompletionBody, OllamaBody, OllamaChat, OllamaGenerate
+from sglc.serve.keys import share_of
 from sglc.serve.problems import Refusal, as_json, as_response, of_any, of_validation
 from sglc.serve.prompts import ServedPrompt
 from sglc.serve.sending import Gone, JsonLines, Nothing, while_connected
@@ -47,7 +48,7 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
             wanted = sampling.of_completion(asked)
             if given.options.num_predict < 0:
                 wanted = replace(wanted, max_tokens=most)
-        work = Work("ollama", (prompt,), wanted)
+        work = Work("ollama", (prompt,), wanted, share=share_of(request.scope))
         parts = _lines(service, work, key, began_s)
         if given.stream:
             first = await while_connected(request.receive, _first(parts))
