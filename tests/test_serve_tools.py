@@ -6,15 +6,17 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import openai
 import pytest
 from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
+from pydantic_core import PydanticCustomError
 
 from sglc.ir.grammar.call_format import HERMES
+from sglc.serve.tools import Function, Tool, Tools
 from tests.depth import at_depth, few
 from tests.serving import Server, serving
 from tests.templates import TOOL_TEMPLATES
@@ -214,6 +216,28 @@ def test_a_history_that_cannot_be_is_refused(scripted: openai.OpenAI, case: str)
 
 
 # -- the real model --------------------------------------------------------------------------------
+
+
+def test_names_are_compared_with_few_others() -> None:
+    compared = 0
+
+    class Name(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    tools = [
+        Tool.model_construct(function=Function.model_construct(name=Name(f"f{number}"))) for number in range(500)
+    ]
+    different = get_args(Tools)[1].func
+    assert different(tools) is tools
+    assert compared < 1_000
+    with pytest.raises(PydanticCustomError, match="two of them are called `f7`"):
+        different([*tools, tools[7]])
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -80,8 +81,8 @@ class Tool(Body):
 
 
 def _different(tools: list[Tool]) -> list[Tool]:
-    names = [tool.function.name for tool in tools]
-    if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
+    names = Counter(tool.function.name for tool in tools)
+    if twice := next((name for name, times in names.items() if times > 1), None):
         raise wrong("tools_value", f"two of them are called `{twice}`")
     return tools
 
