@@ -20,6 +20,7 @@ from sglc.serve.fields import NEUTRAL, UNSUPPORTED, Body
 from sglc.serve.prompts import of_chat
 from tests.depth import few
 from tests.serving import ROOT, Server, serving
+from tests.templates import TOOL_TEMPLATES
 from tests.waiting import until
 
 PAGE = ROOT / "docs" / "serving.md"
@@ -229,6 +230,16 @@ def test_the_template_is_told(default_tokenizer: LocalTokenizer, given: dict[str
         prompt = of_chat(tokenizer, bodies.ChatBody(messages=TURNS, **given))  # type: ignore[arg-type]
         assert prompt.text == f"user: Yes or no?\n{written}"
     assert not set(prompt.ids) & default_tokenizer.control.keys()
+
+
+def test_what_one_request_tells_the_template_is_not_another_ones(default_tokenizer: LocalTokenizer) -> None:
+    template = TOOL_TEMPLATES["hermes"].replace("{% if tools %}", "{% if tools and not bare %}")
+    given: dict[str, Any] = {"messages": TURNS, "tools": [{"type": "function", "function": FUNCTION}]}
+    usual = of_chat(default_tokenizer.with_template(TOOL_TEMPLATES["hermes"]), bodies.ChatBody(**given)).text
+    tokenizer = default_tokenizer.with_template(template)
+    bare = of_chat(tokenizer, bodies.ChatBody(**given, chat_template_kwargs={"bare": True})).text
+    assert "look" not in bare
+    assert of_chat(tokenizer, bodies.ChatBody(**given)).text == usual
 
 
 @pytest.fixture(scope="module")

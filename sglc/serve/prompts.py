@@ -109,6 +109,8 @@ def of_chat(tokenizer: ServedTokenizer, body: ChatBody) -> ServedPrompt:
     """
     hidden: list[str] = []
     if variables := _variables(tokenizer, body):
+        if body.offered or any(turn.tool_calls or turn.tool_call_id for turn in body.messages):
+            template_format(tokenizer)  # is kept for all requests, so it is not found out under one's variables
         tokenizer = tokenizer.with_variables(_hide_all(tokenizer, variables, hidden))
     messages = _hide_all(tokenizer, [turn.told for turn in body.messages], hidden)
     tools = _hide_all(tokenizer, [{"type": "function", "function": one.told} for one in body.offered], hidden)
