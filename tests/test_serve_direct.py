@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -132,6 +133,19 @@ def test_the_framework_is_not_asked_what_it_need_not_know() -> None:
         ("/generate", b'{"text": "Count"}'),
     ):
         assert told(sent(app, body, path=path))[0] == 200
+
+
+@pytest.mark.parametrize("length", [{}, {"content-length": ""}], ids=["direct", "framework"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat", "/tokenize", "/detokenize"])
+def test_what_has_no_room_is_not_looked_at(path: str, length: dict[str, str]) -> None:
+    given: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": ""}] * 51}
+    if path == "/detokenize":
+        given = {"tokens": [10**9] * 51}  # the model has no such id, which is not looked for
+    status, content = told(
+        sent(make_direct(replace(service(), max_len=50)), json.dumps(given).encode(), path=path, **length)
+    )
+    assert status == 400
+    assert b"50 tokens" in content
 
 
 def test_every_text_is_of_its_keys_share() -> None:

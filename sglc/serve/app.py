@@ -20,7 +20,7 @@ from sglc.serve.answers import Answer
 from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody
 from sglc.serve.direct import Direct, Endpoints
 from sglc.serve.keys import share_of
-from sglc.serve.limits import check_counts, check_sizes
+from sglc.serve.limits import check_counts, check_lists, check_sizes
 from sglc.serve.logprobs import Spelling
 from sglc.serve.ollama import add_ollama
 from sglc.serve.problems import DESCRIBED, Refusal, as_json, as_response, bad, of_any
@@ -169,6 +169,7 @@ def _add_generate(app: FastAPI, service: Service) -> Endpoints:
 
 async def _of_conversation(service: Service, request: Request, body: ChatBody) -> tuple[Work, Calling | None]:
     """What a chat asks for, which is let in, and how its answer may call tools."""
+    check_lists({"messages": body.messages, "tools": body.tools}, service.max_len)  # not all came by `Direct`
     texts = body.texts
     check_counts(service.limits, ("",), "messages", body.n)
     check_sizes(["".join(texts)], "messages", service.max_len, service.limits.characters)

@@ -98,7 +98,7 @@ def check_lists(given: Any, max_len: int) -> None:
     """
     if not isinstance(given, dict):
         return
-    for field in ("prompt", "input_ids"):
+    for field in ("prompt", "input_ids", "tokens"):
         value = given.get(field)
         if isinstance(value, list):
             inner = [each for each in value if isinstance(each, list)]

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from sglc.serve.bodies import ChatBody, DetokenizeBody, TokenizeBody
 from sglc.serve.direct import Endpoints
-from sglc.serve.limits import check_counts, check_sizes
+from sglc.serve.limits import check_counts, check_lists, check_sizes
 from sglc.serve.problems import as_json
 from sglc.serve.prompts import at_once_or_apart, encoded, of_chat, of_given
 from sglc.serve.service import Service, check_model
@@ -21,6 +21,7 @@ def add_token_ids(app: FastAPI, service: Service) -> Endpoints:
     async def tokenize(body: TokenizeBody, request: Request) -> Response:
         check_model(service, body.model)
         if body.messages is not None:
+            check_lists({"messages": body.messages}, service.max_len)
             texts = [turn.content for turn in body.messages]
             check_sizes(["".join(texts)], "messages", service.max_len, limits.characters)
             chat = ChatBody(messages=body.messages, add_generation_prompt=body.add_generation_prompt)
@@ -43,6 +44,7 @@ def add_token_ids(app: FastAPI, service: Service) -> Endpoints:
     @app.post("/detokenize")
     async def detokenize(body: DetokenizeBody, request: Request) -> Response:
         check_model(service, body.model)
+        check_sizes([body.tokens], "tokens", service.max_len, limits.characters)
         (prompt,) = await at_once_or_apart(
             [body.tokens], of_given, tokenizer, [body.tokens], "tokens", service.max_len
         )
