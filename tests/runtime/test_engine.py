@@ -777,6 +777,17 @@ def test_only_rows_with_penalties_wait_for_their_tokens(depth: int) -> None:
     assert (ahead[0] > 5, ahead[1] > 0, ahead[2] > 3) == (depth > 1, False, depth > 1)
 
 
+def test_a_prompt_with_an_unknown_id_is_refused() -> None:
+    bench = Bench()
+    for unknown in (29, -1):
+        with pytest.raises(RunError, match=f"id {unknown}, .* up to 28") as failure:
+            bench.gen([*LONG[:4], unknown], PLAIN)
+        assert failure.value.code == "SGLC443"
+    request = bench.gen(LONG[:4], PLAIN)
+    bench.run()
+    assert bench.samples(request) == [bench.oracle.continuation(LONG[:4], PLAIN, 1)]
+
+
 def test_a_bias_for_an_unknown_id_is_refused() -> None:
     with pytest.raises(RunError, match="the id 29") as failure:
         Bench().gen(LONG[:4], Sampling(logit_bias=((3, 1.0), (29, 1.0))))

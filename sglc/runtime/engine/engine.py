@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from sglc import knobs
-from sglc.errors import BackendError, SglcError
+from sglc.errors import BackendError, RunError, SglcError
 from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_tree import DUE, Key
 from sglc.runtime.cache.sequence_handles import Handles, Prefix, as_ids
@@ -110,20 +110,34 @@ class Engine:
     # -- handles
 
     def prefix(self, base: Handle | Prefix | None, ids: Sequence[int]) -> Prefix:
-        """The ids of `base` followed by `ids`, for many to begin with; it keeps no KV."""
+        """The ids of `base` followed by `ids`, for many to begin with; it keeps no KV.
+
+        Raises:
+            RunError: as `extend`.
+        """
         return self.handles.prefix(base, *self._checked(ids))
 
     def extend(self, base: Handle | Prefix | None, ids: Sequence[int], namespace: str = "") -> Handle:
         """A new handle on the ids of `base` (none: nothing) followed by `ids`.
 
         What begins in one `namespace` (an adapter, a user's salt) shares no KV with any other.
+
+        Raises:
+            RunError: SGLC443, an id that the model does not have.
         """
         key, array = self._checked(ids)
         return self.handles.extend(base, key, namespace, array)
 
     def _checked(self, ids: Sequence[int]) -> tuple[Key, I32]:
         key, array = as_ids(ids)
-        assert not key or (array.min() >= 0 and array.max() < self.executor.vocab_size), "bad token id"
+        vocab = self.executor.vocab_size
+        if key and (array.min() < 0 or array.max() >= vocab):  # a tokenizer may have more than its model
+            unknown = next(id_ for id_ in key if not 0 <= id_ < vocab)
+            raise RunError(
+                "SGLC443",
+                f"a prompt has the token id {unknown}, the model has ids up to {vocab - 1}",
+                hint="leave out the text of this token",
+            )
         return key, array
 
     def fork(self, handle: Handle, n: int) -> tuple[Handle, ...]:
