@@ -148,6 +148,14 @@ def test_what_has_no_room_is_not_looked_at(path: str, length: dict[str, str]) ->
     assert b"50 tokens" in content
 
 
+def test_a_result_of_no_call_is_refused_wherever_it_is_sent() -> None:
+    given = {"model": "m", "messages": [{"role": "tool", "tool_call_id": "a", "content": "1"}]}
+    for path in ("/v1/chat/completions", "/tokenize", "/api/chat"):
+        status, content = told(sent(make_direct(service()), json.dumps(given).encode(), path=path))
+        assert status == 400
+        assert b"`messages.0.tool_call_id`: no call before it" in content
+
+
 def test_every_text_is_of_its_keys_share() -> None:
     shares: list[str] = []
 

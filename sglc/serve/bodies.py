@@ -275,10 +275,24 @@ class Message(Body):
         return told
 
 
+def _answering(messages: list[Message]) -> list[Message]:
+    """Results are those of calls before them."""
+    made: set[str] = set()
+    for number, turn in enumerate(messages):
+        made.update(call.id for call in turn.tool_calls)
+        if turn.tool_call_id and turn.tool_call_id not in made:
+            where = f"{number}.tool_call_id"
+            raise wrong("id_value", f"no call before it has the id `{turn.tool_call_id}`", where)
+    return messages
+
+
+Messages = Annotated[list[Message], Field(min_length=1), AfterValidator(_answering)]
+
+
 class ChatBody(Sampled):
     """`POST /v1/chat/completions`. Without a limit an answer may take all that the model has room for."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Messages
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     logprobs: bool = False
@@ -299,12 +313,6 @@ class ChatBody(Sampled):
             raise wrong("choice_value", f"none of `tools` is called `{self.tool_choice.name}`", "tool_choice")
         if self.tool_choice == "required" and not names:
             raise wrong("choice_value", "there are no `tools`", "tool_choice")
-        made: set[str] = set()
-        for number, turn in enumerate(self.messages):
-            made.update(call.id for call in turn.tool_calls)
-            if turn.tool_call_id and turn.tool_call_id not in made:
-                where = f"messages.{number}.tool_call_id"
-                raise wrong("id_value", f"no call before it has the id `{turn.tool_call_id}`", where)
         return self
 
     @property
@@ -381,7 +389,7 @@ class TokenizeBody(RequestBody):
 
     model: str | None = None
     prompt: Annotated[Any, BeforeValidator(_given_texts), WithJsonSchema({"anyOf": _GIVEN_TEXTS})] = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool | None = None
 
@@ -477,7 +485,7 @@ class OllamaGenerate(OllamaBody):
 class OllamaChat(OllamaBody):
     """`POST /api/chat`."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Messages
 
     def as_openai(self) -> ChatBody | CompletionBody:
         """As of every one."""
