@@ -231,7 +231,8 @@ def test_names_are_compared_with_few_others() -> None:
             return str.__eq__(self, other)
 
     tools = [
-        Tool.model_construct(function=Function.model_construct(name=Name(f"f{number}"))) for number in range(500)
+        Tool.model_construct(function=Function.model_construct(name=Name(f"f{number}")))
+        for number in range(500)
     ]
     different = get_args(Tools)[1].func
     assert different(tools) is tools

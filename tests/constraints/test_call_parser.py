@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sglc.ir.grammar.call_format import FORMATS, HERMES, LLAMA, CallFormat, calls_form
-from sglc.ir.grammar.call_parser import CallParser
+from sglc.ir.grammar.call_parser import CallParser, _ObjectEnd
 from sglc.ir.grammar.structural_tag import check_structural_tag
 from tests.constraints.random_tags import holds
 from tests.depth import at_depth
@@ -226,3 +226,19 @@ def test_the_form_of_an_answer_takes_what_is_written_and_nothing_else(how: CallF
 def test_formats_are_told_apart() -> None:
     assert LLAMA.written("f", {"a": 1}) == '{"name": "f", "parameters": {"a": 1}}'
     assert read(LLAMA, [HERMES.written("f", {})]) == (HERMES.written("f", {}), [])
+
+
+def test_calls_that_are_none_are_read_again_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at, reads = 0, _ObjectEnd.read
+
+    def counting(self: _ObjectEnd, text: str) -> int:
+        nonlocal looked_at
+        looked_at += len(text)
+        return reads(self, text)
+
+    monkeypatch.setattr(_ObjectEnd, "read", counting)
+    text = (HERMES.begun("f") + '{"a": ') * 400
+    for pieces in ([text], [text[at : at + 7] for at in range(0, len(text), 7)]):
+        looked_at = 0
+        assert read(HERMES, pieces) == (text, [])
+        assert looked_at < 70 * len(text)

@@ -143,7 +143,9 @@ def test_heads_of_one_key_value_head_have_a_limit(kernels: ctypes.CDLL, tmp_path
     many = {"hidden_size": 96, "num_hidden_layers": 1, "num_key_value_heads": 1, "head_dim": 16}
     ours, theirs = executors(kernels, tmp_path, "llama", **(many | {"num_attention_heads": 24}))
     mine, reference = answers(ours, 3), answers(theirs, 3)
-    assert [getattr(mine[key], "ids", ()) for key in mine] == [getattr(reference[key], "ids", ()) for key in mine]
+    assert [getattr(mine[key], "ids", ()) for key in mine] == [
+        getattr(reference[key], "ids", ()) for key in mine
+    ]
     assert not fits(replace(ours.config, heads=26), 16)  # written behind the end of an array
 
 

@@ -1,7 +1,7 @@
 """From a text that comes in pieces to the calls of functions in it.
 
 Invariants: however a text is cut into pieces, it has the same content and the same calls; what is no whole
-call of a known tool is content, and nothing raises.
+call of a known tool is content, and nothing raises. A text with many that are none has no calls behind them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from sglc.ir.grammar.call_format import CallFormat
 
 _LONGEST = 256  # characters up to a call's arguments, and of what closes it
+_MOST_READ_AGAIN = (
+    64  # calls of a text that turn out to be none; each is read once more, to the end of the text
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class CallParser:
         self._arguments = ""
         self._scan: _ObjectEnd | None = None
         self._blank = ""  # white space that is content if text follows
+        self._read_again = 0
         self._shows = False  # whether there was content
         self._behind = False  # whether a call was the last, white space aside
 
@@ -99,7 +103,7 @@ class CallParser:
         found = self._how.before.match(rest[:_LONGEST])
         if found is None and len(rest) < _LONGEST and not ended:
             return False
-        if found is None or found[1] not in self._names:
+        if found is None or found[1] not in self._names or self._read_again == _MOST_READ_AGAIN:
             content.append(self._shown(marker))
             self._rest = rest[len(marker) :]
             return True
@@ -145,6 +149,7 @@ class CallParser:
         """It is no whole call. What was told of it stays one; what was not is content, and read once more."""
         self._name = self._scan = None
         if not self._held:
+            self._read_again += 1
             content.append(self._shown(self._how.marker))
             self._rest = (self._call + self._arguments)[len(self._how.marker) :] + self._rest
         return True
