@@ -115,6 +115,7 @@ def test_wrong_proofs_are_found(wrong: Callable[..., bool | None]) -> None:
         (Sampling(stop=(", ",)), ", ", Sampling(), "does not say"),  # longer stops are not looked at
         (Sampling(regex="[a-z ]+", stop=(" ",)), " ", Sampling(), ""),
         (Sampling(regex="[a-z]+", stop=("ab",)), " ", Sampling(), "its stop string"),
+        (Sampling(regex="[a-z]+"), "1" * 1_001, Sampling(regex="[0-9]+"), "too long"),
         (Sampling(json_schema='{"type": "string"}'), "", Sampling(), ""),
         (Sampling(json_schema='{"type": "integer"}'), "", Sampling(regex="[0-9]+"), "does not say"),
         (Sampling(json_schema='{"type": ["object", "array"], "items": true}'), " ", Sampling(), "no regular"),

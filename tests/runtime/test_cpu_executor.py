@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,24 @@ def test_without_a_compiler_there_are_no_kernels(
     assert not list(knobs.cache_dir().glob("kernels/*.so"))
     monkeypatch.setenv("SGLC_CPU_KERNELS", "off")
     assert find() is None
+
+
+def test_kernels_of_another_user_are_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SGLC_CACHE", str(tmp_path))
+    monkeypatch.setenv("SGLC_DEBUG", "1")
+    made = cpu_build.build("-O0")
+    assert made.parent.stat().st_mode & 0o77 == 0
+    monkeypatch.setattr(cpu_build, "_FLAGS", (*cpu_build._FLAGS, "-O0"))
+    assert cpu_build.library.__wrapped__() is not None
+    owner = made.stat().st_uid
+    if owner == 0:
+        os.chown(made, 12345, -1)
+    else:
+        monkeypatch.setattr("os.getuid", lambda: owner + 1)
+    assert cpu_build.library.__wrapped__() is None
+    assert "another user's" in capfd.readouterr().err
 
 
 def test_cores_that_are_free(monkeypatch: pytest.MonkeyPatch) -> None:

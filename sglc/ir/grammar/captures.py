@@ -29,6 +29,7 @@ _CHARACTERS_A_TOKEN = 4  # about: how long a free text may become
 _WORDS = re.compile(r"[^\W_]+")
 _NAMES = re.compile(r"[^A-Za-z0-9_-]+")  # what vendors take no property's name with
 _LONGEST_NAME = 40
+_LONGEST_LITERAL = 1_000  # characters between two; the proof takes 20 ms of that, where it holds others up
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,9 @@ def capture_form(captured: tuple[Captured, ...], subset: str) -> CaptureForm:
 def why_ambiguous(captured: tuple[Captured, ...]) -> str:
     """Why the text of all of them does not say where each one ends; "" if it surely does."""
     automata = []
-    for one in captured:
+    for number, one in enumerate(captured):
+        if number and len(one.before) > _LONGEST_LITERAL:
+            return f"the text before `{one.name}` is too long for a proof of where others end"
         try:
             automata.append(one.automaton())
         except LegalizeError as error:

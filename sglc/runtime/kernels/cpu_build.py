@@ -42,7 +42,7 @@ def build(*flags: str) -> Path:
     """The compiled kernels, made now if they are not there yet; `flags` come behind the usual ones.
 
     Raises:
-        OSError: there is no compiler, or the cache cannot be written.
+        OSError: there is no compiler, the cache cannot be written, or what is there is another user's.
         subprocess.SubprocessError: it fails, or takes minutes.
     """
     compiler = _compiler()
@@ -52,10 +52,12 @@ def build(*flags: str) -> Path:
     digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:24]
     file = knobs.cache_dir() / "kernels" / f"cpu-{digest}.so"
     if file.is_file():
+        if file.stat().st_uid not in (0, os.getuid()):
+            raise PermissionError(f"`{file}` is another user's")
         return file
     if sys.stderr.isatty():
         print("sglc: compiling kernels for this CPU, which is done once and takes seconds", file=sys.stderr)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         made = Path(folder) / file.name
         command = [compiler, *flags, "-o", str(made), str(SOURCE)]

@@ -45,6 +45,7 @@ constexpr int W = 4, ROWS = 6, PANEL = 16, SLICE = 16, FEW = 4;
 constexpr int LANES = 16;       // outputs of a tile, and slots of a block of KV
 constexpr int SUB = LANES / W;  // registers of a tile
 constexpr int VECS = PANEL / W;
+constexpr int SEVERAL = 2 * FEW; // rows up to which codes are decoded for each `FEW` of them
 constexpr int AHEAD = 4096;     // bytes of weights
 constexpr int GROUP = 32;       // inputs that share a scale
 constexpr int DEPTH = 1024;     // inputs of a decoded panel: it stays in the second cache
@@ -313,20 +314,26 @@ void few_of(int rows, const char* tile, int groups, const float* x, long ldx, co
   if constexpr (R > 1) few_of<KIND, R - 1>(rows, tile, groups, x, ldx, sums, out, ldo);
 }
 
-// The panel `index` of x W^T for `rows` rows: out [rows][PANEL]. `sums`: null if there are more rows than `FEW`.
+void few_of(const Matrix& a, int rows, const char* tile, const float* x, const float* sums, float* out) {
+  switch (a.kind) {
+    case F32: return few_of<F32>(rows, tile, a.k / GROUP, x, a.k, sums, out, PANEL);
+    case BF16: return few_of<BF16>(rows, tile, a.k / GROUP, x, a.k, sums, out, PANEL);
+    case Q8: return few_of<Q8>(rows, tile, a.k / GROUP, x, a.k, sums, out, PANEL);
+    default: return few_of<Q4>(rows, tile, a.k / GROUP, x, a.k, sums, out, PANEL);
+  }
+}
+
+// The panel `index` of x W^T for `rows` rows: out [rows][PANEL]. `sums`: null if there are more rows than `SEVERAL`.
 void panel_of(const Matrix& a, int index, const float* x, int rows, const float* sums, float* out) {
   const int groups = a.k / GROUP, first = index * (PANEL / LANES);
   const int tiles = std::min(PANEL / LANES, (a.n + LANES - 1) / LANES - first);
   if (sums) {
-    for (int t = 0; t < tiles; t++) {
-      const char* tile = a.tile(first + t);
-      switch (a.kind) {
-        case F32: few_of<F32>(rows, tile, groups, x, a.k, sums, out + t * LANES, PANEL); break;
-        case BF16: few_of<BF16>(rows, tile, groups, x, a.k, sums, out + t * LANES, PANEL); break;
-        case Q8: few_of<Q8>(rows, tile, groups, x, a.k, sums, out + t * LANES, PANEL); break;
-        default: few_of<Q4>(rows, tile, groups, x, a.k, sums, out + t * LANES, PANEL);
+    const int parts = (rows + FEW - 1) / FEW;
+    for (int t = 0; t < tiles; t++)
+      for (int p = 0; p < parts; p++) {
+        const int from = rows * p / parts, count = rows * (p + 1) / parts - from;
+        few_of(a, count, a.tile(first + t), x + long(from) * a.k, sums + from * groups, out + from * PANEL + t * LANES);
       }
-    }
     return;
   }
   alignas(64) static thread_local float panel[DEPTH * PANEL];
@@ -365,13 +372,13 @@ enum Then { STORE, ADD, GATE };
 
 // STORE: out = x a^T + bias. ADD: out += x a^T. GATE: out = silu(x gate^T) * (x a^T).
 void multiply(Threads& threads, const float* x, int rows, const Matrix& a, const Matrix* gate, float* out, Then then) {
-  float sums[FEW * 2048];
+  float sums[SEVERAL * 512];
   const int groups = a.k / GROUP;
   std::vector<float> more;
   float* sum = nullptr;
-  if (rows <= FEW) {
+  if (rows <= SEVERAL) {
     sum = sums;
-    if (groups > 2048) more.resize(long(FEW) * groups), sum = more.data();
+    if (groups > 512) more.resize(long(SEVERAL) * groups), sum = more.data();
     for (int r = 0; r < rows; r++)
       for (int g = 0; g < groups; g++) {
         float s = 0;
@@ -381,7 +388,7 @@ void multiply(Threads& threads, const float* x, int rows, const Matrix& a, const
   }
   const int panels = (a.n + PANEL - 1) / PANEL, blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
   // A task of few rows is a few panels: claiming one costs as much as a small panel.
-  const int together = rows <= FEW ? std::max(1, 32768 / (a.k * PANEL) + 1) : 1;
+  const int together = rows <= SEVERAL ? std::max(1, 32768 / (a.k * PANEL) + 1) : 1;
   const int tasks = (panels + together - 1) / together;
   threads.run(tasks * blocks, [&](int task) {
     alignas(64) static thread_local float made[BLOCK_ROWS * PANEL], gates[BLOCK_ROWS * PANEL];
