@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from sglc import knobs
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.engine import Engine, EngineConfig
-from sglc.runtime.executor.cpu_executor import CpuExecutor, fits, free_cores
-from sglc.runtime.executor.cpu_model import CpuModel
+from sglc.runtime.executor.cpu_executor import CpuExecutor, free_cores
+from sglc.runtime.executor.cpu_model import CpuModel, fits
 from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.kernels import cpu_build
 from sglc.runtime.model.packed_weights import (

@@ -128,9 +128,8 @@ class LocalBackend:
     @cached_property
     def _constraints(self) -> Constraints:
         assert self.target.tokenizer is not None
-        from sglc.runtime.engine.kept_constraints import (
-            kept_constraints,
-        )  # takes numpy, and half of what compiling takes
+        # It takes numpy, and with that half of what compiling takes.
+        from sglc.runtime.engine.kept_constraints import kept_constraints
 
         return kept_constraints(self.target.tokenizer, load_config(self.folder).vocab_size)
 

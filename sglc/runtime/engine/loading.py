@@ -91,7 +91,8 @@ def cpu_executor(
     """The fastest executor for this CPU: kernels compiled here, in float32, if they can be had; or torch."""
     import torch
 
-    from sglc.runtime.executor.cpu_executor import CpuExecutor, fits
+    from sglc.runtime.executor.cpu_executor import CpuExecutor
+    from sglc.runtime.executor.cpu_model import fits
     from sglc.runtime.executor.torch_executor import TorchExecutor
     from sglc.runtime.kernels.cpu_build import library
     from sglc.runtime.model.packed_weights import read_packed

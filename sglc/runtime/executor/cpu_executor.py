@@ -11,14 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sglc.runtime.executor.cpu_model import CpuModel, fits
+from sglc.runtime.executor.cpu_model import CpuModel
 from sglc.runtime.executor.logits_output import LogitsOutput, wanted_tokens
-from sglc.runtime.executor.torch_executor import TorchExecutor, no_room
+from sglc.runtime.executor.torch_executor import TorchExecutor, empty_pool
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.model.packed_weights import PackedMatrix
 from sglc.runtime.step import I32, Batch, Step
-
-__all__ = ["CpuExecutor", "fits", "free_cores"]
 
 
 class CpuExecutor(TorchExecutor):
@@ -50,12 +48,8 @@ class CpuExecutor(TorchExecutor):
     def _load(self, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:
         self._cpu_model = CpuModel(self._library, self.config, weights, self._packed, free_cores())
         self._logits = self._cpu_model.logits
-        try:
-            self._pool = self._cpu_model.pool(self.pages, self.page_size)
-        except (MemoryError, ValueError):
-            c, slots = self.config, self.pages * self.page_size
-            size = 8 * math.prod((c.layers, slots, c.kv_heads, c.head_dim))
-            raise no_room(slots, size, self._device) from None
+        shape = self._cpu_model.pool_shape(self.pages, self.page_size)
+        self._pool = empty_pool(shape, self.pages * self.page_size, dtype, self._device)
 
     def launch(self, step: Step) -> LogitsOutput:
         """Run `step`, torch's small part of it in one thread: several would wait for each other."""

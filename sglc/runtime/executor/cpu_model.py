@@ -97,18 +97,10 @@ class CpuModel:
         )  # fmt: skip
         self._weights, self._packed = {}, {}
 
-    def pool(self, pages: int, page_size: int) -> Tensor:
-        """An empty KV pool: float32 [layers, pages, kv_heads * page_size * 2 * head_dim].
-
-        Raises:
-            MemoryError: it does not fit.
-        """
+    def pool_shape(self, pages: int, page_size: int) -> tuple[int, ...]:
+        """[layers, pages, kv_heads * page_size * 2 * head_dim]: what `forward` takes as `pool`, float32."""
         c = self._config
-        shape = (c.layers, pages, c.kv_heads * page_size * 2 * c.head_dim)
-        # The system gives pages of zeros when they are first used. Blocks begin at cache lines.
-        raw = np.zeros(4 * int(np.prod(shape)) + 64, np.uint8)
-        begin = -raw.ctypes.data % 64
-        return torch.from_numpy(raw[begin : raw.size - 64 + begin]).view(torch.float32).view(shape)
+        return c.layers, pages, c.kv_heads * page_size * 2 * c.head_dim
 
     def forward(
         self, batch: Batch, ids: Tensor, pool: Tensor, page_size: int, wanted: NDArray[np.int64]

@@ -99,7 +99,9 @@ class TorchExecutor:
     def _load(self, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:
         self._model = Llama(self.config, weights)
         self._logits = self._model.logits
-        self._pool = _pool(self.config, self.pages * self.page_size, dtype, self._device)
+        c, slots = self.config, self.pages * self.page_size
+        shape = (c.layers, slots, 2 * c.kv_heads, c.head_dim)
+        self._pool = empty_pool(shape, slots, dtype, self._device)
 
     def _copy(self, copies: I32) -> None:
         counts = copies[:, 2].astype(np.int64)
@@ -144,9 +146,12 @@ class TorchExecutor:
         return torch.from_numpy(values).to(self._device, non_blocking=True)
 
 
-def _pool(config: ModelConfig, slots: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """[layers, slots, 2 * kv_heads, head_dim]. Zeros, so that padding reads finite numbers."""
-    shape = (config.layers, slots, 2 * config.kv_heads, config.head_dim)
+def empty_pool(shape: tuple[int, ...], slots: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A KV pool of `shape` for `slots` tokens. Zeros, so that padding reads finite numbers.
+
+    Raises:
+        BackendError: it does not fit into the device's memory (SGLC530).
+    """
     size = dtype.itemsize * math.prod(shape)
     try:
         if device.type != "cpu":
@@ -157,14 +162,9 @@ def _pool(config: ModelConfig, slots: int, dtype: torch.dtype, device: torch.dev
         begin = -raw.ctypes.data % 64
         return torch.from_numpy(raw[begin : begin + size]).view(dtype).view(shape)
     except (RuntimeError, MemoryError, ValueError):
-        raise no_room(slots, size, device) from None
-
-
-def no_room(slots: int, size: int, device: torch.device) -> BackendError:
-    """A pool of `slots` tokens and `size` bytes that cannot be had."""
-    return BackendError(
-        "SGLC530",
-        f"a KV pool of {slots} tokens does not fit into the memory of `{device}`",
-        note=f"it needs {size / 2**30:.1f} GiB",
-        hint="ask for a smaller pool",
-    )
+        raise BackendError(
+            "SGLC530",
+            f"a KV pool of {slots} tokens does not fit into the memory of `{device}`",
+            note=f"it needs {size / 2**30:.1f} GiB",
+            hint="ask for a smaller pool",
+        ) from None
