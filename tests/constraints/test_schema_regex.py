@@ -11,7 +11,8 @@ import pytest
 
 from sglc.errors import SglcError
 from sglc.ir.grammar import schema_regex as module
-from sglc.ir.grammar.schema_regex import schema_regex
+from sglc.ir.grammar.schema_regex import schema_regex, schema_rules
+from sglc.runtime.constraints.pushdown_automaton import PushdownAutomaton
 from tests.constraints.verdicts import CONSTRAINTS
 from tests.depth import at_depth
 
@@ -34,6 +35,11 @@ def leaf(rng: Random) -> dict[str, Any]:
         {"type": "integer", "exclusiveMinimum": rng.randrange(-1, 1)}, {"$ref": "#/$defs/shared"},
         {"type": "boolean"}, {"type": "null"},
         {"type": "integer", "minimum": rng.randrange(-30, 5), "maximum": rng.randrange(5, 200)},
+        {"type": "integer", "minimum": rng.choice([2, 9, 10, 11, 99, 100, 250])},
+        {"type": "number", "multipleOf": rng.choice([0.1, 0.01, 0.001, 0.0001, 1e-05, 1e-06])},
+        {"type": "number", "minimum": 0, "multipleOf": rng.choice([0.1, 0.01])},
+        {"type": "number", "minimum": 0},
+        {"type": "number", "minimum": least, "maximum": rng.choice([3, 10, 19, 100])},
         {"enum": rng.sample(VALUES, rng.randrange(1, 5))}, {"const": rng.choice(VALUES)},
         {"type": ["string", "null"], "maxLength": 3}, {"type": ["integer", "string"]},
         {"anyOf": [{"type": "string", "maxLength": 2}, {"type": "integer"}]},
@@ -59,13 +65,15 @@ def drawn(rng: Random, depth: int) -> dict[str, Any]:
 def differs(schema: dict[str, Any], rng: Random, steps: int = 60) -> bool:
     """Whether automaton and parser are seen to allow different things along random documents."""
     text = json.dumps(schema)
-    pattern = schema_regex(text)
-    assert pattern is not None, text
+    assert schema_rules(text) is not None, text
     try:
-        ours = CONSTRAINTS.regex(pattern)
+        made = CONSTRAINTS._automaton("json_schema", text)
         theirs = CONSTRAINTS._grammars.json_schema(text)
     except SglcError:  # one does not hold it: they need not agree on what is too large or impossible
         return False
+    if made is None:  # the next byte does not tell
+        return False
+    ours = made[0]
     for _ in range(3):
         at, other = ours.start, theirs.start
         for _ in range(steps):
@@ -79,6 +87,45 @@ def differs(schema: dict[str, Any], rng: Random, steps: int = 60) -> bool:
             byte = rng.choice(marks if marks and rng.random() < 0.6 else allowed)
             at, other = ours.advance(at, byte), theirs.advance(other, byte)
     return False
+
+
+def recursive(rng: Random) -> dict[str, Any]:
+    """A schema that is part of itself, in one or two ways."""
+    definitions: dict[str, Any] = {}
+    for name in ("a", "b"):
+        own = drawn(rng, 1)
+        again = {"$ref": f"#/$defs/{rng.choice('ab')}"}
+        shape = rng.randrange(4)
+        if shape == 0:
+            definitions[name] = {
+                "type": "object",
+                "properties": {"v": own, "n": {"type": "array", "items": again}},
+            }
+        elif shape == 1:
+            definitions[name] = {
+                "type": "array",
+                "items": {"anyOf": [again, {"type": "integer"}]},
+                "minItems": 1,
+            }
+        elif shape == 2:
+            next_one = {"anyOf": [again, {"type": "null"}]}
+            definitions[name] = {
+                "type": "object", "properties": {"x": next_one, "y": next_one, "z": own}, "required": ["x"],
+            }  # fmt: skip
+        else:
+            definitions[name] = {"type": ["array", "null"], "items": again, "maxItems": rng.randrange(1, 4)}
+    return {"$ref": "#/$defs/a", "$defs": {**definitions, "shared": rng.choice(SHARED)}}
+
+
+def test_a_stack_and_a_parser_allow_the_same() -> None:
+    rng = Random(5)
+    with_stack = 0
+    for _ in range(at_depth(20, 100, 2_000)):
+        schema = recursive(rng)
+        assert not differs(schema, rng, 120), schema
+        made = CONSTRAINTS._automata.get(("json_schema", json.dumps(schema)))
+        with_stack += made is not None and isinstance(made[0], PushdownAutomaton)
+    assert with_stack >= at_depth(12, 60, 1_200)
 
 
 def test_automaton_and_parser_allow_the_same() -> None:
@@ -98,12 +145,12 @@ def test_automaton_and_parser_allow_the_same() -> None:
 )
 def test_a_fault_is_found(name: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, name, wrong)
-    schema_regex.cache_clear()
+    schema_rules.cache_clear()
     rng = Random(3)
     try:
         assert any(differs(drawn(rng, 2) | {"$defs": {"shared": SHARED[0]}}, rng) for _ in range(200))
     finally:
-        schema_regex.cache_clear()
+        schema_rules.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -113,7 +160,9 @@ def test_a_fault_is_found(name: str, wrong: str, monkeypatch: pytest.MonkeyPatch
         {"type": "string", "format": "date"},
         {"type": "string", "maxLength": 5_000},
         {"type": "object", "additionalProperties": {"type": "integer"}},
-        {"type": "number", "minimum": 0},
+        {"type": "number", "minimum": 0.5},
+        {"type": "number", "minimum": 0, "maximum": 5, "multipleOf": 0.1},
+        {"type": "number", "multipleOf": 0.02},
         {"$ref": "#/$defs/a", "$defs": {"a": {"type": ["array", "null"], "items": {"$ref": "#/$defs/a"}}}},
         {"enum": [1.5]},
     ],

@@ -155,7 +155,7 @@ def test_a_schema_is_read_where_it_is_compiled_alone(
     def read(text: str) -> str | None:
         raise AssertionError(f"`{text}` is read")
 
-    monkeypatch.setattr(constraint_module, "schema_regex", read)
+    monkeypatch.setattr(constraint_module, "schema_rules", read)
     other = constraints(tmp_path)
     assert not other.at_hand(sampling)
     assert other.is_kept(sampling)

@@ -28,6 +28,10 @@ _MOST_MOVES = 500_000
 
 _AUTOMATA = 128  # kept: compiling a program and running it builds each automaton once
 
+_SURROGATES = 0xD800, 0xDFFF
+MOST_CALLS = _SURROGATES[1] - _SURROGATES[0] + 1
+FIRST_CALL = 0xF5  # bytes from here on are in no text
+
 Range = tuple[int, int]  # first and last, both inside: of code points, or of bytes
 
 _DIGIT: list[Range] = [(48, 57)]
@@ -55,9 +59,27 @@ def compile_regex(pattern: str) -> ByteDfa:
         LegalizeError: SGLC450 `re` does not take the pattern; SGLC451 it has a part that no automaton can do;
             SGLC452 its automaton is too large; SGLC453 no text matches it.
     """
+    return _compiled(pattern, calls=False)
+
+
+@lru_cache(maxsize=_AUTOMATA)
+def compile_with_calls(pattern: str) -> ByteDfa:
+    """As `compile_regex`, of a pattern in which surrogates stand for calls of other rules.
+
+    U+D800 + n is read as the two bytes of `call_bytes(n)`, which no text in UTF-8 has.
+    """
+    return _compiled(pattern, calls=True)
+
+
+def call_bytes(rule: int) -> tuple[int, int]:
+    """What a call of the rule with this number, up to `MOST_CALLS`, is read as."""
+    return FIRST_CALL + rule // 256, rule % 256
+
+
+def _compiled(pattern: str, *, calls: bool) -> ByteDfa:
     try:
         tree = _parser.parse(pattern, re.ASCII)
-        return _deterministic(_Nfa(pattern, tree), pattern)
+        return _deterministic(_Nfa(pattern, tree, calls), pattern)
     except (re.error, ValueError) as error:  # the latter of numbers with too many digits
         raise LegalizeError(
             "SGLC450", f"`{shown(pattern)}` is no regular expression", note=shown(f"{error}"),
@@ -89,8 +111,9 @@ class _Nfa:
     without reading anything.
     """
 
-    def __init__(self, pattern: str, tree: Any) -> None:
+    def __init__(self, pattern: str, tree: Any, calls: bool) -> None:
         self._pattern = pattern
+        self._calls = calls
         self.edges: list[list[tuple[int, int, int]]] = []
         self.jumps: list[list[int]] = []
         self._steps: dict[tuple[int, int, int], int] = {}
@@ -118,6 +141,12 @@ class _Nfa:
 
     def _item(self, item: Any, after: int, flags: int) -> int:
         match item:
+            case (sre.LITERAL, code) if self._calls and _SURROGATES[0] <= code <= _SURROGATES[1]:
+                return self._call(code - _SURROGATES[0], after)
+            case (sre.IN, members) if self._calls:  # the parser makes one of alternatives that are a character
+                called = [code - _SURROGATES[0] for code in _surrogates(members)]
+                others = self._character(characters(item, flags), after)
+                return self._place([others, *(self._call(rule, after) for rule in called)])
             case (sre.LITERAL | sre.NOT_LITERAL | sre.ANY | sre.IN, _):
                 return self._character(characters(item, flags), after)
             case (sre.SUBPATTERN, (_, added, removed, inner)) if not added & (re.UNICODE | re.LOCALE):
@@ -150,6 +179,12 @@ class _Nfa:
             place = self._sequence(inner, before, flags)
             if place == before:  # a repeat of nothing
                 break
+        return place
+
+    def _call(self, rule: int, after: int) -> int:
+        first, second = call_bytes(rule)
+        place = self._place()
+        self.edges[place].append((first, first, self._step(second, second, after)))
         return place
 
     def _character(self, ranges: Iterable[Range], after: int) -> int:
@@ -208,6 +243,12 @@ def _member(member: Any) -> list[Range]:
             return _without(_WORD)
         case _:
             raise AssertionError(member)
+
+
+def _surrogates(members: Iterable[Any]) -> list[int]:
+    """The surrogates that a class has one by one."""
+    first, last = _SURROGATES
+    return [code for kind, code in members if kind is sre.LITERAL and first <= code <= last]
 
 
 def _folded(ranges: list[Range], flags: int) -> list[Range]:

@@ -110,10 +110,11 @@ def problem_of(grammar: str) -> str:
     """What is wrong with a grammar, on one line."""
     try:
         from llguidance import LLMatcher
-    except ImportError:
+    except ImportError as error:
         raise LegalizeError(
-            "SGLC458", "JSON schemas need the package `llguidance`", hint="pip install 'sglc[local]'"
-        ) from None
+            "SGLC458", "JSON schemas need the package `llguidance`", note=f"{error}",
+            hint="pip install 'sglc[local]'",
+        ) from None  # fmt: skip
     said: str = LLMatcher.validate_grammar(grammar)
     return re.sub(r"^at \d+\(\d+\): ", "", said).partition("\n")[0]
 

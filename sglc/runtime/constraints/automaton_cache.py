@@ -18,11 +18,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
+import msgspec
 import numpy as np
 
 from sglc.ir import grammar
 from sglc.ir.grammar.dfa import ByteDfa
 from sglc.ir.grammar.form_key import key_of
+from sglc.ir.grammar.pushdown import Pushdown
 from sglc.runtime.constraints.token_automaton import Tables
 
 _WORTH_KEEPING = 64  # states; what has fewer is built as fast as it is read
@@ -67,6 +69,19 @@ def load_grammar(path: Path) -> str | None:
 def save_grammar(path: Path, compiled: str) -> None:
     """Keep a compiled grammar."""
     _save(path, lambda file: file.write(zlib.compress(compiled.encode(), 1)))
+
+
+def load_pushdown(path: Path) -> Pushdown | None:
+    """What `save_pushdown` kept there, if it did."""
+    kept = load_grammar(path)
+    with suppress(msgspec.DecodeError):
+        return None if kept is None else msgspec.json.decode(kept, type=Pushdown)
+    return None
+
+
+def save_pushdown(path: Path, form: Pushdown) -> None:
+    """Keep a pushdown automaton, which is the same for all vocabularies."""
+    save_grammar(path, msgspec.json.encode(form).decode())
 
 
 def load(path: Path, size: int) -> Tables | None:

@@ -65,7 +65,7 @@ class CanonicalTokens:
 
     def mask(self, state: int) -> Bool:
         """Ids that may come next, bool [V], the caller's own."""
-        token = self._spelled(state)
+        token = self._spelled(self._inner.local(state))
         if token is None:
             return self._inner.mask(state)
         mask: Bool = np.zeros(self._vocabulary.lengths.size, np.bool_)
@@ -74,7 +74,7 @@ class CanonicalTokens:
 
     def bits(self, state: int) -> I32:
         """The same as `pack_masks` gives it, the caller's own."""
-        token = self._spelled(state)
+        token = self._spelled(self._inner.local(state))
         return self._inner.bits(state) if token is None else pack_masks(self.mask(state))
 
     def accepting(self, state: int) -> bool:
@@ -87,12 +87,16 @@ class CanonicalTokens:
 
     def only(self, state: int) -> int | None:
         """The id that has to come next; None if there are several, or none."""
-        token = self._spelled(state)
+        token = self._spelled(self._inner.local(state))
         return self._inner.only(state) if token is None else token
 
     def advance(self, state: int, token: int) -> int:
         """The state behind `token`, which `state` allows."""
         return self._inner.advance(state, token)
+
+    def local(self, state: int) -> int:
+        """As the inner one's."""
+        return self._inner.local(state)
 
     def done(self, state: int) -> bool:
         """Whether the text has to end here."""

@@ -11,16 +11,19 @@ from pathlib import Path
 from time import perf_counter
 
 from sglc.errors import SglcError
+from sglc.ir.grammar.pushdown import pushdown
 from sglc.ir.grammar.regex import compile_regex
-from sglc.ir.grammar.schema_regex import schema_regex
+from sglc.ir.grammar.schema_regex import schema_rules
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints import automaton_cache
 from sglc.runtime.constraints.canonical_tokens import CanonicalTokens
 from sglc.runtime.constraints.grammar_matcher import Grammars
 from sglc.runtime.constraints.protocol import Constraint
+from sglc.runtime.constraints.pushdown_automaton import PushdownAutomaton
 from sglc.runtime.constraints.token_automaton import TokenAutomaton, Vocabulary, build
 
 _AUTOMATA, _BYTES = 64, 128 << 20  # kept for each tokenizer: so many, and so many bytes of them
+_Automaton = TokenAutomaton | PushdownAutomaton
 _SLOW_S = 0.1  # what takes longer to compile is worth keeping, however small it is
 
 
@@ -49,7 +52,7 @@ class Constraints:
         self._folder = folder
         self._identity = identity
         # By kind and text of a form, each as it is and in the tokenizer's spelling; the last used last.
-        self._automata: OrderedDict[tuple[str, str], tuple[TokenAutomaton, Constraint]] = OrderedDict()
+        self._automata: OrderedDict[tuple[str, str], tuple[_Automaton, Constraint]] = OrderedDict()
         self._lock = threading.Lock()  # of them: automata may be read in several threads
 
     def prepare(self) -> None:
@@ -64,13 +67,15 @@ class Constraints:
             case Sampling(regex=str(pattern)):
                 return ("regex", pattern) in self._automata
             case Sampling(json_schema=str(schema)):
-                key = "json_schema", schema
-                return key in self._automata or self._grammars.at_hand(*key)
+                return self._is_at_hand("json_schema", schema)
             case Sampling(ebnf=str(grammar)):
-                return self._grammars.at_hand("ebnf", grammar)
+                return self._is_at_hand("ebnf", grammar)
             case Sampling(structural_tag=str(tag)):
                 return self._grammars.at_hand("structural_tag", tag)
         return True
+
+    def _is_at_hand(self, kind: str, text: str) -> bool:
+        return (kind, text) in self._automata or self._grammars.at_hand(kind, text)
 
     def of(self, sampling: Sampling) -> Constraint | None:
         """What a generation with `sampling` is held to, if to anything.
@@ -83,10 +88,12 @@ class Constraints:
             case Sampling(regex=str(pattern)):
                 return self._of_regex(pattern)[sampling.canonical]
             case Sampling(json_schema=str(schema)):
-                if (held := self._of_schema(schema)) is not None:
+                if (held := self._held("json_schema", schema)) is not None:
                     return held[sampling.canonical]
                 constraint = self._grammars.json_schema(schema)
             case Sampling(ebnf=str(grammar)):
+                if (held := self._held("ebnf", grammar)) is not None:
+                    return held[sampling.canonical]
                 constraint = self._grammars.ebnf(grammar)
             case Sampling(structural_tag=str(tag)):
                 constraint = self._grammars.structural_tag(tag)
@@ -98,18 +105,20 @@ class Constraints:
         """Whether the schema or grammar of `sampling` was compiled before, by whichever process."""
         match sampling:
             case Sampling(json_schema=str(schema)):
-                path = self._path("json_schema", schema)
-                known = path is not None and path.exists()
-                return known or self._grammars.is_kept("json_schema", schema)
+                return self._is_kept("json_schema", schema)
             case Sampling(ebnf=str(grammar)):
-                return self._grammars.is_kept("ebnf", grammar)
+                return self._is_kept("ebnf", grammar)
             case Sampling(structural_tag=str(tag)):
                 return self._grammars.is_kept("structural_tag", tag)
         return False
 
-    def _of_schema(self, schema: str) -> tuple[TokenAutomaton, Constraint] | None:
-        """The automaton of a schema; None if a parser holds it, as what is too large, or cannot be spelled."""
-        key = "json_schema", schema
+    def _is_kept(self, kind: str, text: str) -> bool:
+        paths = self._path(kind, text), self._pushdown_path(kind, text)
+        return any(path is not None and path.exists() for path in paths) or self._grammars.is_kept(kind, text)
+
+    def _held(self, kind: str, text: str) -> tuple[_Automaton, Constraint] | None:
+        """The automaton of a schema or grammar; None if a parser holds it, or it cannot be spelled."""
+        key = kind, text
         if key not in self._automata and (self._grammars.at_hand(*key) or self._grammars.is_kept(*key)):
             return None
         with suppress(SglcError):
@@ -128,18 +137,20 @@ class Constraints:
 
         Raises as `of`.
         """
-        return self._of_regex(pattern)[0]
+        made = self._of_regex(pattern)[0]
+        assert isinstance(made, TokenAutomaton)
+        return made
 
-    def _of_regex(self, pattern: str) -> tuple[TokenAutomaton, Constraint]:
+    def _of_regex(self, pattern: str) -> tuple[_Automaton, Constraint]:
         made = self._automaton("regex", pattern)
         assert made is not None, "a pattern that no automaton holds is refused"
         return made
 
-    def _automaton(self, kind: str, text: str) -> tuple[TokenAutomaton, Constraint] | None:
+    def _automaton(self, kind: str, text: str) -> tuple[_Automaton, Constraint] | None:
         """The automaton of a form, as it is and in the tokenizer's spelling; None if a parser holds it."""
         key = kind, text
         with self._lock:
-            if key in self._automata:
+            if key in self._automata and not self._automata[key][0].worn:
                 self._automata.move_to_end(key)
                 return self._automata[key]
         made = self._made(kind, text)
@@ -154,23 +165,47 @@ class Constraints:
                 self._automata.popitem(last=False)
         return both
 
-    def _made(self, kind: str, text: str) -> TokenAutomaton | None:
+    def _made(self, kind: str, text: str) -> _Automaton | None:
         """As `_automaton`. Raises LegalizeError as `compile_regex`; RunError: SGLC454, it cannot be spelled."""
         vocabulary, path = self._vocabulary(), self._path(kind, text)
         tables = None if path is None else automaton_cache.load(path, self._size)
-        if tables is None:
-            began_s = perf_counter()
-            pattern = text if kind == "regex" else schema_regex(text)
-            if pattern is None:
+        if tables is not None:
+            return TokenAutomaton(tables, vocabulary, text)
+        calls_path = None if kind == "regex" else self._pushdown_path(kind, text)
+        form = None if calls_path is None else automaton_cache.load_pushdown(calls_path)
+        if form is not None:
+            return PushdownAutomaton(form, vocabulary, text)
+        began_s = perf_counter()
+        rules = self._rules(kind, text)
+        if rules is None:
+            return None
+        if len(rules) > 1:
+            form = pushdown(rules)
+            if form is None:
                 return None
-            tables = build(compile_regex(pattern), vocabulary)
-            if path is not None:
-                # That a schema is an automaton is known from then on without reading it.
-                worth = kind == "json_schema" or perf_counter() - began_s > _SLOW_S
-                automaton_cache.save(path, tables, slow=worth)
+            made = PushdownAutomaton(form, vocabulary, text)
+            if calls_path is not None:
+                automaton_cache.save_pushdown(calls_path, form)
+            return made
+        tables = build(compile_regex(rules[0]), vocabulary)
+        if path is not None:
+            # That a schema is an automaton is known from then on without reading it.
+            worth = kind != "regex" or perf_counter() - began_s > _SLOW_S
+            automaton_cache.save(path, tables, slow=worth)
         return TokenAutomaton(tables, vocabulary, text)
+
+    def _rules(self, kind: str, text: str) -> tuple[str, ...] | None:
+        """A form as rules for `pushdown`, of which a regular one has one; None if a parser holds it."""
+        if kind == "regex":
+            return (text,)
+        return schema_rules(text) if kind == "json_schema" else self._grammars.rules(text)
 
     def _path(self, kind: str, text: str) -> Path | None:
         if self._folder is None:
             return None
         return automaton_cache.path_of(self._folder, kind, text, self._identity, self._size)
+
+    def _pushdown_path(self, kind: str, text: str) -> Path | None:
+        if self._folder is None:
+            return None
+        return automaton_cache.path_of_grammar(self._folder, f"{kind} with calls", text)

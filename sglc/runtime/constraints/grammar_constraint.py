@@ -139,6 +139,10 @@ class GrammarConstraint:
             self._effort.tokens += 1
         return after
 
+    def local(self, state: int) -> int:
+        """The state itself: what a parser remembers is its own."""
+        return state
+
     def done(self, state: int) -> bool:
         """Whether the text has to end here.
 

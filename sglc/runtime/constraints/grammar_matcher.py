@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sglc.errors import RunError, shown
+from sglc.errors import RunError, SglcError, shown
 from sglc.ir.grammar.gbnf import check_gbnf
 from sglc.ir.grammar.schema_grammar import json_grammar
 from sglc.ir.grammar.structural_tag import tag_grammar
 from sglc.runtime.constraints import automaton_cache
 from sglc.runtime.constraints.finite_text import endless_rule
+from sglc.runtime.constraints.gbnf_rules import gbnf_rules
 from sglc.runtime.constraints.grammar_constraint import Form, GrammarConstraint, Look, Matcher, rehearse
 from sglc.runtime.constraints.llguidance_matcher import Guidance
 
@@ -124,9 +125,9 @@ class Grammars:
     def _tokenizer_info(self) -> TokenizerInfo:
         try:
             import xgrammar
-        except ImportError:
+        except ImportError as error:
             raise RunError(
-                "SGLC458", "grammars need the package `xgrammar`",
+                "SGLC458", "grammars need the package `xgrammar`", note=f"{error}",
                 hint="pip install 'sglc[local]'",
             ) from None  # fmt: skip
         return xgrammar.TokenizerInfo(
@@ -195,6 +196,16 @@ class Grammars:
             rehearse(self._constraint(kind, compiled, Form(form.effort)), self._token_bytes)
             automaton_cache.save_grammar(path, kept)
         return compiled, form
+
+    def rules(self, text: str) -> tuple[str, ...] | None:
+        """The rules of a grammar in GBNF, as `gbnf_rules`; None also if it is none, or cannot be read."""
+        with suppress(SglcError, RuntimeError, UnicodeError, ImportError):
+            check_gbnf(text)
+            from xgrammar import Grammar
+
+            serialized = Grammar.from_ebnf(text).serialize_json()
+            return None if endless_rule(serialized) else gbnf_rules(serialized)
+        return None
 
     def _compile_ebnf(self, text: str) -> CompiledGrammar:
         check_gbnf(text)

@@ -43,6 +43,9 @@ class Constraint(Protocol):
     def advance(self, state: int, token: int) -> int:
         """The state behind `token`, which `state` allows."""
 
+    def local(self, state: int) -> int:
+        """A state that depends on less, and allows no more: what has to come there has to come here too."""
+
     def done(self, state: int) -> bool:
         """Whether the text has to end here: it may, and no token is allowed.
 

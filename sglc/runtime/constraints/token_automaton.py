@@ -88,11 +88,22 @@ class Tables:
     alike: I32
 
 
-def build(dfa: ByteDfa, vocabulary: Vocabulary) -> Tables:
-    """The tables of an automaton."""
-    kinds = len(dfa.moves[0])
-    alive = np.array([any(row[kind] != DEAD for row in dfa.moves) for kind in range(kinds)])
-    kind_of = np.frombuffer(dfa.classes, np.uint8).astype(np.int64)[vocabulary.value]
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenTrie:
+    """The tokens of a vocabulary as sequences of classes of bytes; fields as those of `Tables`."""
+
+    parent: I32
+    kind: I32
+    levels: I32
+    tokens: I32
+    begins: I32
+
+
+def token_trie(classes: bytes, moves: Sequence[Sequence[int]], vocabulary: Vocabulary) -> TokenTrie:
+    """The trie of the tokens of which every byte is of a class that some state has a move with."""
+    kinds = len(moves[0])
+    alive = np.array([any(row[kind] != DEAD for row in moves) for kind in range(kinds)])
+    kind_of = np.frombuffer(classes, np.uint8).astype(np.int64)[vocabulary.value]
     number = np.full(vocabulary.parent.size, -1, np.int64)  # of a node of the vocabulary, its class; -1: none
     number[0] = 0
     parents, values, levels = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], [1]
@@ -111,18 +122,25 @@ def build(dfa: ByteDfa, vocabulary: Vocabulary) -> Tables:
     tokens = np.flatnonzero(class_of >= 0)
     tokens = tokens[np.argsort(class_of[tokens])]
     counts = np.bincount(class_of[tokens], minlength=levels[-1])
-    tables = Tables(
-        dfa,
+    return TokenTrie(
         np.concatenate(parents).astype(np.int32),
         np.concatenate(values).astype(np.int32),
         np.array(levels, np.int32),
         tokens.astype(np.int32),
         np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
+    )
+
+
+def build(dfa: ByteDfa, vocabulary: Vocabulary) -> Tables:
+    """The tables of an automaton."""
+    trie = token_trie(dfa.classes, dfa.moves, vocabulary)
+    tables = Tables(
+        dfa, trie.parent, trie.kind, trie.levels, trie.tokens, trie.begins,
         np.zeros(len(dfa.moves) + 1, np.bool_),
         np.arange(len(dfa.moves), dtype=np.int32),
-    )
+    )  # fmt: skip
     tables.is_open[:] = _open_states(tables, vocabulary)
-    tables.alike[:] = alike_states(dfa.moves, tables.is_open.tolist(), len(levels) - 1)
+    tables.alike[:] = alike_states(dfa.moves, tables.is_open.tolist(), trie.levels.size - 1)
     return tables
 
 
@@ -217,6 +235,7 @@ class TokenAutomaton:
 
     start = 0
     slow = False
+    worn = False
 
     def __init__(self, tables: Tables, vocabulary: Vocabulary, pattern: str) -> None:
         """Raises RunError: SGLC454, nothing but the empty text can be written."""
@@ -297,6 +316,10 @@ class TokenAutomaton:
     def advance(self, state: int, token: int) -> int:
         """The state behind `token`, which `state` allows."""
         return run(self._dfa, self._vocabulary.token_bytes[token], state)
+
+    def local(self, state: int) -> int:
+        """The state itself: nothing else is remembered."""
+        return state
 
     def done(self, state: int) -> bool:
         """Whether the text has to end here."""
