@@ -10,6 +10,7 @@ array written out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -49,6 +50,38 @@ def unpack_masks(words: I32, vocab: int) -> Bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class StackTables:
+    """What a `ByteAutomaton` needs that calls its rules again (`sglc.ir.grammar.pushdown`).
+
+    Its moves may then be `RETURN`, `LEAVE` and calls, and a row has a stack of states. A token may not go back
+    by more than `MOST_LEFT` states, nor have put more than `MOST_PUT` on top of the lowest that it came to; and
+    behind it no more than `room` may lie there. `base` and `others` are for stacks of less than `near`.
+
+    Fields:
+        calls: int32 [C, 2], what is put on the stack, or -1, and where the rule begins.
+        ends: int32 [S], 1 where the text may end, 2 where a rule may that was called.
+        room: int32 [S], the most that may lie on the stack there. near: the least that has to be looked at.
+        base: int32 [G, ceil(V / 32)], ids that are allowed whatever lies on the stack, as `pack_masks`.
+        others: of each of these masks int32 [N], ascending, ids that it depends on.
+        group_of: int32 [S], of each state its row of `base`.
+        places: what stands for a state, and what lies on its stack, the last one on top, by its number in
+            `Opened.state` and `Step.states`; the first S numbers are the states with nothing on it.
+    """
+
+    calls: I32
+    ends: I32
+    room: I32
+    near: int
+    base: I32
+    others: Sequence[I32]
+    group_of: I32
+    places: Sequence[tuple[int, tuple[int, ...]]]
+
+
+MOST_LEFT, MOST_PUT = 16, 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ByteAutomaton:
     """What text a row's samples may be, for an executor to follow: an automaton over the bytes of tokens.
 
@@ -59,6 +92,7 @@ class ByteAutomaton:
         mask_of: int32 [S], of each state what it allows: a column of `masks`.
         masks: int32 [3, M]: a state that allows just that; whether the text may end there; and the one token
             that is allowed, or -1 for all that lead to an open state.
+        stack: what it has beyond that if it calls its rules again; whether texts may end is then said there.
     """
 
     classes: NDArray[np.uint8]
@@ -66,6 +100,7 @@ class ByteAutomaton:
     is_open: Bool
     mask_of: I32
     masks: I32
+    stack: StackTables | None = None
 
 
 @dataclass(frozen=True, slots=True)

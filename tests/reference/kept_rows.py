@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sglc.runtime.step import I32, Batch, Bool, ByteAutomaton, Step, pack_masks
+from sglc.runtime.step import I32, MOST_LEFT, MOST_PUT, Batch, Bool, ByteAutomaton, Step, pack_masks
 
 
 @dataclass(slots=True)
@@ -19,6 +19,7 @@ class KeptRow:
 
     automaton: ByteAutomaton | None
     state: int
+    stack: tuple[int, ...]  # what lies on it, the last one on top
     added: dict[int, float] | None
     seen: set[int]
     penalties: tuple[float, float]
@@ -49,26 +50,62 @@ class KeptRows:
         if not users:
             del self.held[number]
 
-    def behind(self, automaton: ByteAutomaton, state: int, token: int) -> int:
-        """The state behind a token; -1 if it leads nowhere."""
+    def behind(
+        self, automaton: ByteAutomaton, state: int, stack: tuple[int, ...], token: int
+    ) -> tuple[int, tuple[int, ...]]:
+        """The state behind a token, -1 if it leads nowhere; and what lies on the stack then."""
+        more = automaton.stack
+        least, begun = len(stack), len(stack)
         for byte in self.token_bytes[token]:
-            if state < 0:
-                break
-            state = int(automaton.moves[state, automaton.classes[byte]])
-        return state
+            while state >= 0:
+                move = int(automaton.moves[state, automaton.classes[byte]])
+                if move >= -1:
+                    state = move
+                    break
+                assert more is not None
+                if move in (-2, -3):
+                    if not stack or begun - len(stack) == MOST_LEFT:
+                        return -1, ()
+                    *below, state = stack
+                    stack = (*below,)
+                    least = min(least, len(stack))
+                    if move == -2:
+                        break
+                    continue
+                put, state = more.calls[-4 - move].tolist()
+                if put >= 0:
+                    if len(stack) - least == MOST_PUT or len(stack) > more.room[put]:
+                        return -1, ()
+                    stack = (*stack, put)
+                if len(stack) > more.room[state]:
+                    return -1, ()
+        if state < 0 or (more is not None and len(stack) > more.room[state]):
+            return -1, ()
+        return state, stack
 
-    def allowed(self, automaton: ByteAutomaton, state: int) -> Bool:
+    def allowed(self, automaton: ByteAutomaton, state: int, stack: tuple[int, ...]) -> Bool:
         """The ids that spell something a state goes on with, bool [V]."""
         column = automaton.masks[:, automaton.mask_of[state]]
         mask = np.zeros(len(self.token_bytes), np.bool_)
+        first = state if automaton.stack is not None else int(column[0])
         for token, data in enumerate(self.token_bytes):
-            after = self.behind(automaton, int(column[0]), token) if data else -1
+            after = self.behind(automaton, first, stack, token)[0] if data else -1
             mask[token] = after >= 0 and automaton.is_open[after]
         if column[2] >= 0:
             assert mask[column[2]], "the one token that is allowed leads nowhere"
             mask[:] = False
             mask[column[2]] = True
         return mask
+
+    def may_end(self, automaton: ByteAutomaton, state: int, stack: tuple[int, ...]) -> bool:
+        """Whether the text may end there."""
+        more = automaton.stack
+        if more is None:
+            return bool(automaton.masks[1, automaton.mask_of[state]])
+        while more.ends[state] == 2 and stack:
+            *below, state = stack
+            stack = (*below,)
+        return bool(more.ends[state] == 1)
 
     def written(self, step: Step, batch: Batch) -> Batch:
         """`batch` with what its rows keep; `step` is the same as it came."""
@@ -82,15 +119,17 @@ class KeptRows:
                 added[int(opened.added[1, i])] = float(opened.values[i])
                 if opened.added[2, i]:
                     seen.add(int(opened.added[1, i]))
+            automaton = None if number < 0 else self.held[number][0]
             self.rows[row] = KeptRow(
-                None if number < 0 else self.held[number][0],
-                int(opened.state[at]),
+                automaton,
+                *_place(automaton, int(opened.state[at])),
                 added,
                 seen,
                 (float(opened.frequency[at]), float(opened.presence[at])),
             )
         for row, state in step.states.tolist():
-            self.rows[row].state = state
+            kept = self.rows[row]
+            kept.state, kept.stack = _place(kept.automaton, state)
         masked, masks, biases = [*batch.masked.tolist()], [*batch.masks], []
         for at, row in enumerate(batch.rows.tolist()):
             kept = self.rows[row]
@@ -98,8 +137,8 @@ class KeptRows:
                 continue
             if kept.automaton is not None and kept.state >= 0:
                 assert at not in masked, "a row has two masks"
-                mask = self.allowed(kept.automaton, kept.state)
-                if kept.automaton.masks[1, kept.automaton.mask_of[kept.state]] and not batch.no_eos[at]:
+                mask = self.allowed(kept.automaton, kept.state, kept.stack)
+                if self.may_end(kept.automaton, kept.state, kept.stack) and not batch.no_eos[at]:
                     mask[[token for token in self.eos_ids if token < mask.size]] = True
                 masked.append(at)
                 # Nobody looks at what follows a text that had to end.
@@ -128,9 +167,9 @@ class KeptRows:
             if token < 0:
                 continue
             if kept.automaton is not None and kept.state >= 0:
-                kept.state = self.behind(kept.automaton, kept.state, token)
+                kept.state, kept.stack = self.behind(kept.automaton, kept.state, kept.stack, token)
                 if kept.state >= 0:
-                    follows[at] = min(2, int(self.allowed(kept.automaton, kept.state).sum()))
+                    follows[at] = min(2, int(self.allowed(kept.automaton, kept.state, kept.stack).sum()))
             if kept.added is not None:
                 frequency, presence = kept.penalties
                 if frequency or presence:
@@ -138,3 +177,10 @@ class KeptRows:
                     kept.added[token] = kept.added.get(token, 0.0) - less
                     kept.seen.add(token)
         return follows
+
+
+def _place(automaton: ByteAutomaton | None, state: int) -> tuple[int, tuple[int, ...]]:
+    """A state as it comes with a step: where a stack is, it stands for that too."""
+    if automaton is None or automaton.stack is None:
+        return state, ()
+    return automaton.stack.places[state]

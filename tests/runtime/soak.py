@@ -24,6 +24,8 @@ from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_pool import Owner
 from sglc.runtime.cache.page_tree import SOME_DAY, PageNode, RadixTree, resolve
 from sglc.runtime.constraints.constraint import Constraints
+from sglc.runtime.constraints.protocol import Constraint
+from sglc.runtime.constraints.pushdown_automaton import PushdownAutomaton
 from sglc.runtime.constraints.token_automaton import TokenAutomaton
 from sglc.runtime.engine.engine import (
     Engine,
@@ -54,6 +56,12 @@ PATTERNS = (
     # With runs of one spelling: at the start, in the middle, at the end, all of it, across stop ids.
     r"é!c\.!!é[12]+", r"[ab]é\.!{4}c!é\.\.(1|2)!é", r"!éééé!\.", r"(!|\.)é{6}(ab|c)*!!!é", r"(é!\.c)*[ab]"
 )  # fmt: skip
+# What these have of themselves inside of them becomes what it stands for, until a pattern matches what is left.
+GRAMMARS = {
+    'root ::= item+\nitem ::= "a" item* "b" | "1" | "2" "."': ("a(1|2\\.)*b", "1", "(1|2\\.)+"),
+    'root ::= "a" root? "bc" | "!"': ("a!?bc", "!", "!"),
+    'root ::= "1" list "c"\nlist ::= "!" | "a" (list ("." list)*)? "b" "2"?': ("a(!(\\.!)*)?b2?", "!", "1!c"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +109,25 @@ class SlowAutomaton(TokenAutomaton):
 
     def __init__(self, automaton: TokenAutomaton) -> None:
         vars(self).update(vars(automaton))
+
+
+def held_to(form: str) -> Constraint:
+    """What a pattern or grammar is for the engine."""
+    if form not in GRAMMARS:
+        return CONSTRAINTS.regex(form)
+    constraint = CONSTRAINTS.of(Sampling(ebnf=form, canonical=False))
+    assert isinstance(constraint, PushdownAutomaton)
+    return constraint
+
+
+def matches(form: str, text: str) -> bool:
+    """Whether a text is one of a pattern or grammar."""
+    if form not in GRAMMARS:
+        return re.fullmatch(form, text) is not None
+    inside, becomes, left = GRAMMARS[form]
+    while (shorter := re.sub(inside, becomes, text)) != text:
+        text = shorter
+    return re.fullmatch(left, text) is not None
 
 
 class LateThreads(MatcherThreads):
@@ -348,9 +375,9 @@ class Driver:
         ids = self.handles[handle]
         fits = len(ids) > 0 and self._fits(len(ids) + sampling.max_tokens, 1)
         group = self.rng.choice((None, 1, 2))
-        pattern = self.rng.choice((None, self.rng.choice(PATTERNS)))
-        constraint = None if pattern is None else CONSTRAINTS.regex(pattern)
-        if constraint is not None and self.setup.late:
+        pattern = self.rng.choice((None, self.rng.choice((*PATTERNS, *GRAMMARS))))
+        constraint = None if pattern is None else held_to(pattern)
+        if isinstance(constraint, TokenAutomaton) and self.setup.late:
             constraint = SlowAutomaton(constraint)
         watch = self.rng.random() < self.setup.watched
         try:
@@ -521,14 +548,14 @@ class Driver:
 
     def _sample(self, job: Job, event: SampleDone) -> None:
         assert job.sampling is not None
-        constraint = None if job.pattern is None else CONSTRAINTS.regex(job.pattern)
+        constraint = None if job.pattern is None else held_to(job.pattern)
         ids, logprobs, finish = self.oracle.continuation(
             job.ids, job.sampling, job.seeds[event.sample], constraint
         )
         whole = event.finish == "stop" and event.sample not in job.cuts and not job.sampling.stop_token_ids
         if job.pattern is not None and whole:
             text = b"".join(BYTES[token] for token in event.ids).decode()
-            assert re.fullmatch(job.pattern, text), "a constrained sample that does not match"
+            assert matches(job.pattern, text), "a constrained sample that does not match"
             self.matched += 1
         if event.sample in job.cuts:
             length = job.cuts[event.sample]

@@ -26,6 +26,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
     reads,
 )
+from sglc.ir.sampling import Sampling
 from sglc.ir.target import Tokenizer
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.engine import Engine, Handle, QueuePosition, RequestId
@@ -313,12 +314,19 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
         form = (sampling.regex, sampling.json_schema, sampling.ebnf, sampling.structural_tag)
         self.machine.engine.threads.begin(
             form,
-            lambda: constraints.of(sampling),
+            lambda: self._read(sampling),
             lambda given: self._has_come(index, given),
             may_take_s=_READING_MAY_TAKE_S,
             awaited=True,
         )
         return False
+
+    def _read(self, sampling: Sampling) -> Constraint | None:
+        """What holds a generation, with what an executor follows by itself, which takes time to make."""
+        constraint = self.machine.model.constraints.of(sampling)
+        if constraint is not None and self.machine.engine.executor.keeps and not constraint.slow:
+            constraint.automaton  # noqa: B018
+        return constraint
 
     def _has_come(self, index: int, given: Constraint | SglcError | None) -> None:
         if isinstance(given, SglcError):

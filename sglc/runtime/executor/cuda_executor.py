@@ -32,6 +32,7 @@ from sglc.runtime.executor.sampler import likeliest, likeliest_of_sampled, log_p
 from sglc.runtime.kernels.automata import Automata
 from sglc.runtime.kernels.decode_attention import Tiles
 from sglc.runtime.kernels.pages import copy_tokens
+from sglc.runtime.kernels.pushdown_masks import pushdown_masks
 from sglc.runtime.kernels.rows import (
     batch_lists,
     keeps_lists,
@@ -43,7 +44,7 @@ from sglc.runtime.kernels.rows import (
 )
 from sglc.runtime.kernels.sample import adjustments, sample, sample_scratch
 from sglc.runtime.model.config import ModelConfig
-from sglc.runtime.step import F32, I32, NO_TRIPLES, ByteAutomaton, Step, StepCost, StepResult, pack_masks
+from sglc.runtime.step import F32, I32, ByteAutomaton, Step, StepCost, StepResult, pack_masks
 
 # Tokens of a captured step. A step of more tokens than the last one is launched kernel by kernel: it takes
 # the device longer than the launches take the host.
@@ -111,13 +112,15 @@ class _PassPiece:
     """What one graph does of a step. Steps of decode alone are one piece. Of others, the layers depend on
     the tokens and what samples on the rows, so these are two pieces, and there are few of each.
 
-    tokens: of the layers, 0 if it has none. rows: of what samples, 0 if it does not; some may have `filters`.
+    tokens: of the layers, 0 if it has none. rows: of what samples, 0 if it does not; some may have `filters`,
+    or automata with `stacks`.
     """
 
     tokens: int
     rows: int
     kind: PassKind | None
     filters: bool = False
+    stacks: bool = False
 
 
 class CudaExecutor:
@@ -219,6 +222,7 @@ class CudaExecutor:
         self._bucket = (0, 0)
         self._kind = _DECODE
         self._filters = False  # whether a row of the step has top_k, top_p or min_p
+        self._stacks = False  # whether one follows an automaton with a stack
         self._launched = 0
 
     @property
@@ -346,7 +350,7 @@ class CudaExecutor:
         self._bucket = bucket
         if step.opened.automaton.size:
             self._automaton[step.opened.rows] = step.opened.automaton
-        masks = self._masks(step, slot)
+        masks, stacks = self._masks(step, slot)
         packed = pack(step, None if same else bucket, self._state.dummy, slot.words.numpy(), masks)
         self._adjust(step)
         if count := len(packed.words):
@@ -355,28 +359,56 @@ class CudaExecutor:
             if packed.copies:
                 copies = self._words[packed.copies_at : packed.copies_at + 3 * packed.copies]
                 copy_tokens(self._pool, copies.view(-1, 3))
+        self._put_stacks(stacks)
         if not same:
             self._filters = self._mirror.filters(step.rows)
+            self._stacks = any(
+                self._automata.stack_of(held) is not None
+                for held in np.unique(self._automaton[step.rows]).tolist()
+                if held >= 0
+            )
             prefixes = self._shared(step)
             self._kind = self._kind_of(step, prefixes)
             self._put_plan(self._plan(step, prefixes), slot, bucket[0])
 
-    def _masks(self, step: Step, slot: _FlightBuffer) -> I32:
-        """(row, state, mask) int32 [n, 3] of rows whose masks the step brings, or whose automata moved on."""
-        if not (step.masked.size or step.states.size):
-            return NO_TRIPLES
+    def _masks(self, step: Step, slot: _FlightBuffer) -> tuple[I32, dict[int, tuple[int, ...]]]:
+        """Rows whose masks the step brings, or whose automata moved on; and stacks, by row.
+
+        The rows are (row, state, mask, states on the stack), int32 [n, 4].
+        """
         count = step.masked.size
-        changed = np.empty((count + len(step.states), 3), np.int32)
-        changed[:count, 0], changed[:count, 1] = step.rows[step.masked], -1
-        changed[:count, 2] = np.arange(count)
-        changed[count:, :2] = step.states
-        changed[count:, 2] = [
-            self._automata.mask_of(int(self._automaton[row]), state) for row, state in step.states
-        ]
+        changed = [(row, -1, at, 0) for at, row in enumerate(step.rows[step.masked].tolist())]
         if count:
             slot.masks.numpy()[:count, : step.masks.shape[1]] = step.masks
             self._automata.tables.masks[:count].copy_(slot.masks[:count], non_blocking=True)
-        return changed
+        stacks: dict[int, tuple[int, ...]] = {}
+        opened = step.opened
+        begun = np.flatnonzero(opened.automaton >= 0)
+        starts = zip(opened.rows[begun].tolist(), opened.state[begun].tolist(), strict=True)
+        for moves, places in ((False, starts), (True, step.states.tolist())):
+            for row, state in places:
+                held = int(self._automaton[row])
+                if (stack := self._automata.stack_of(held)) is not None:
+                    at, stacks[row] = stack.places[state]
+                    changed.append((row, at, self._automata.first_own + row, len(stacks[row])))
+                elif moves:
+                    changed.append((row, state, self._automata.mask_of(held, state), 0))
+        return np.array(changed, np.int32).reshape(-1, 4), stacks
+
+    def _put_stacks(self, stacks: dict[int, tuple[int, ...]]) -> None:
+        """Rows have these stacks from now on, and the masks that follow from them."""
+        if not stacks:
+            return
+        deep = {row: stack for row, stack in stacks.items() if stack}
+        if deep:
+            width = max(map(len, deep.values()))
+            values = np.array([(*stack, *[0] * (width - len(stack))) for stack in deep.values()], np.int32)
+            rows = self._put(np.array([*deep], np.int32)).long()
+            self._state.stacks[:, :width].index_copy_(0, rows, self._put(values))
+        pushdown_masks(
+            self._put(np.array([*stacks], np.int32)), self._state, self._automata.tables,
+            self._automata.first_own, self._eos_ids, self.vocab_size,
+        )  # fmt: skip
 
     def _adjust(self, step: Step) -> None:
         """Bring what is added to logits to the device."""
@@ -459,10 +491,10 @@ class CudaExecutor:
         """Run the step that is staged."""
         tokens, rows = bucket
         if not kind.prompts:
-            self._replay(_PassPiece(tokens, rows, kind, self._filters))
+            self._replay(_PassPiece(tokens, rows, kind, self._filters, self._stacks))
             return
         self._replay(_PassPiece(tokens, 0, kind))
-        self._replay(_PassPiece(0, rows, None, self._filters))
+        self._replay(_PassPiece(0, rows, None, self._filters, self._stacks))
 
     def _replay(self, piece: _PassPiece) -> None:
         """Run a piece: as a graph, from its second time on."""
@@ -506,6 +538,7 @@ class CudaExecutor:
         sample(
             logits[:rows], self._lists, self._state, self._eos_ids, self._scratch, self._automata.tables,
             self._adjustments, ids, logprobs.view(torch.float32), follows, filters=piece.filters,
+            first_own=self._automata.first_own if piece.stacks else None,
         )  # fmt: skip
 
     def warm_up(self, rows: int) -> StepCost:

@@ -1,7 +1,8 @@
 """Byte automata on the device: what may follow each state, and the state behind a token.
 
 A sampled token leads its row's automaton on without the host: the sampler's last kernel reads the token's bytes
-one by one. What a state allows is a row of bits, made once for all states that allow the same.
+one by one. What a state allows is a row of bits, made once for all states that allow the same. Of an automaton
+that calls its rules again (`pushdown_masks`), each row has bits of its own.
 """
 
 from __future__ import annotations
@@ -16,13 +17,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sglc.runtime.step import I32, ByteAutomaton
+from sglc.runtime.step import I32, ByteAutomaton, StackTables
 
 # The words of an automaton: how many classes of bytes it has; where the mask of each state stands, behind the
-# others; the class of every byte; of each state, and one more that nothing leads out of, the next one by class.
-_KINDS, _MASKS_AT = tl.constexpr(0), tl.constexpr(1)
-_CLASSES = tl.constexpr(2)
-_MOVES = tl.constexpr(2 + 256)
+# others; where what it has for its stack does, 0 without one; how many states; the class of every byte; of each
+# state, and one more that nothing leads out of, the next one by class.
+KINDS, _MASKS_AT, STACK_AT, STATES = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+CLASSES = tl.constexpr(4)
+MOVES = tl.constexpr(4 + 256)
+# Behind `STACK_AT`: where each of these begins, counted from there; and the depth from which all ids are tried.
+# The others of a state that allows one id begin at -1.
+ENDS_AT, ROOM_AT, OTHERS_AT, OTHERS_END_AT, CALLS_AT, IDS_AT, NEAR = (tl.constexpr(at) for at in range(7))
+STACK_HEADER = tl.constexpr(7)
 _WORDS = 32  # of a mask, that one program makes
 _MOST_MASKS = 2048  # of one automaton
 
@@ -40,10 +46,10 @@ def state_behind(automata, automaton, state, token, begins, spelled):
     at = tl.load(begins + token)
     end = tl.load(begins + token + 1)
     own = automata + automaton
-    kinds = tl.load(own + _KINDS)
+    kinds = tl.load(own + KINDS)
     while at < end:
-        kind = tl.load(own + _CLASSES + tl.load(spelled + at).to(tl.int32))
-        state = tl.load(own + _MOVES + state * kinds + kind)
+        kind = tl.load(own + CLASSES + tl.load(spelled + at).to(tl.int32))
+        state = tl.load(own + MOVES + state * kinds + kind)
         at += 1
     return state
 
@@ -63,14 +69,14 @@ def _make_masks(
     at = tl.load(begins + ids, mask=inside, other=0)
     end = tl.load(begins + ids + 1, mask=inside, other=0)
     own = automata + automaton
-    kinds = tl.load(own + _KINDS)
+    kinds = tl.load(own + KINDS)
     state = at * 0 + tl.load(states + m)
     spells = at < end
     runs = spells
     while tl.max(tl.max(runs.to(tl.int32), 1), 0) > 0:
         byte = tl.load(spelled + at, mask=runs, other=0).to(tl.int32)
-        kind = tl.load(own + _CLASSES + byte, mask=runs, other=0)
-        state = tl.where(runs, tl.load(own + _MOVES + state * kinds + kind, mask=runs, other=0), state)
+        kind = tl.load(own + CLASSES + byte, mask=runs, other=0)
+        state = tl.where(runs, tl.load(own + MOVES + state * kinds + kind, mask=runs, other=0), state)
         at += runs.to(tl.int32)
         runs = (at < end) & (state != dead)
     opens = tl.load(states + 3 * count + state, mask=spells, other=0) != 0
@@ -147,7 +153,8 @@ class Automata:
 
     Args:
         token_bytes: of every id, index = id; those behind them are padding.
-        own_masks: rows of the masks that steps bring along, the first ones.
+        own_masks: rows of the masks that steps bring along, the first ones; and as many behind them, from
+            `first_own` on, for rows whose masks depend on their stacks.
         words, masks: room for automata, in words and in masks.
     """
 
@@ -160,6 +167,7 @@ class Automata:
         begins = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
         spelled = np.frombuffer(b"".join(token_bytes[:vocab]) or b"\0", np.uint8)
         row = (-(-vocab // 32) + 3) // 4 * 4  # rows begin at 16 bytes
+        self.first_own, own_masks = own_masks, 2 * own_masks
         self.tables = AutomataTables(
             torch.zeros(words, dtype=torch.int32, device=device),
             torch.zeros(own_masks + masks, row, dtype=torch.int32, device=device),
@@ -194,9 +202,14 @@ class Automata:
         """The mask of a state of the automaton that `hold` gave `held` for."""
         return int(self._placed[held].mask_of[state])
 
+    def stack_of(self, held: int) -> StackTables | None:
+        """What that automaton has if it calls its rules again."""
+        return self._placed[held].automaton.stack
+
     def _load(self, automaton: ByteAutomaton) -> _Resident | None:
         states, kinds = automaton.moves.shape
-        words = _MOVES.value + (states + 1) * (kinds + 1)
+        stack = _stack_words(automaton)
+        words = MOVES.value + (states + 1) * (kinds + 1) + stack.size
         masks = automaton.masks.shape[1]
         if words > self._most_words or masks > _MOST_MASKS:
             return None
@@ -208,12 +221,20 @@ class Automata:
             return None
         mask_of = np.append(first + automaton.mask_of, first).astype(np.int32)  # what is dead is never asked
         dead = np.full((1, kinds), states, np.int32)
-        moves = np.concatenate((np.where(automaton.moves < 0, np.int32(states), automaton.moves), dead))
+        moves = np.concatenate((np.where(automaton.moves == -1, np.int32(states), automaton.moves), dead))
+        masks_at = MOVES.value + moves.size
         laid: I32 = np.concatenate(
-            ([kinds, _MOVES.value + moves.size], automaton.classes, moves.ravel(), mask_of)
-        ).astype(np.int32)
+            ([kinds, masks_at, masks_at + mask_of.size if stack.size else 0, states], automaton.classes,
+             moves.ravel(), mask_of, stack)
+        ).astype(np.int32)  # fmt: skip
         device = self.tables.words.device
         self.tables.words[at : at + words].copy_(torch.from_numpy(laid))
+        made = _Resident(automaton, at, words, first, masks, mask_of)
+        if automaton.stack is not None:
+            base, counts = _base_masks(automaton, automaton.stack)
+            self.tables.masks[first : first + masks, : base.shape[1]].copy_(torch.from_numpy(base))
+            self.tables.follow[first : first + masks].copy_(torch.from_numpy(counts))
+            return made
         opens = np.append(automaton.is_open, False)
         given = torch.from_numpy(np.concatenate((automaton.masks.ravel(), opens)).astype(np.int32)).to(device)
         self.tables.follow[first : first + masks] = 0
@@ -223,7 +244,7 @@ class Automata:
             first, masks, states, len(self._eos_ids), self._vocab, tables.masks.stride(0),
             WORDS=_WORDS, num_warps=4,
         )  # fmt: skip
-        return _Resident(automaton, at, words, first, masks, mask_of)
+        return made
 
     def _take(self, room: _Room, count: int) -> int | None:
         """Room for `count`, if need be that of automata that nobody uses, the oldest first."""
@@ -236,3 +257,40 @@ class Automata:
             self._words.give_back(gone.at, gone.words)
             self._masks.give_back(gone.first_mask, gone.masks)
         return at
+
+
+def _stack_words(automaton: ByteAutomaton) -> I32:
+    """What `pushdown_masks` reads of an automaton, the order of its `_AT`s; no words without a stack."""
+    stack = automaton.stack
+    if stack is None:
+        return np.empty(0, np.int32)
+    states = len(automaton.moves)
+    spelled = automaton.masks[2, automaton.mask_of] >= 0
+    others = [
+        np.empty(0, np.int32) if spelled[state] else stack.others[group]
+        for state, group in enumerate(stack.group_of.tolist())
+    ]
+    sizes = np.array([ids.size for ids in others])
+    kept, firsts = {}, np.zeros(states, np.int64)  # each list once
+    ids: list[I32] = []
+    size = 0
+    for state, group in enumerate(stack.group_of.tolist()):
+        if sizes[state] and group not in kept:
+            kept[group] = size
+            ids.append(others[state])
+            size += int(sizes[state])
+        firsts[state] = -1 if spelled[state] else kept.get(group, 0)
+    parts = [stack.ends, stack.room, firsts, firsts + sizes, stack.calls.ravel(), *ids]
+    begins = np.cumsum([STACK_HEADER.value, *[part.size for part in parts[:5]]])
+    return np.concatenate(([*begins, stack.near], *parts)).astype(np.int32)
+
+
+def _base_masks(automaton: ByteAutomaton, stack: StackTables) -> tuple[I32, I32]:
+    """The masks of an automaton as far as they do not depend on the stack, and how many ids they allow."""
+    base = stack.base[stack.group_of[automaton.masks[0]]].copy()
+    for mask in np.flatnonzero(automaton.masks[2] >= 0).tolist():
+        token = int(automaton.masks[2, mask])
+        base[mask] = 0
+        base.view(np.uint32)[mask, token // 32] = 1 << token % 32
+    counts = np.bitwise_count(base.view(np.uint32)).sum(1)
+    return base, counts.astype(np.int32)

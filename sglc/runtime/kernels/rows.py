@@ -18,8 +18,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sglc.runtime.kernels.automata import mask_at
-from sglc.runtime.step import I32, NO_TRIPLES, SAMPLED, Step
+from sglc.ir.grammar.pushdown import MOST_NESTED
+from sglc.runtime.kernels.automata import STACK_AT, mask_at
+from sglc.runtime.step import I32, SAMPLED, Step
 
 # Rows of `RowState.fields`. What a row is opened with comes first, in the order of the packed buffer.
 SEQ_LEN = tl.constexpr(0)
@@ -36,9 +37,10 @@ MASK = tl.constexpr(10)
 ADJUSTED = tl.constexpr(11)
 FREQUENCY = tl.constexpr(12)
 PRESENCE = tl.constexpr(13)
-LAST = tl.constexpr(14)
-_OPENED = tl.constexpr(14)  # fields that opening a row sets
-_FIELDS = 15
+DEPTH = tl.constexpr(14)
+LAST = tl.constexpr(15)
+_OPENED = tl.constexpr(15)  # fields that opening a row sets
+_FIELDS = 16
 # Rows of `BatchLists.rows`.
 ROW = tl.constexpr(0)
 COUNT = tl.constexpr(1)
@@ -46,20 +48,23 @@ END = tl.constexpr(2)
 SAMPLES = tl.constexpr(3)
 _HEADER = tl.constexpr(8)  # words: opened rows, table entries, copies, tokens, rows, decoding rows, masks
 _BLOCK = 256
+NO_MASKS: I32 = np.empty((0, 4), np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class RowState:
     """What the device keeps of `capacity` rows, the last of which is the dummy.
 
-    fields: int32 [15, capacity], floats and halves of seeds as bit patterns. table: int32 [capacity, K].
-    The others are views of `fields`, [capacity]. Of a row: `automaton` is where the tables of its automaton
+    fields: int32 [16, capacity], floats and halves of seeds as bit patterns. table: int32 [capacity, K].
+    stacks: int32 [capacity, `MOST_NESTED`], what lies on the stacks of rows whose automata have one. The others
+    are views of `fields`, [capacity]. Of a row: `automaton` is where the tables of its automaton
     begin, and `state` the state that its ids have led to, -1 without one; `mask` the row of the masks that
-    says what it may sample next, -1 for anything.
+    says what it may sample next, -1 for anything; and the field `DEPTH` how many states lie on its stack.
     """
 
     fields: Tensor
     table: Tensor
+    stacks: Tensor
     seq_len: Tensor
     last: Tensor
     temperature: Tensor
@@ -119,6 +124,7 @@ def row_state(rows: int, columns: int, dummy_page: int, device: torch.device | s
     return RowState(
         fields=fields,
         table=table,
+        stacks=torch.zeros(rows + 1, MOST_NESTED, dtype=torch.int32, device=device),
         seq_len=fields[SEQ_LEN.value],
         last=fields[LAST.value],
         temperature=fields[TEMPERATURE.value].view(torch.float32),
@@ -154,13 +160,11 @@ def keeps_lists(before: Step, step: Step) -> bool:
 
 def packed_words(opened: int, entries: int, copies: int, tokens: int, rows: int, masks: int = 0) -> int:
     """Words that `pack` needs for so many changes, lists padded to `tokens` and `rows`."""
-    changes = (_OPENED.value + 1) * opened + 3 * (entries + copies + masks)
+    changes = (_OPENED.value + 1) * opened + 3 * (entries + copies) + 4 * masks
     return int(_HEADER.value + changes + 3 * tokens + 4 * rows)
 
 
-def pack(
-    step: Step, bucket: tuple[int, int] | None, dummy: int, buffer: I32, masks: I32 = NO_TRIPLES
-) -> Packed:
+def pack(step: Step, bucket: tuple[int, int] | None, dummy: int, buffer: I32, masks: I32 = NO_MASKS) -> Packed:
     """Write what `step` changes to the front of `buffer` (pinned memory, as numpy sees it).
 
     Args:
@@ -168,7 +172,8 @@ def pack(
             already (`keeps_lists`, and the same bucket).
         dummy: `RowState.dummy`.
         buffer: int32, one-dimensional, at least `packed_words` long.
-        masks: int32 [M, 3] (row, state of its automaton or -1, row of the masks) from this step's sample on.
+        masks: int32 [M, 4] (row, state of its automaton or -1, row of the masks, states on its stack) from this
+            step's sample on.
     """
     opened, entries = step.opened, _latest(step.pages)
     tokens, rows = bucket or (0, 0)
@@ -177,7 +182,7 @@ def pack(
         fresh = np.isin(masks[:, 0], opened.rows)
         begun, masks = masks[fresh], masks[~fresh]
     else:
-        begun = NO_TRIPLES
+        begun = NO_MASKS
     size = packed_words(count, len(entries), len(step.copies), tokens, rows, len(masks))
     if size == _HEADER.value:
         return Packed(buffer[:0], 0, 0, 0, 0, 0, 0, 0)
@@ -202,13 +207,14 @@ def pack(
         fields[1 + AUTOMATON.value] = opened.automaton if held else -1
         fields[1 + STATE.value] = opened.state if held else -1
         fields[1 + MASK.value] = -1
-        fields[1 + ADJUSTED.value : 1 + PRESENCE.value + 1] = 0
+        fields[1 + ADJUSTED.value : 1 + DEPTH.value + 1] = 0
         if opened.adjusted.size:
             fields[1 + ADJUSTED.value] = opened.adjusted
             fields[1 + FREQUENCY.value] = opened.frequency.view(np.int32)
             fields[1 + PRESENCE.value] = opened.presence.view(np.int32)
-        for row, state, mask in begun.tolist():  # a kernel writes in no order
-            fields[[1 + STATE.value, 1 + MASK.value], np.flatnonzero(opened.rows == row)] = state, mask
+        for row, state, mask, depth in begun.tolist():  # a kernel writes in no order
+            places = [1 + STATE.value, 1 + MASK.value, 1 + DEPTH.value]
+            fields[places, np.flatnonzero(opened.rows == row)] = state, mask, depth
         at += fields.size
     words[at : at + entries.size] = entries.ravel()
     copies_at = at + entries.size
@@ -273,6 +279,7 @@ def _stage(
     automaton = tl.load(begin + (AUTOMATON + 1) * opened + at, mask=live, other=-1)
     held = live & (automaton >= 0)
     state = tl.load(begin + (STATE + 1) * opened + at, mask=held, other=0)
+    held &= tl.load(automata + automaton + STACK_AT, mask=held, other=1) == 0
     tl.store(fields + MASK * capacity + row, mask_at(automata, automaton, state, held), mask=held)
     begin += (_OPENED + 1) * opened
     live = at < entries
@@ -282,10 +289,11 @@ def _stage(
     tl.store(table + row * table_stride + index, page, mask=live)
     begin += 3 * (entries + copies)
     live = at < mask_count
-    row = tl.load(begin + 3 * at, mask=live, other=0)
-    tl.store(fields + STATE * capacity + row, tl.load(begin + 3 * at + 1, mask=live, other=0), mask=live)
-    tl.store(fields + MASK * capacity + row, tl.load(begin + 3 * at + 2, mask=live, other=0), mask=live)
-    begin += 3 * mask_count
+    row = tl.load(begin + 4 * at, mask=live, other=0)
+    tl.store(fields + STATE * capacity + row, tl.load(begin + 4 * at + 1, mask=live, other=0), mask=live)
+    tl.store(fields + MASK * capacity + row, tl.load(begin + 4 * at + 2, mask=live, other=0), mask=live)
+    tl.store(fields + DEPTH * capacity + row, tl.load(begin + 4 * at + 3, mask=live, other=0), mask=live)
+    begin += 4 * mask_count
     live = at < token_count
     for field in tl.static_range(3):
         value = tl.load(begin + field * token_count + at, mask=live, other=0)

@@ -18,10 +18,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sglc.runtime.kernels.automata import AutomataTables, mask_at, state_behind
+from sglc.runtime.kernels.automata import STACK_AT, AutomataTables, mask_at, state_behind
+from sglc.runtime.kernels.pushdown_masks import pushdown_masks, stack_behind
 from sglc.runtime.kernels.rows import (
     ADJUSTED,
     AUTOMATON,
+    DEPTH,
     FREQUENCY,
     MASK,
     PRESENCE,
@@ -196,9 +198,9 @@ def _race(
 
 @triton.jit(do_not_specialize=["splits"])
 def _decide(
-    logits, rows, fields, values, winners, automata, follow, begins, spelled, adjust, seen,
-    ids, logprobs, follows, vocab, logits_stride, row_stride, capacity, adjust_stride, seen_stride, parts,
-    splits, SPLITS: tl.constexpr,
+    logits, rows, fields, stacks, values, winners, automata, follow, begins, spelled, adjust, seen,
+    ids, logprobs, follows, vocab, logits_stride, row_stride, capacity, stack_stride, adjust_stride,
+    seen_stride, parts, splits, SPLITS: tl.constexpr,
 ):  # fmt: skip
     r = tl.program_id(0)
     token = 0
@@ -231,11 +233,19 @@ def _decide(
         automaton = row_field(fields, capacity, row, AUTOMATON)
         if automaton >= 0:
             state = row_field(fields, capacity, row, STATE)
-            state = state_behind(automata, automaton, state, token, begins, spelled)
-            mask = mask_at(automata, automaton, state, state >= 0)
+            own = automata + automaton
+            if tl.load(own + STACK_AT) == 0:
+                state = state_behind(automata, automaton, state, token, begins, spelled)
+                mask = mask_at(automata, automaton, state, state >= 0)
+                tl.store(fields + MASK * capacity + row, mask)
+                left = tl.load(follow + mask)
+            else:  # its mask is made, and what may follow counted, behind this
+                depth = row_field(fields, capacity, row, DEPTH)
+                stack = stacks + row.to(tl.int64) * stack_stride
+                state, depth = stack_behind(own, stack, depth, state, token, begins, spelled)
+                tl.store(fields + DEPTH * capacity + row, depth)
+                left = 0
             tl.store(fields + STATE * capacity + row, state)
-            tl.store(fields + MASK * capacity + row, mask)
-            left = tl.load(follow + mask)
         if row_field(fields, capacity, row, ADJUSTED) != 0:
             word = seen + row.to(tl.int64) * seen_stride + token // 32
             words = tl.load(word)
@@ -270,6 +280,7 @@ def sample(
     follows: Tensor,
     *,
     filters: bool = True,
+    first_own: int | None = None,
 ) -> None:
     """Choose a token for each row of the lists that samples, and end the step (`rows.finish`).
 
@@ -279,6 +290,7 @@ def sample(
         ids, logprobs: int32 and float32 [R], get the chosen tokens and the natural logarithm of their
             probability in the model's own distribution; -1 and 0 where a row does not sample.
         filters: whether a row may have top_k, top_p or min_p.
+        first_own: where the rows' own masks begin, if a row may follow an automaton with a stack.
         follows: int32 [R], gets how many ids a row's automaton lets follow, up to 2; 2 without one.
     """
     rows, vocab = logits.shape
@@ -299,8 +311,10 @@ def sample(
         BLOCK=_BLOCK, FILTERED=filters, num_warps=4, maxnreg=_REGISTERS,
     )  # fmt: skip
     _decide[(rows,)](
-        logits, lists.rows, state.fields, scratch.values, scratch.ids, automata.words, automata.follow,
-        automata.begins, automata.spelled, adjust, seen, ids, logprobs, follows,
-        vocab, logits.stride(0), row_stride, capacity, adjust.stride(0), seen.stride(0), scratch.ids.shape[0],
-        splits, SPLITS=_MOST_PARTS, num_warps=1,
+        logits, lists.rows, state.fields, state.stacks, scratch.values, scratch.ids, automata.words,
+        automata.follow, automata.begins, automata.spelled, adjust, seen, ids, logprobs, follows,
+        vocab, logits.stride(0), row_stride, capacity, state.stacks.stride(0), adjust.stride(0), seen.stride(0),
+        scratch.ids.shape[0], splits, SPLITS=_MOST_PARTS, num_warps=1,
     )  # fmt: skip
+    if first_own is not None:
+        pushdown_masks(lists, state, automata, first_own, eos_ids, vocab, follows)
