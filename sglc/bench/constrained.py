@@ -64,7 +64,8 @@ FORMS: dict[str, Sampling] = {
     "grammar": Sampling(ebnf='root ::= (sum "; ")+\nsum ::= item (" + " item)*\nitem ::= [0-9]+ | "(" sum ")"'),
 }
 OPTIONS: dict[str, Sampling] = {
-    "top_p": Sampling(top_p=0.9), "top_k": Sampling(top_k=50), "min_p": Sampling(min_p=0.05),
+    "top_p of most": Sampling(top_p=0.9),  # random weights tell hardly one token from another
+    "top_p": Sampling(top_p=0.9, temperature=0.1), "top_k": Sampling(top_k=50), "min_p": Sampling(min_p=0.05),
     "logit_bias": Sampling(logit_bias=tuple((id_, 2.0) for id_ in range(300, 310))),
     "frequency_penalty": Sampling(frequency_penalty=0.5), "top_logprobs": Sampling(top_logprobs=5),
 }  # fmt: skip

@@ -31,6 +31,7 @@ from sglc.runtime.kernels.rows import (
 _MOST_PARTS = 32  # of a row
 _FEW_ROWS = 64  # of which some programs would leave multiprocessors idle
 _BLOCK = 4096  # tokens
+_TILE = 512  # of those that are gathered: few have a token that may be kept, and only they cost more
 # How many low bits of a float32 are 0 when it was widened from the type.
 _IDLE_BITS = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -201,69 +202,89 @@ def _peaks(
     )
     logits += r.to(tl.int64) * logits_stride
     LANES: tl.constexpr = BLOCK // PARTS
-    found = tl.full([LANES], float("-inf"), tl.float32)
+    # Lanes stay apart until the end: inside a thread they cost no barrier.
+    found = tl.full([BLOCK], float("-inf"), tl.float32)
     end = tl.minimum(part * chunk + chunk, vocab)
     for start in range(part * chunk, end, BLOCK):
         allowed = load_tile(logits, start, end, banned, eos, eos_count, masks, masked, adjust, adjusted, BLOCK)[
             1
         ]
-        found = tl.maximum(found, tl.max(tl.reshape(allowed, [PARTS, LANES]), 0))
+        found = tl.maximum(found, allowed)
+    found = tl.max(tl.reshape(found, [PARTS, LANES]), 0)
     tl.store(peaks + r.to(tl.int64) * BLOCK + part * LANES + tl.arange(0, LANES), found)
 
 
 @triton.jit
-def _gather(
-    logits, rows, fields, eos, masks, adjust, peaks, likely, sums,
-    vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, chunk,
-    IDLE: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """likely [R, BLOCK]: of each part of a row the logits that top_k and top_p may keep, -inf behind them.
+def _bound(rows, fields, peaks, bounds, vocab, row_stride, capacity, IDLE: tl.constexpr, BLOCK: tl.constexpr):
+    """bounds int32 [R]: the order from which on a row's likeliest tokens are gathered.
 
-    From the largest logits of all lanes, the K-th largest has at least K tokens at or above it. sums float64
-    [R, 3, PARTS]: how many there are in a part, their weight, and that of all in the part.
+    From the largest logits of all lanes, the K-th largest has at least K tokens at or above it.
     """
-    r, part = tl.program_id(0), tl.program_id(1)
+    r = tl.program_id(0)
     if tl.load(rows + SAMPLES * row_stride + r) == 0:
         return
     row = tl.load(rows + ROW * row_stride + r)
-    temperature, top_k, top_p, _, by_k, some = _row_filters(fields, capacity, row, vocab)
+    _, top_k, top_p, _, by_k, some = _row_filters(fields, capacity, row, vocab)
     if (not some) | ((not by_k) & (top_p >= 1)):
         return
-    banned = row_ban(fields, capacity, rows, row_stride, r, row)[0]
-    masked, masks, adjusted, adjust = row_bounds(
-        fields, capacity, row, masks, mask_stride, adjust, adjust_stride
-    )
-    idle = tl.where(adjusted, 0, IDLE)  # sums have digits where logits had none
-    logits += r.to(tl.int64) * logits_stride
-    scale = LOG2E / tl.maximum(temperature, 1e-30)
+    # Where something was added, logits have digits that their type has not.
+    idle = tl.where(row_field(fields, capacity, row, ADJUSTED) != 0, 0, IDLE)
     found = tl.load(peaks + r.to(tl.int64) * BLOCK + tl.arange(0, BLOCK))
-    ceiling = tl.maximum(tl.max(found, 0), LOWEST)
     orders = _order(found, idle)
     wanted = tl.where(by_k, top_k, BLOCK // 4)
     low = _order(tl.full([], float("-inf"), tl.float32), idle)
-    high = _order(ceiling, idle)
+    high = _order(tl.maximum(tl.max(found, 0), LOWEST), idle)
     while high - 1 > low:
         middle = (low >> 1) + (high >> 1) + (low & high & 1)
         if tl.sum((orders > middle).to(tl.int32), 0) < wanted:
             high = middle
         else:
             low = middle
+    tl.store(bounds + r, high)
 
+
+@triton.jit
+def _gather(
+    logits, rows, fields, eos, masks, adjust, peaks, bounds, likely, sums,
+    vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, chunk,
+    IDLE: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """likely [R, BLOCK]: of each part of a row the logits that top_k and top_p may keep, -inf behind them.
+
+    sums float64 [R, 3, PARTS]: how many there are in a part, their weight, and that of all in the part.
+    """
+    r, part = tl.program_id(0), tl.program_id(1)
+    if tl.load(rows + SAMPLES * row_stride + r) == 0:
+        return
+    row = tl.load(rows + ROW * row_stride + r)
+    temperature, _, top_p, _, by_k, some = _row_filters(fields, capacity, row, vocab)
+    if (not some) | ((not by_k) & (top_p >= 1)):
+        return
+    banned = row_ban(fields, capacity, rows, row_stride, r, row)[0]
+    masked, masks, adjusted, adjust = row_bounds(
+        fields, capacity, row, masks, mask_stride, adjust, adjust_stride
+    )
+    idle = tl.where(adjusted, 0, IDLE)
+    logits += r.to(tl.int64) * logits_stride
+    scale = LOG2E / tl.maximum(temperature, 1e-30)
+    ceiling = tl.max(tl.load(peaks + r.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)), 0)
+    ceiling = tl.maximum(ceiling, LOWEST)
+    bound = tl.load(bounds + r)
     LANES: tl.constexpr = BLOCK // PARTS
     likely += r.to(tl.int64) * BLOCK + part * LANES
     tl.store(likely + tl.arange(0, LANES), tl.full([LANES], float("-inf"), tl.float32))
     tl.debug_barrier()  # other threads of this program write there now
     count = tl.full([], 0, tl.int32)
     mass = tl.full([], 0.0, tl.float64)
-    total = tl.full([], 0.0, tl.float64)
+    totals = tl.zeros([TILE // 8], tl.float32)
     end = tl.minimum(part * chunk + chunk, vocab)
-    for start in range(part * chunk, end, BLOCK):
-        allowed = load_tile(logits, start, end, banned, eos, eos_count, masks, masked, adjust, adjusted, BLOCK)[
+    for start in range(part * chunk, end, TILE):
+        allowed = load_tile(logits, start, end, banned, eos, eos_count, masks, masked, adjust, adjusted, TILE)[
             1
         ]
         weights = tl.exp2((allowed - ceiling) * scale)
-        total += tl.sum(weights, 0).to(tl.float64)
-        may = _order(allowed, idle) >= high
+        totals += tl.sum(tl.reshape(weights, [TILE // 8, 8]), 1)
+        may = _order(allowed, idle) >= bound
         more = tl.sum(may.to(tl.int32), 0)
         if more > 0:
             at = count + tl.cumsum(may.to(tl.int32), 0) - 1
@@ -273,7 +294,7 @@ def _gather(
     sums += r * 3 * PARTS + part
     tl.store(sums, count.to(tl.float64))
     tl.store(sums + PARTS, mass)
-    tl.store(sums + 2 * PARTS, total)
+    tl.store(sums + 2 * PARTS, tl.sum(totals.to(tl.float64), 0))
 
 
 @triton.jit
@@ -326,13 +347,14 @@ def _keep(
 
 @dataclass(frozen=True, slots=True)
 class FilterScratch:
-    """Of rows: lowest float32 [R], what `filter_rows` gives; peaks and likely float32 [R, BLOCK], and
-    sums float64 [R, 3 * _MOST_PARTS]."""
+    """Of rows: lowest float32 [R], what `filter_rows` gives; peaks and likely float32 [R, BLOCK], sums float64
+    [R, 3 * _MOST_PARTS], and bounds int32 [R]."""
 
     lowest: Tensor
     peaks: Tensor
     likely: Tensor
     sums: Tensor
+    bounds: Tensor
 
 
 def filter_scratch(rows: int, device: torch.device | str) -> FilterScratch:
@@ -340,9 +362,8 @@ def filter_scratch(rows: int, device: torch.device | str) -> FilterScratch:
     lowest, peaks, likely = (
         torch.empty(rows, *shape, dtype=torch.float32, device=device) for shape in ((), (_BLOCK,), (_BLOCK,))
     )
-    return FilterScratch(
-        lowest, peaks, likely, torch.empty(rows, 3 * _MOST_PARTS, dtype=torch.float64, device=device)
-    )
+    sums = torch.empty(rows, 3 * _MOST_PARTS, dtype=torch.float64, device=device)
+    return FilterScratch(lowest, peaks, likely, sums, torch.empty(rows, dtype=torch.int32, device=device))
 
 
 def filter_rows(
@@ -352,7 +373,7 @@ def filter_rows(
     """`scratch.lowest` gets the lowest logit of each row that may be sampled, of rows without filters -inf.
 
     Arguments as those of `sample.sample`: rows int32 [4, R], fields int32 [fields, capacity]. A row is read in
-    parts, each by a program, and read twice; what rows without filters cost is three launches.
+    parts, each by a program, and read twice; what rows without filters cost is four launches.
     """
     count, vocab = logits.shape
     parts = _MOST_PARTS if count <= _FEW_ROWS else _MOST_PARTS // 4  # each number is compiled by itself
@@ -362,8 +383,17 @@ def filter_rows(
         vocab, logits.stride(0), rows.shape[1], fields.shape[1], len(eos_ids), masks.stride(0),
         adjust.stride(0),
     )  # fmt: skip
-    shape = {"PARTS": parts, "BLOCK": _BLOCK, "num_warps": 8}
     idle = _IDLE_BITS[logits.dtype]
-    _peaks[(count, parts)](*read, *sizes, chunk, **shape)
-    _gather[(count, parts)](*read, scratch.likely, scratch.sums, *sizes, chunk, IDLE=idle, **shape)
-    _keep[(count,)](*read, scratch.likely, scratch.sums, scratch.lowest, *sizes, IDLE=idle, **shape)
+    _peaks[(count, parts)](*read, *sizes, chunk, PARTS=parts, BLOCK=_BLOCK, num_warps=8)
+    _bound[(count,)](
+        rows, fields, scratch.peaks, scratch.bounds, vocab, rows.shape[1], fields.shape[1],
+        IDLE=idle, BLOCK=_BLOCK, num_warps=8,
+    )  # fmt: skip
+    _gather[(count, parts)](
+        *read, scratch.bounds, scratch.likely, scratch.sums, *sizes, chunk,
+        IDLE=idle, PARTS=parts, BLOCK=_BLOCK, TILE=_TILE, num_warps=4,
+    )  # fmt: skip
+    _keep[(count,)](
+        *read, scratch.likely, scratch.sums, scratch.lowest, *sizes,
+        IDLE=idle, PARTS=parts, BLOCK=_BLOCK, num_warps=8,
+    )  # fmt: skip
