@@ -31,6 +31,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "cpu": {"rows": (1, 4), "prompt": 16, "out": 24},
 }
 _NAME = {"type": "string", "maxLength": 24}
+_AGE = {"type": "integer", "minimum": 0, "maximum": 150}
 _TEXT = {"type": "string"}  # of random weights, it does not end
 
 
@@ -40,7 +41,7 @@ def _object(**properties: Any) -> dict[str, Any]:
 
 
 _FLAT = _object(
-    id={"type": "integer"}, age={"type": "integer", "minimum": 0, "maximum": 150}, active={"type": "boolean"},
+    id={"type": "integer"}, age=_AGE, active={"type": "boolean"},
     role={"enum": ["admin", "editor", "reader"]}, name=_NAME, city=_NAME, score={"type": "number"}, about=_TEXT,
 )  # fmt: skip
 _NESTED = _object(
@@ -49,6 +50,7 @@ _NESTED = _object(
 )  # fmt: skip
 _NODE = _object(children={"type": "array", "items": {"$ref": "#/$defs/node"}}, name=_TEXT)
 _TREE = {"$ref": "#/$defs/node", "$defs": {"node": _NODE}}
+_SUMS = 'root ::= (sum "; ")+\nsum ::= item (" + " item)*\nitem ::= [0-9]+ | "(" sum ")"'
 
 
 FORMS: dict[str, Sampling] = {
@@ -61,8 +63,27 @@ FORMS: dict[str, Sampling] = {
     "flat schema": Sampling(json_schema=json.dumps(_FLAT)),
     "nested schema": Sampling(json_schema=json.dumps(_NESTED)),
     "recursive schema": Sampling(json_schema=json.dumps(_TREE)),
-    "grammar": Sampling(ebnf='root ::= (sum "; ")+\nsum ::= item (" + " item)*\nitem ::= [0-9]+ | "(" sum ")"'),
+    "grammar": Sampling(ebnf=_SUMS),
 }
+
+
+def _different(number: int) -> Sampling:
+    """One of many forms, each another one: a pattern, a schema, one that contains itself, or a grammar."""
+    match number % 4:
+        case 0:
+            return Sampling(regex=f"([a-z]{{2,{3 + number}}} )+")
+        case 1:
+            return Sampling(
+                json_schema=json.dumps(_object(**{f"key{number}": _NAME, "age": _AGE, "about": _TEXT}))
+            )
+        case 2:
+            node = _object(
+                **{f"parts{number}": {"type": "array", "items": {"$ref": "#/$defs/node"}}, "name": _TEXT}
+            )
+            return Sampling(json_schema=json.dumps({**_TREE, "$defs": {"node": node}}))
+    return Sampling(ebnf=_SUMS.replace(" + ", f" +{number} "))
+
+
 OPTIONS: dict[str, Sampling] = {
     "top_p of most": Sampling(top_p=0.9),  # random weights tell hardly one token from another
     "top_p": Sampling(top_p=0.9, temperature=0.1), "top_k": Sampling(top_k=50), "min_p": Sampling(min_p=0.05),
@@ -72,7 +93,7 @@ OPTIONS: dict[str, Sampling] = {
 
 
 def constrained(options: Options) -> BenchResult:
-    """Rows held to forms or with options; and half of the rows free, half held to forms that differ."""
+    """Rows held to forms or with options; half of the rows free, half held to forms; and all to other forms."""
     size = SIZES[place(options)]
     model = options.model or Needs(longest=1).model
     folder = shape_folder(model) if model in SHAPES else prepare(model.removeprefix("local:"))
@@ -92,6 +113,7 @@ def constrained(options: Options) -> BenchResult:
         kinds |= {name: (form,) for name, form in {**FORMS, **OPTIONS}.items()}
         if rows > 1:
             kinds["half free, half forms"] = tuple(each for form in FORMS.values() for each in (free, form))
+            kinds["64 forms"] = tuple(map(_different, range(64)))
         base = 0.0
         for name, samplings in kinds.items():
             one = partial(_rows, rig, forms, todo, samplings)

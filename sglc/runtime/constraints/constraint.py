@@ -22,7 +22,7 @@ from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.constraints.pushdown_automaton import PushdownAutomaton
 from sglc.runtime.constraints.token_automaton import TokenAutomaton, Vocabulary, build
 
-_AUTOMATA, _BYTES = 64, 128 << 20  # kept for each tokenizer: so many, and so many bytes of them
+_AUTOMATA, _BYTES = 128, 256 << 20  # kept for each tokenizer: so many, and so many bytes of them
 _Automaton = TokenAutomaton | PushdownAutomaton
 _SLOW_S = 0.1  # what takes longer to compile is worth keeping, however small it is
 

@@ -67,7 +67,10 @@ _PROMPTS = PassKind(decode=False, cascade=False, prompts=True)
 _MIXED = PassKind(decode=True, cascade=True, prompts=True)
 _PREFILL_FLOPS = 80e12  # a second, of the tile kernel on an H200, for a few hundred tokens behind many keys
 _AUTOMATA_WORDS = 16 << 20  # room for tables of automata
-_AUTOMATA_MASKS_BYTES = 96 << 20  # and for what their states allow
+_AUTOMATA_MASKS_BYTES, _AUTOMATA_SHARE = (
+    96 << 20,
+    256,
+)  # and for what their states allow, or so much of the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +195,11 @@ class CudaExecutor:
             self._scratch = sample_scratch(max_rows, self._device)
             self._adjustments = adjustments(max_rows + 1, config.vocab_size, self._device)
             mask_bytes = -(-config.vocab_size // 8)
+            memory = torch.cuda.get_device_properties(self._device).total_memory if on_cuda else 0
+            room = max(_AUTOMATA_MASKS_BYTES, memory // _AUTOMATA_SHARE)
             self._automata = Automata(
                 token_bytes, config.vocab_size, self._eos_ids, max_rows,
-                words=_AUTOMATA_WORDS, masks=_AUTOMATA_MASKS_BYTES // mask_bytes,
+                words=_AUTOMATA_WORDS, masks=room // mask_bytes,
             )  # fmt: skip
             # Prefixes on one level have at least two rows each; cutting keys adds a piece for each program.
             programs = max(shape.programs for shape in self._shapes.values())
