@@ -192,7 +192,7 @@ def main() -> int:
             engine.walk("warm")().mask()
         forms: dict[str, Any] = {}
         held = Constraints(token_bytes, width)
-        held.prepare()
+        held.prepare(ebnf=True)
 
         def constraints(held: Constraints = held) -> Constraints:
             held._grammars._kept.clear()  # nothing is kept from one compilation to the next

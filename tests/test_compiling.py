@@ -146,6 +146,8 @@ def test_what_takes_too_much_is_refused_and_nobody_waits(backend: LocalBackend) 
 def test_in_a_thread_of_the_program_too(folder: Path, cache: Path) -> None:
     """A regex is small enough to be compiled where the runtime is."""
     here = LocalBackend(options(folder, process=False, compile_s=2.0))
+    assert told(run(here, asks("a", json_schema='{"const": "apart"}', max_tokens=20))) == '"apart"'
+    assert "libxgrammar" not in Path(f"/proc/{server(here)}/maps").read_text()  # it takes seconds
     nodes = (
         OpenNode(), ExtendNode(0, ("a",)), gen(1, ebnf=COSTLY), gen(1, "y", ebnf='root ::= "b" [x]{5}'),
         gen(1, "z"), gen(1, "w", regex="a{5}b{3}", max_tokens=20),
@@ -155,6 +157,7 @@ def test_in_a_thread_of_the_program_too(folder: Path, cache: Path) -> None:
     assert "SGLC" not in told(events, 4)
     (failed,) = [event for event in events if isinstance(event, NodeFailed)]
     assert failed.error.loc == LOC
+    assert "libxgrammar" in Path(f"/proc/{server(here)}/maps").read_text()
     assert len(os.listdir(f"/proc/{server(here)}/task")) == 1
     here.close()
     again = LocalBackend(options(folder, process=False))

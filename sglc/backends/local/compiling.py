@@ -107,7 +107,7 @@ class ConstraintCompiler:
         with ours:
             ours.setblocking(False)
             with theirs:
-                await asyncio.to_thread(self._hand_over, theirs)
+                await asyncio.to_thread(self._hand_over, theirs, form)
             data = msgspec.msgpack.encode(form)
             told = b""
             try:
@@ -143,10 +143,11 @@ class ConstraintCompiler:
             self._process.wait()
         self._process = self._control = None
 
-    def _hand_over(self, theirs: socket.socket) -> None:
+    def _hand_over(self, theirs: socket.socket, form: Sampling) -> None:
         """Give a socket to the process."""
+        kind = wire.NO_EBNF if form.ebnf is None else wire.EBNF
         with self._lock:
-            socket.send_fds(self._started(), [b"\0"], [theirs.fileno()])
+            socket.send_fds(self._started(), [kind], [theirs.fileno()])
 
     def _started(self) -> socket.socket:
         if self._process is not None and self._process.poll() is not None:

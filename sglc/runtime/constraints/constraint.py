@@ -55,11 +55,11 @@ class Constraints:
         self._automata: OrderedDict[tuple[str, str], tuple[_Automaton, Constraint]] = OrderedDict()
         self._lock = threading.Lock()  # of them: automata may be read in several threads
 
-    def prepare(self) -> None:
-        """Load what constraints of all kinds need, which takes seconds."""
+    def prepare(self, *, ebnf: bool) -> None:
+        """Load what constraints need. What those of `ebnf` need takes seconds: xgrammar loads transformers."""
         self._vocabulary()
         with suppress(SglcError, ImportError):
-            self._grammars.prepare()
+            self._grammars.prepare(ebnf=ebnf)
 
     def at_hand(self, sampling: Sampling) -> bool:
         """Whether `of` takes no time."""

@@ -67,9 +67,11 @@ class Grammars:
         self._kept: OrderedDict[tuple[str, str], tuple[Any, Form, int]] = OrderedDict()  # the last used last
         self._lock = threading.Lock()  # of `_kept`: grammars may be read in several threads
 
-    def prepare(self) -> None:
-        """Load the libraries, and tell them the vocabulary."""
-        self._tokenizer_info, self._guidance, self._next_bytes(), self._surrogates()
+    def prepare(self, *, ebnf: bool) -> None:
+        """Load the library of schemas and tags, and with `ebnf` xgrammar, and tell them the vocabulary."""
+        _ = self._guidance
+        if ebnf:
+            self._tokenizer_info, self._next_bytes(), self._surrogates()
 
     def json_schema(self, schema: str) -> GrammarConstraint:
         """A constraint to documents of `schema`, on one line, with `", "` and `": "` between their parts.

@@ -2,10 +2,11 @@
 
 `FOLDER` has the model; a form may take `S` seconds of a processor, and `BYTES` of memory beside what this
 process has. A pattern, schema or grammar may ask for more than there is, so nobody waits for it but who sent
-it. This process loads the tokenizer and the libraries once. What comes through the socket `FD` are sockets,
-one for each form: for each it forks a process that reads the form, compiles it into the cache directory, where
-the runtime finds it, and answers. The kernel ends that one when it takes too much, or when the other end of
-its socket is closed. This process ends when `FD` is closed.
+it. This process loads the tokenizer and the libraries once, xgrammar with the first grammar (`wire.EBNF`): that
+takes seconds. What comes through the socket `FD` are sockets, one for each form: for each it forks a process
+that reads the form, compiles it into the cache directory, where the runtime finds it, and answers. The kernel
+ends that one when it takes too much, or when the other end of its socket is closed. This process ends when
+`FD` is closed.
 """
 
 from __future__ import annotations
@@ -45,13 +46,15 @@ def main(arguments: Sequence[str]) -> int:
     control, folder = socket.socket(fileno=int(arguments[0])), Path(arguments[1])
     seconds, memory = float(arguments[2]), int(arguments[3])
     constraints = kept_constraints(load_tokenizer(folder), load_config(folder).vocab_size)
-    constraints.prepare()
+    constraints.prepare(ebnf=False)
     waiting: deque[int] = deque()
     running: set[int] = set()
     while True:
         if select.select([control], [], [], _LOOK_S if running else None)[0]:
             data, sockets, _, _ = socket.recv_fds(control, 1, 1)
             waiting += sockets
+            if data == wire.EBNF:
+                constraints.prepare(ebnf=True)
             if not data:
                 return 0  # the kernel closes the sockets, which ends who runs
         while running and (pid := os.waitpid(-1, os.WNOHANG)[0]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 
 from sglc.errors import SglcError, located
@@ -66,7 +66,7 @@ class Machine:
         self.step_times = Histogram(_STEPS_S)  # seconds, with what each step's events set in motion
         self._rested_s = 0.0  # without work, before `_resting_since`
         self._resting_since: float | None = perf_counter()  # None: there is work
-        self._knows_constraints = False
+        self._prepared: set[bool] = set()  # for constraints: all but what grammars need, and that too
         self._runs: dict[EngineSegmentRun, None] = {}  # in progress, in order of arrival
         self._calls: dict[RequestId, tuple[EngineSegmentRun, int, Call]] = {}
         self._kept: KeptStreams[_KeptStream, tuple[SegmentRun[_KeptStream], int]] = KeptStreams(
@@ -100,9 +100,13 @@ class Machine:
         before this returns.
         """
         self.submits += 1
-        if compiling and not self._knows_constraints:  # while that is done, what it will take to read it
-            self._knows_constraints = True
-            threading.Thread(target=self.model.constraints.prepare, daemon=True).start()
+        if compiling:  # while that is done, what it will take to read it
+            waits = (segment.nodes[index] for index in compiling)
+            ebnf = any(isinstance(node, GenNode) and node.sampling.ebnf is not None for node in waits)
+            if ebnf not in self._prepared:
+                self._prepared.add(ebnf)
+                load = partial(self.model.constraints.prepare, ebnf=ebnf)
+                threading.Thread(target=load, daemon=True).start()
         run = EngineSegmentRun(self, segment, self._kept, emit, done, streams, compiling)
         self._runs[run] = None
         run.begin()

@@ -49,6 +49,7 @@ from sglc.ir.plan.segment import (
 from sglc.ir.target import ControlText
 
 COMMANDS, REPORTS = "commands", "reports"  # names of the two sockets in their folder
+EBNF, NO_EBNF = b"e", b"\0"  # what comes with a form for `compile_server`: whether it is a grammar
 _RUN_DONE = 0  # instead of an event: no more will come
 _HALF_PAIRS = 0  # instead of a part: text that is no UTF-8
 KINDS: Mapping[int, type] = {
