@@ -16,10 +16,11 @@ def alive(pid: int) -> bool:
 
 def descendants(pid: int, module: str) -> set[int]:
     """Of a process, those it began, and so on, that run `module`."""
-    found = {pid}
-    while more := {child for child, parent in _parents().items() if parent in found} - found:
+    found, more = set[int](), _children(pid)
+    while more:
         found |= more
-    return {one for one in found - {pid} if alive(one) and module.encode() in _command(one)}
+        more = {child for one in more for child in _children(one)} - found
+    return {one for one in found if alive(one) and module.encode() in _command(one)}
 
 
 def compilers(pid: int) -> set[int]:
@@ -27,14 +28,15 @@ def compilers(pid: int) -> set[int]:
     return descendants(pid, "sglc.runtime.engine.compile_server")
 
 
-def _parents() -> dict[int, int]:
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+def _children(pid: int) -> set[int]:
+    """Those that any of its threads began: looked at often, while all processes of a machine are many."""
+    found: set[int] = set()
+    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+            found.update(map(int, thread.read_text().split()))
         except (FileNotFoundError, ProcessLookupError):
             continue
-    return parents
+    return found
 
 
 def _command(pid: int) -> bytes:
