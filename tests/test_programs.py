@@ -121,7 +121,7 @@ def samples(s: Any) -> None:
 
 
 def test_samples_differ_and_repeat_under_a_seed(local: LocalBackend) -> None:
-    rows: list[dict[str, Any]] = [{}] * at_depth(2, 5, 5)
+    rows: list[dict[str, Any]] = [{}] * at_depth(2, 3, 5)
     results = samples.run_batch(rows, backend=local, seed=7, temperature=1.0)
     again = samples.run_batch(rows, backend=local, seed=7, temperature=1.0)
     other = samples.run_batch(rows, backend=local, seed=8, temperature=1.0)

@@ -16,7 +16,7 @@ from sglc.serve import bodies, fields, problems
 from sglc.serve.app import make_app
 from sglc.serve.limits import Limits
 from sglc.serve.service import Service
-from tests.serving import serving
+from tests.serving import Server
 
 PAGE = Path(__file__).parent.parent / "docs" / "serving.md"
 _EXAMPLE = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
@@ -28,23 +28,22 @@ def named() -> set[str]:
 
 
 @pytest.mark.model
-def test_every_example_prints_what_stands_below_it(request: pytest.FixtureRequest) -> None:
+def test_every_example_prints_what_stands_below_it(server: Server, request: pytest.FixtureRequest) -> None:
     page = PAGE.read_text()
     examples = _EXAMPLE.findall(page)
     assert len(examples) == page.count("```python") == 4
     names: dict[str, Any] = {}
-    with serving() as server:
-        for code, expected in examples:
-            out = io.StringIO()
-            with contextlib.redirect_stdout(out):
-                exec(code.replace("http://127.0.0.1:8000", server.url), names)
-            if request.config.getoption("--bless"):
-                page = page.replace(
-                    f"{code}```\n\n```text\n{expected}", f"{code}```\n\n```text\n{out.getvalue()}"
-                )
-            else:
-                assert out.getvalue() == expected, code
-        names["client"].close()
+    for code, expected in examples:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(code.replace("http://127.0.0.1:8000", server.url), names)
+        if request.config.getoption("--bless"):
+            page = page.replace(
+                f"{code}```\n\n```text\n{expected}", f"{code}```\n\n```text\n{out.getvalue()}"
+            )
+        else:
+            assert out.getvalue() == expected, code
+    names["client"].close()
     PAGE.write_text(page)
 
 

@@ -69,11 +69,11 @@ PROGRAMS = {"completions": text_program, "chat": chat_program}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     script = tmp_path_factory.mktemp("script") / "answers.json"
     script.write_text(json.dumps(RULES))
-    with serving("--model", f"scripted:{script}") as server:
-        yield server
+    with serving("--model", f"scripted:{script}") as made:
+        yield made
 
 
 MADE: list[sgl.OpenAI] = []
@@ -112,12 +112,12 @@ def shown(result: Result) -> Any:
 
 @pytest.mark.parametrize("protocol", PROGRAMS)
 @pytest.mark.parametrize("kind", few(CALLS, 2))
-def test_three_fields(server: Server, protocol: str, kind: str) -> None:
+def test_three_fields(scripted: Server, protocol: str, kind: str) -> None:
     def counted(program: Any) -> tuple[Result, int]:
-        before = server.info()["calls"]
-        result = program.run(document(kind), backend=backend(server, protocol), seed=1)
+        before = scripted.info()["calls"]
+        result = program.run(document(kind), backend=backend(scripted, protocol), seed=1)
         assert result.error() is None
-        return result, server.info()["calls"] - before
+        return result, scripted.info()["calls"] - before
 
     plain, plain_calls = counted(sgl.function(PROGRAMS[protocol]))
     guessed, calls = counted(sgl.function(num_api_spec_tokens=64)(PROGRAMS[protocol]))
@@ -136,32 +136,32 @@ def test_three_fields(server: Server, protocol: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROGRAMS)
-def test_a_batch_keeps_its_rows_apart(server: Server, protocol: str) -> None:  # B13
+def test_a_batch_keeps_its_rows_apart(scripted: Server, protocol: str) -> None:  # B13
     kinds = list(CALLS) * at_depth(2, 20, 20)
-    before = server.info()["calls"]
+    before = scripted.info()["calls"]
     program = sgl.function(num_api_spec_tokens=64)(PROGRAMS[protocol])
-    results = program.run_batch([(document(kind),) for kind in kinds], backend=backend(server, protocol))
+    results = program.run_batch([(document(kind),) for kind in kinds], backend=backend(scripted, protocol))
     assert [dict(result.variables) for result in results] == [FIELDS] * len(kinds)
     assert [result.usage.calls for result in results] == [CALLS[kind] for kind in kinds]
-    assert server.info()["calls"] - before == sum(CALLS[kind] for kind in kinds)
+    assert scripted.info()["calls"] - before == sum(CALLS[kind] for kind in kinds)
 
 
 @pytest.mark.parametrize("protocol", PROGRAMS)
 @pytest.mark.parametrize("kind", few(CALLS, 1))
-def test_pieces_come_in_order_and_add_up(server: Server, protocol: str, kind: str) -> None:
+def test_pieces_come_in_order_and_add_up(scripted: Server, protocol: str, kind: str) -> None:
     program = sgl.function(num_api_spec_tokens=64)(PROGRAMS[protocol])
-    pieces = list(program.stream(document(kind), backend=backend(server, protocol)))
+    pieces = list(program.stream(document(kind), backend=backend(scripted, protocol)))
     names = [site.name for site, _ in pieces]
     assert list(dict.fromkeys(names)) == list(FIELDS)
     assert names == sorted(names, key=list(FIELDS).index)
     for name, value in FIELDS.items():
         assert "".join(text for site, text in pieces if site.name == name) == value
-    result = program.run(document(kind), backend=backend(server, protocol), stream=True)
+    result = program.run(document(kind), backend=backend(scripted, protocol), stream=True)
     assert "".join(result.text_iter()).endswith("Name: Ann\nAge: 7\nCity: Rome" + "\n" * (protocol == "chat"))
     assert result.usage.calls == CALLS[kind]
 
     async def read() -> list[str]:
-        again = program.run(document(kind), backend=backend(server, protocol), stream=True)
+        again = program.run(document(kind), backend=backend(scripted, protocol), stream=True)
         return [text async for text in again.text_async_iter("age")]
 
     assert "".join(asyncio.run(read())) == FIELDS["age"]
@@ -186,54 +186,53 @@ PEOPLE = (
 
 
 @pytest.mark.model
-def test_a_real_model_gives_the_same_for_a_third_of_the_tokens() -> None:
+def test_a_real_model_gives_the_same_for_a_third_of_the_tokens(server: Server) -> None:
     def extract(s: Any, text: str) -> None:
         s += SHOTS + text + "\nName:" + sgl.gen("name", stop="\n", max_tokens=16)
         s += "\nAge:" + sgl.gen("age", stop="\n", max_tokens=16)
         s += "\nCity:" + sgl.gen("city", stop="\n", max_tokens=16)
 
-    with serving("--max-rows", "4") as real:
-        own = backend(real, "completions", patience=Patience(attempts=1))  # it may be slow, and is no fake
-        rows = [(text,) for text in PEOPLE]
-        plain = sgl.function(extract).run_batch(rows, backend=own, temperature=0)
-        assert [one.error() for one in plain] == [None] * len(rows)
-        program = sgl.function(num_api_spec_tokens=32)(extract)
-        guessed = program.run_batch(rows, backend=own, temperature=0)
-        assert [dict(one.variables) for one in guessed] == [dict(one.variables) for one in plain]
-        assert guessed[0].variables == {"name": " Maria", "age": " 44", "city": " Lisbon"}
-        for one, before in zip(guessed, plain, strict=True):
-            assert (one.usage.calls, before.usage.calls) == (1, 3)
-            assert before.usage.prompt >= 2.9 * one.usage.prompt
-        streamed = "".join(program.run(*rows[0], backend=own, temperature=0, stream=True).text_iter())
-        assert streamed == guessed[0].text()
+    own = backend(server, "completions", patience=Patience(attempts=1))  # it may be slow, and is no fake
+    rows = [(text,) for text in PEOPLE]
+    plain = sgl.function(extract).run_batch(rows, backend=own, temperature=0)
+    assert [one.error() for one in plain] == [None] * len(rows)
+    program = sgl.function(num_api_spec_tokens=32)(extract)
+    guessed = program.run_batch(rows, backend=own, temperature=0)
+    assert [dict(one.variables) for one in guessed] == [dict(one.variables) for one in plain]
+    assert guessed[0].variables == {"name": " Maria", "age": " 44", "city": " Lisbon"}
+    for one, before in zip(guessed, plain, strict=True):
+        assert (one.usage.calls, before.usage.calls) == (1, 3)
+        assert before.usage.prompt >= 2.9 * one.usage.prompt
+    streamed = "".join(program.run(*rows[0], backend=own, temperature=0, stream=True).text_iter())
+    assert streamed == guessed[0].text()
 
 
-def test_a_turn_that_the_model_begins_by_itself(server: Server) -> None:
+def test_a_turn_that_the_model_begins_by_itself(scripted: Server) -> None:
     program = sgl.function(num_api_spec_tokens=64)(chat_program)
     takes = openai_model("openai:m", own_server=True).takes
-    before = server.info()["calls"]
-    result = program.run(document("wholly"), backend=backend(server, "chat", takes=takes))
+    before = scripted.info()["calls"]
+    result = program.run(document("wholly"), backend=backend(scripted, "chat", takes=takes))
     assert dict(result.variables) == FIELDS
     assert result.messages()[-1] == {"role": "assistant", "content": "Name: Ann\nAge: 7\nCity: Rome"}
-    assert server.info()["calls"] - before == 1
+    assert scripted.info()["calls"] - before == 1
     for retries in (0, 3):
-        before = server.info()["calls"]
-        own = backend(server, "chat", takes=takes, api_retries=retries)
+        before = scripted.info()["calls"]
+        own = backend(scripted, "chat", takes=takes, api_retries=retries)
         failed = program.run(document("partly"), backend=own)
         error = failed.error()
         assert isinstance(error, BackendError)
         assert (error.code, error.loc is not None) == ("SGLC549", True)
         assert failed.variables == {}
-        assert server.info()["calls"] - before == 1 + retries
+        assert scripted.info()["calls"] - before == 1 + retries
 
 
-def test_programs_compiled_ahead_ask_the_same(server: Server) -> None:
+def test_programs_compiled_ahead_ask_the_same(scripted: Server) -> None:
     for protocol, function in PROGRAMS.items():
         program = sgl.function(num_api_spec_tokens=64)(function)
-        compiled = program.compile(backend(server, protocol))
+        compiled = program.compile(backend(scripted, protocol))
         (remark,) = [str(remark) for remark in compiled.remarks if remark.source == "speculate"]
         assert "`name`, `age` and `city` are asked for in one request, 2 calls less" in remark
-        assert "`name`, `age` and `city`" in program.explain(backend(server, protocol)).text()
+        assert "`name`, `age` and `city`" in program.explain(backend(scripted, protocol)).text()
         result = compiled.run(text=document("wholly"))
         assert (dict(result.variables), result.usage.calls) == (FIELDS, 1)
 
@@ -249,7 +248,7 @@ def test_patterns_end_captures_in_a_stream_too() -> None:
         assert len(api.bodies) == 1
 
 
-def test_forks_guess_each_for_itself(server: Server) -> None:
+def test_forks_guess_each_for_itself(scripted: Server) -> None:
     @sgl.function(num_api_spec_tokens=64)
     def program(s: Any, text: str) -> None:
         s += text
@@ -259,7 +258,7 @@ def test_forks_guess_each_for_itself(server: Server) -> None:
             fields(fork)
         s.join(forks)
 
-    result = program.run(document("wholly"), backend=backend(server, "completions"))
+    result = program.run(document("wholly"), backend=backend(scripted, "completions"))
     assert {name: list(values) for name, values in result.variables.items()} == {
         name: [value] * 3 for name, value in FIELDS.items()
     }
@@ -415,9 +414,9 @@ def test_b4_reading_inside_a_turn_is_no_deadlock() -> None:
         assert result.variables == {"name": " Ann"}
 
 
-def test_b14_a_program_for_speculation_runs_on_a_server(server: Server) -> None:
+def test_b14_a_program_for_speculation_runs_on_a_server(scripted: Server) -> None:
     program = sgl.function(num_api_spec_tokens=64)(text_program)
-    endpoint = sgl.RuntimeEndpoint(server.url, patience=QUICK)
+    endpoint = sgl.RuntimeEndpoint(scripted.url, patience=QUICK)
     result = program.run(document("partly"), backend=endpoint)
     assert dict(result.variables) == FIELDS
     assert (result.usage.calls, result.usage.saved_calls) == (3, 0)

@@ -179,9 +179,9 @@ def test_default_model(
     default_tokenizer: LocalTokenizer, default_reference: PreTrainedModel, default_executor: TorchExecutor
 ) -> None:
     encode = default_tokenizer.encode
-    length = at_depth(12, 16, 64)
+    length = at_depth(12, 12, 64)
     assert len(PROMPTS) == 32
-    prompts = [encode(text) for text in some_of(PROMPTS, 32, 16)]
+    prompts = [encode(text) for text in some_of(PROMPTS, 32, 8)]
     expected = references(default_reference, prompts, length)
     engine = Engine(default_executor, EngineConfig(token_budget=256, max_rows=32))
     samples, _ = generate(engine, prompts, length, at_once=32)
