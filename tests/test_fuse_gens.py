@@ -26,7 +26,7 @@ from sglc.ir.grammar.unambiguous import cut_in_one_way, of_literal
 from sglc.ir.sampling import Sampling
 from tests.api_programs import schema_of
 from tests.api_targets import at
-from tests.depth import at_depth, few
+from tests.depth import at_depth, few, some_of
 from tests.fused_programs import RECORDS
 from tests.openai_server import Api, Fault
 from tests.openai_server import serving as serving_answers
@@ -181,7 +181,7 @@ def check(result: Result, name: str) -> None:
 
 @pytest.mark.model
 @pytest.mark.slow
-@pytest.mark.parametrize("name", few(RECORDS, 2))
+@pytest.mark.parametrize("name", some_of(list(RECORDS), 2, 4))
 def test_a_record_is_one_request_of_a_real_server(server: Server, name: str) -> None:
     """The official client, and the default model behind `sglc serve`."""
     rows: list[dict[str, Any]] = [{}] * at_depth(1, 2, 500)

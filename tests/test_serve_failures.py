@@ -15,6 +15,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.depth import some_of
 from tests.runtime.tiny_model import save_tiny_model
 from tests.serving import Server, serving
 from tests.waiting import until
@@ -54,7 +55,7 @@ def complete(server: Server, **changes: Any) -> tuple[int, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("sent", some_of([signal.SIGKILL, signal.SIGTERM], 1, 1))
 def test_a_dead_runtime_fails_what_runs_and_the_next_requests_have_another(
     server: Server, sent: signal.Signals
 ) -> None:

@@ -112,7 +112,7 @@ def test_an_idle_connection_stays_for_as_long_as_is_said(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", SIGNALS)
+@pytest.mark.parametrize("sent", some_of(SIGNALS, 1, 1))
 def test_what_runs_is_answered_and_nothing_new_begins(
     folder: Path, clients: Callable[[Server], Client], sent: signal.Signals
 ) -> None:
@@ -215,7 +215,7 @@ def test_what_is_being_compiled_ends_with_the_server(folder: Path, clients: Call
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", SIGNALS)
+@pytest.mark.parametrize("sent", some_of(SIGNALS[::-1], 1, 1))
 def test_a_second_signal_ends_at_once(
     folder: Path, clients: Callable[[Server], Client], sent: signal.Signals
 ) -> None:

@@ -124,7 +124,7 @@ def test_room_is_that_of_automata_nobody_uses() -> None:
     made = Automata(TOKENS, VOCAB, torch.tensor(EOS, dtype=torch.int32, device=DEVICE), 4, words=3000, masks=20)
     used: list[tuple[Constraint, int]] = []
     refused = 0
-    for _ in range(at_depth(40, 150, 400)):
+    for _ in range(at_depth(40, 60, 400)):
         if used and rng.random() < 0.5:
             form, _ = used.pop(rng.randrange(len(used)))
             assert form.automaton is not None

@@ -15,6 +15,7 @@ from sglc.runtime.kernels.automata import Automata
 from sglc.runtime.kernels.rows import LAST, BatchLists, RowState, batch_lists, pack, row_state, stage
 from sglc.runtime.kernels.sample import SampleScratch, adjustments, race_parts, sample, sample_scratch
 from sglc.runtime.step import Opened, Step, pack_masks
+from tests.depth import DEPTH, at_depth, some_of
 
 pytestmark = pytest.mark.kernel
 
@@ -133,7 +134,9 @@ def check(logits: Tensor, case: Case) -> Tensor:
     return ids
 
 
-@pytest.mark.parametrize(("dtype", "programs"), [(DTYPES[0], 792), (DTYPES[1], 1), (DTYPES[2], 24)])
+@pytest.mark.parametrize(
+    ("dtype", "programs"), some_of([(DTYPES[0], 792), (DTYPES[1], 1), (DTYPES[2], 24)], 1, 2)
+)
 def test_chooses_as_the_sampler(dtype: torch.dtype, programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With each block its own part, with all in one, and with two of three together."""
     monkeypatch.setattr("sglc.runtime.kernels.sample._PROGRAMS", programs)
@@ -154,12 +157,13 @@ def test_vocabularies_around_blocks(vocab: int) -> None:
 
 
 def test_one_row_and_many_are_cut_differently_and_choose_the_same() -> None:
-    logits = random_logits(40)
-    rows = [{"temperature": 0.5 + row / 20} for row in range(40)]
+    count = at_depth(8, 8, 40)
+    logits = random_logits(count)
+    rows = [{"temperature": 0.5 + 2 * row / count} for row in range(count)]
     together = check(logits, case(*rows))
     assert race_parts(1, 151_936)[0] > race_parts(256, 151_936)[0] > 1
     everything = case(*rows)
-    for row in (0, 17, 39):
+    for row in (0, count // 2, count - 1):
         alone = BatchLists(
             everything.lists.tokens,
             everything.lists.rows[:, row:].contiguous(),
@@ -212,8 +216,9 @@ FILTERS = [
 @pytest.mark.parametrize(("dtype", "temperature"), list(zip(DTYPES, (2.0, 0.4, 1.0), strict=True)))
 def test_filters_keep_what_the_sampler_keeps(dtype: torch.dtype, temperature: float) -> None:
     """And so does the race among them."""
-    rows = [{**row, "temperature": temperature, "at": 5} for row in FILTERS]  # type: ignore[dict-item]
-    logits = random_logits(len(rows), dtype)
+    here = slice(None) if DEPTH == "nightly" else slice(DTYPES.index(dtype), None, len(DTYPES))
+    rows = [{**row, "temperature": temperature, "at": 5} for row in FILTERS[here]]  # type: ignore[dict-item]
+    logits = random_logits(len(FILTERS), dtype)[here].contiguous()
     this = case(*rows)
     kept = filtered(logits.float(), this.choice, np.arange(len(rows))) > 0
     scratch = sample_scratch(64, DEVICE)
@@ -223,7 +228,7 @@ def test_filters_keep_what_the_sampler_keeps(dtype: torch.dtype, temperature: fl
     assert ids.tolist() == wanted.tolist()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", some_of(DTYPES, 1, 1))
 def test_filters_keep_ties_and_see_one_zero(dtype: torch.dtype) -> None:
     logits = torch.full((4, VOCAB), -3.0, dtype=dtype, device=DEVICE)
     logits[:, 100:140] = 0.0
@@ -313,17 +318,19 @@ def test_banned_everything_and_nan_give_a_token_that_exists() -> None:
 
 def test_noise_is_the_samplers() -> None:
     """With equal logits the race is decided by the noise alone."""
-    this = case(*[{"at": at} for at in range(2, 26)], seeds=3)
-    ids, _ = run(torch.zeros(24, VOCAB, device=DEVICE), this)
+    count = at_depth(8, 8, 24)
+    this = case(*[{"at": at} for at in range(2, 2 + count)], seeds=3)
+    ids, _ = run(torch.zeros(count, VOCAB, device=DEVICE), this)
     assert ids.tolist() == exponentials(this.choice.keys, VOCAB, torch.device(DEVICE)).argmin(-1).tolist()
 
 
 def test_two_equal_tokens_in_different_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their noise is not small, where its lower bound says little."""
     monkeypatch.setattr("sglc.runtime.kernels.sample._PROGRAMS", 1)
-    logits = torch.zeros(24, VOCAB, device=DEVICE)
+    count = at_depth(8, 8, 24)
+    logits = torch.zeros(count, VOCAB, device=DEVICE)
     logits[:, [11, 3000]] = 60.0
-    ids = check(logits, case(*[{"at": at} for at in range(2, 26)]))
+    ids = check(logits, case(*[{"at": at} for at in range(2, 2 + count)]))
     assert set(ids.tolist()) == {11, 3000}
 
 
