@@ -264,9 +264,11 @@ async def made(backend: LocalBackend, batch: Sequence[Case], seed: int) -> list[
     return await asyncio.gather(*(one(case, number) for number, case in enumerate(batch)))
 
 
-def soak(backend: LocalBackend, prompts: int, seed: int, together: int = 48) -> Iterator[Counter[str]]:
-    """Generate and check; yields what each batch of cases was."""
-    every = cases(prompts)
+def soak(
+    backend: LocalBackend, prompts: int, seed: int, together: int = 48, part: int = 1
+) -> Iterator[Counter[str]]:
+    """Generate and check one in `part` of the cases; yields what each batch of them was."""
+    every = cases(prompts)[::part]
     token_bytes = backend.target.tokenizer.token_bytes() if backend.target.tokenizer else ()
     constraints = Constraints(token_bytes, len(token_bytes))
     for first in range(0, len(every), together):

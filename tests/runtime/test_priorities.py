@@ -24,8 +24,8 @@ from tests.depth import at_depth
 from tests.oracle_backend import Characters
 
 ROWS, TOKENS, CHAT_TOKENS = 16, 60, 8
-BATCH = at_depth(100, 250, 1_000)
-CHATS = at_depth(10, 20, 60)
+BATCH = at_depth(100, 120, 1_000)
+CHATS = at_depth(10, 12, 60)
 
 
 def text(name: str, tokens: int, priority: int = 0, share: str = "", prompt: int = 12) -> Segment:
