@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,12 @@ import pytest
 from safetensors.numpy import save_file
 
 from sglc import knobs
+from sglc.errors import SglcError
 from sglc.runtime.model.config import load_config, tensor_shapes
 from sglc.runtime.model.registry import prepare
 from tests.depth import DEPTH
 
-_PLACE = ("tests", "small-1")  # in the real cache; counted up when the model changes
+_PLACE = ("tests", "small-2")  # in the real cache; counted up when the model changes
 _SHAPE = {
     "hidden_size": 48,
     "intermediate_size": 96,
@@ -33,10 +35,15 @@ _SHAPE = {
 
 
 def use_small_default() -> None:
-    """From here on `smollm2` is the small model, in processes that are started as well."""
+    """From here on `smollm2` is the small model, in processes that are started as well.
+
+    It is made before any test: one that only names `smollm2` would fetch the real one into this cache, for good.
+    """
     cache = knobs.cache_dir()
     if cache.parts[-len(_PLACE) :] != _PLACE:  # a worker's is set by the process that started it
         os.environ["SGLC_CACHE"] = str(cache.joinpath(*_PLACE))
+        with suppress(SglcError):  # where the real one cannot be had, tests without a model run on
+            small_default()
 
 
 def small_default() -> Path:
