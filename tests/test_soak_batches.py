@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 def test_every_row_has_its_result_once(tmp_path: Path) -> None:
     """In a process of its own: it forks, and this one may have threads."""
-    kills, rows = at_depth(3, 6, 200), at_depth(1_000, 2_000, 100_000)
+    kills, rows = at_depth(3, 3, 200), at_depth(1_000, 1_000, 100_000)
     done = subprocess.run(
         [
             sys.executable, "-m", "tests.soak_batches", "--kills", str(kills), "--rows", str(rows),

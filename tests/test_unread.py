@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.depth import few
+from tests.depth import some_of
 
 PROGRAM = """
 import os, sys
@@ -86,7 +86,7 @@ def started(tmp_path: Path, statement: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("statement", few(CASES, 2))
+@pytest.mark.parametrize("statement", some_of(list(CASES), 2, 4))
 def test_a_run_that_nobody_reads_is_finished(tmp_path: Path, statement: str) -> None:
     out, _ = started(tmp_path, statement).communicate(timeout=60)
     assert out.replace(f"{tmp_path}/", "") == CASES[statement]
