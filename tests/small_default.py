@@ -37,7 +37,7 @@ _SHAPE = {
 def use_small_default() -> None:
     """From here on `smollm2` is the small model, in processes that are started as well.
 
-    It is made before any test: one that only names `smollm2` would fetch the real one into this cache, for good.
+    It is made before any test: one that only names `smollm2` would fetch the real one into this cache for good.
     """
     cache = knobs.cache_dir()
     if cache.parts[-len(_PLACE) :] != _PLACE:  # a worker's is set by the process that started it

@@ -18,8 +18,6 @@ from tests.openai_server import Fault, UntilAsked, serving
 from tests.vendor_shapes import anthropic_chunks, anthropic_whole, gemini_chunks, gemini_whole
 from tests.waiting import until
 
-pytestmark = pytest.mark.slow
-
 TARGETS = [
     name
     for name in (
@@ -64,7 +62,7 @@ def then_fine(fault: Any) -> Callable[[dict[str, Any]], Any]:
     return lambda body: left.pop() if left else "fine"
 
 
-@pytest.mark.parametrize(("name", "what"), some_of(FOUND_OUT, 4, 8))
+@pytest.mark.parametrize(("name", "what"), some_of(FOUND_OUT, 2, 8))
 @pytest.mark.parametrize("live", [False, True])
 def test_what_passes_is_tried_again(name: str, what: str, live: bool) -> None:
     with serving(then_fine(PASSING[what])) as api, at(api, name) as backend:
@@ -75,7 +73,7 @@ def test_what_passes_is_tried_again(name: str, what: str, live: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "what"), some_of([(name, what) for name in TARGETS for what in STAYING], 4, 8)
+    ("name", "what"), some_of([(name, what) for name in TARGETS for what in STAYING], 2, 8)
 )
 @pytest.mark.parametrize("live", [False, True])
 def test_what_stays_is_asked_for_once(name: str, what: str, live: bool) -> None:
@@ -90,7 +88,7 @@ def test_what_stays_is_asked_for_once(name: str, what: str, live: bool) -> None:
         assert hint in error.hint or name.startswith("litellm:")
 
 
-@pytest.mark.parametrize(("name", "what"), some_of([(name, what) for name in TARGETS for what in BROKEN], 4, 8))
+@pytest.mark.parametrize(("name", "what"), some_of([(name, what) for name in TARGETS for what in BROKEN], 2, 8))
 def test_an_answer_that_cannot_be_read_is_asked_for_again(name: str, what: str) -> None:
     with serving(then_fine(BROKEN[what])) as api, at(api, name) as backend:
         assert question.run(backend=backend)["answer"] == "fine"

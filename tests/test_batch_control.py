@@ -184,7 +184,6 @@ FAULTS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_batch_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = FAULTS[fault]

@@ -113,7 +113,6 @@ def wait_for(path: str, process: subprocess.Popen[str]) -> None:
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
 
-@pytest.mark.slow
 def test_ctrl_c_while_the_program_is_imported(folder: Path) -> None:
     (folder / "prog.py").write_text("print('here', flush=True)\nimport time\ntime.sleep(60)\n")
     process = start(command("-o", "out.jsonl"))
@@ -124,7 +123,6 @@ def test_ctrl_c_while_the_program_is_imported(folder: Path) -> None:
     assert not Path("out.jsonl").exists()
 
 
-@pytest.mark.slow
 @SIGNALS
 def test_a_signal_while_stdin_gives_no_row(folder: Path, number: signal.Signals) -> None:
     """The thread that waits for a line is not waited for when Python ends."""
@@ -140,7 +138,6 @@ def test_a_signal_while_stdin_gives_no_row(folder: Path, number: signal.Signals)
     assert numbers() == [0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("program", ["sleeps", "spins"])
 def test_a_signal_while_python_does_not_come_back(folder: Path, program: str) -> None:
     process = start(command("-o", "out.jsonl", program=program))
@@ -151,7 +148,6 @@ def test_a_signal_while_python_does_not_come_back(folder: Path, program: str) ->
     assert code < 0 or f"0 done, 0 failed, {ROWS} left" in told
 
 
-@pytest.mark.slow
 @SIGNALS
 def test_a_second_signal_ends_a_batch_at_once(folder: Path, number: signal.Signals) -> None:
     """The first one waits for the writing, which waits for who reads the pipe."""
@@ -172,7 +168,6 @@ def test_a_second_signal_ends_a_batch_at_once(folder: Path, number: signal.Signa
 # -- pipes, disks and closed streams ---------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_who_reads_a_named_pipe_goes(folder: Path) -> None:
     os.mkfifo("out.fifo")
     process = start(command("-o", "out.fifo", "--concurrency", "1", script="slow.json"))
@@ -184,7 +179,6 @@ def test_who_reads_a_named_pipe_goes(folder: Path) -> None:
     assert "--resume" not in told  # nothing is kept there
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_stdout_that_takes_nothing(folder: Path, form: list[str]) -> None:
     with open("/dev/full", "w") as full:
@@ -193,7 +187,6 @@ def test_stdout_that_takes_nothing(folder: Path, form: list[str]) -> None:
     assert "error[SGLC427]: `stdout` cannot be written: No space left on device" in told
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("progress", ["bar", "json"])
 def test_stderr_that_nobody_reads(folder: Path, progress: str) -> None:
     """Rows run on, and what failed shows in the exit code."""
@@ -205,7 +198,6 @@ def test_stderr_that_nobody_reads(folder: Path, progress: str) -> None:
     assert sorted(numbers()) == list(range(ROWS))
 
 
-@pytest.mark.slow
 def test_streams_that_are_closed(folder: Path) -> None:
     """No file gets the number of one of them, and what is printed goes into none."""
 

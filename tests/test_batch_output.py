@@ -264,7 +264,6 @@ def test_a_file_that_may_not_grow_keeps_whole_rows(folder: Path, program: str, s
     assert [one["index"] for one in by_row("out.jsonl")] == list(range(ROWS))
 
 
-@pytest.mark.slow
 def test_nobody_reads_stdout(folder: Path) -> None:
     process = start(command("--json", script="slow.json"))
     assert process.stdout is not None
@@ -278,7 +277,6 @@ def test_nobody_reads_stdout(folder: Path) -> None:
     assert "Traceback" not in told
 
 
-@pytest.mark.slow
 def test_a_terminal_that_knows_only_ascii(folder: Path) -> None:
     (folder / "script.json").write_text(json.dumps([{"text": " caf\u00e9 \ud83d\ude00"}]))
     for form in ([], ["--json"]):
@@ -449,7 +447,6 @@ def test_programs_are_told_how_a_batch_goes_on(folder: Path, capsys: pytest.Capt
     assert last["left_s"] == 0.0
 
 
-@pytest.mark.slow
 def test_people_see_a_bar_on_a_terminal(folder: Path) -> None:
     """A real one: what the other end of a pseudo-terminal reads."""
     master, terminal = os.openpty()

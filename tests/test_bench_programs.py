@@ -79,7 +79,6 @@ CALLS = {
 HAND_OVERS = {"react": 3, "skeleton": 1, "judge": 1, "rag": 2}  # of a program; 1 where nothing is here
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("workload", some_of(WORKLOADS, 1, 3), ids=lambda workload: workload.name)
 def test_passes_change_no_text_and_cost_no_token(
     workload: Workload, oracle: OnOracle, words: DrawnWords
@@ -108,7 +107,6 @@ def test_passes_change_no_text_and_cost_no_token(
         assert (*(on.counts[name] for name in names), on.fewest) == COUNTS[workload.name]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("workload", some_of(WORKLOADS, 1, 3), ids=lambda workload: workload.name)
 def test_a_plan_costs_no_more_of_anything(workload: Workload, oracle: OnOracle, words: DrawnWords) -> None:
     batch = workload.batch(words, 0, "smallest")
@@ -265,7 +263,6 @@ def test_the_command_measures_the_programs_that_are_named(
     assert f"| {COUNTS['mmlu'][2]} | {COUNTS['mmlu'][3]} |  |  |" in table[5]  # nothing is known of the least
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("cuda_like")
 def test_sizes_and_rows_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "place", lambda options: "cuda")

@@ -23,8 +23,6 @@ from sglc.serve.keys import Keys
 from tests.serving import Server, serving
 from tests.waiting import HANG_S, until
 
-pytestmark = pytest.mark.slow  # servers
-
 API = ("given-1", "given-2", "in-file-1", "in-file-2")
 ADMIN = ("boss-given", "boss-in-file")
 COMPLETION = {"prompt": "a", "max_tokens": 2}
@@ -377,6 +375,7 @@ def made_certificate(folder: Path, name: str) -> tuple[str, str]:
     return cert, key
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
 def test_https(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from sglc.cli import main

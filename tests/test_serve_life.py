@@ -87,7 +87,6 @@ def test_small_answers_are_sent_at_once() -> None:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("options", "stays"), some_of([(("--keep-alive", "1"), False), ((), True)], 1, 1))
 def test_an_idle_connection_stays_for_as_long_as_is_said(
     tmp_path: Path, options: tuple[str, ...], stays: bool

@@ -38,9 +38,7 @@ def test_every_example_prints_what_stands_below_it(server: Server, request: pyte
         with contextlib.redirect_stdout(out):
             exec(code.replace("http://127.0.0.1:8000", server.url), names)
         if request.config.getoption("--bless"):
-            page = page.replace(
-                f"{code}```\n\n```text\n{expected}", f"{code}```\n\n```text\n{out.getvalue()}"
-            )
+            page = page.replace(f"{code}```\n\n```text\n{expected}", f"{code}```\n\n```text\n{out.getvalue()}")
         else:
             assert out.getvalue() == expected, code
     names["client"].close()

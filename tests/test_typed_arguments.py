@@ -545,7 +545,6 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.slow
 def test_a_plan_does_the_same_in_another_process(tmp_path: Path) -> None:
     tasks, expected = [], []
     cases: list[tuple[Function, Any, Any]] = [

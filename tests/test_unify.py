@@ -274,7 +274,6 @@ def test_everything_is_as_without_it(program: Any, rows: Any, mode: Any) -> None
         assert calls == 4 + 3 * len(rows)
 
 
-@pytest.mark.slow
 def test_on_an_api() -> None:
     with serving(lambda body: f"{len(body['messages'])} messages") as api:
         backend = sgl.OpenAI("gpt-4o", base_url=api.url, api_key="sk")
@@ -285,7 +284,6 @@ def test_on_an_api() -> None:
         backend.close()
 
 
-@pytest.mark.slow
 def test_on_a_model_of_tokens(local: LocalBackend) -> None:
     """Its tokens merge with what stands beside them, so answers go into prompts as the ids that they were."""
     rows = TAILS[:8]

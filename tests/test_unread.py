@@ -85,14 +85,12 @@ def started(tmp_path: Path, statement: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("statement", some_of(list(CASES), 2, 4))
 def test_a_run_that_nobody_reads_is_finished(tmp_path: Path, statement: str) -> None:
     out, _ = started(tmp_path, statement).communicate(timeout=60)
     assert out.replace(f"{tmp_path}/", "") == CASES[statement]
 
 
-@pytest.mark.slow
 def test_ctrl_c_ends_the_wait(tmp_path: Path) -> None:
     process = started(tmp_path, "waits.run(backend=never)")
     assert process.stdout is not None
@@ -102,7 +100,6 @@ def test_ctrl_c_ends_the_wait(tmp_path: Path) -> None:
     assert "sglc: 1 run was stopped before the end\n" in out
 
 
-@pytest.mark.slow
 def test_a_process_that_ctrl_c_ends_stops_its_runs(tmp_path: Path) -> None:
     process = started(tmp_path, "waits.run(backend=never)\nraise KeyboardInterrupt")
     out, _ = process.communicate(timeout=60)

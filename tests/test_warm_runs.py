@@ -146,7 +146,6 @@ def entered(backend: str) -> list[str]:
     return done.stdout.split()[1:]
 
 
-@pytest.mark.slow
 def test_modules_that_a_generation_goes_through(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text('[{"text": "four"}]')

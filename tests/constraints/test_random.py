@@ -17,7 +17,6 @@ from tests.constraints.sampled import problems
 from tests.depth import at_depth
 
 
-@pytest.mark.slow
 def test_what_is_let_through_is_valid() -> None:
     found: Counter[str] = Counter()
     cases = at_depth(20, 100, 1500)

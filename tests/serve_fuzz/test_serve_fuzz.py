@@ -15,12 +15,11 @@ from tests.serve_fuzz.faults import FAULTS, RAISES, changed_copy
 from tests.serve_fuzz.hostile import KINDS
 from tests.serve_fuzz.kills import kill_at_random
 
-pytestmark = pytest.mark.slow
-
 SEED = 0
 REQUESTS = at_depth(15, 15, 2_000)  # one of each kind, at least
 
 
+@pytest.mark.slow
 def test_hostile_requests_are_answered_and_leave_nothing_behind() -> None:
     with tiny_server() as server:
         summary = run(server, range(REQUESTS), SEED)
@@ -29,6 +28,7 @@ def test_hostile_requests_are_answered_and_leave_nothing_behind() -> None:
     assert summary.wrong == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [at_depth(2, 2, 50)])
 def test_a_runtime_that_is_ended_at_any_moment_is_begun_again(kills: int, tmp_path: Path) -> None:
     with tiny_server("--request-timeout", "60", root=changed_copy(RAISES, tmp_path)) as server:
