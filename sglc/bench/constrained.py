@@ -101,7 +101,7 @@ def constrained(options: Options) -> BenchResult:
     longest = size["prompt"] + size["out"]
     rig = make_rig(options, Needs(longest=longest, rows=max(size["rows"]), token_bytes=tuple(token_bytes)))
     forms = Constraints(token_bytes, rig.config.vocab_size)
-    forms.prepare()
+    forms.prepare(ebnf=True)
     cases: list[Case] = []
     for rows in size["rows"]:
         todo = work.Offline(
