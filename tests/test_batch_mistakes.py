@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from sglc.cli import main
+from tests.depth import few
 
 PROGRAM = """
 import time
@@ -209,8 +210,7 @@ def test_streams_that_are_closed(folder: Path) -> None:
     assert sorted(numbers()) == list(range(ROWS))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("most", [100, 3000])
+@pytest.mark.parametrize("most", few([100, 3000], 1))
 def test_a_disk_that_is_full_while_results_wait(folder: Path, most: int) -> None:
     def small() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))

@@ -21,7 +21,7 @@ from sglc.cli import main
 from sglc.cli.batch.reorder_buffer import ReorderBuffer
 from sglc.cli.program_file import open_function
 from sglc.errors import UsageError
-from tests.depth import at_depth, some_of
+from tests.depth import at_depth, few, some_of
 
 PROGRAM = """
 import sglc as sgl
@@ -153,8 +153,7 @@ def test_a_killed_run_goes_on(folder: Path, ordered: bool, concurrency: int) -> 
     assert by_row("out.jsonl") == by_row("whole.jsonl")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", few([signal.SIGINT, signal.SIGTERM], 1))
 def test_a_signal_ends_a_batch_in_good_order(folder: Path, number: signal.Signals) -> None:
     process = start(command("-o", "out.jsonl", "--concurrency", "2", script="slow.json"))
     wait_for_lines(folder / "out.jsonl", 5, process)
@@ -241,8 +240,9 @@ def test_two_runs_do_not_write_one_file(folder: Path, capsys: pytest.CaptureFixt
     assert "SGLC074" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("program", "size", "code"), [("once", 3000, "SGLC427"), ("ask", 9000, "SGLC423")])
+@pytest.mark.parametrize(
+    ("program", "size", "code"), few([("once", 3000, "SGLC427"), ("ask", 9000, "SGLC423")], 1)
+)
 def test_a_file_that_may_not_grow_keeps_whole_rows(folder: Path, program: str, size: int, code: str) -> None:
     """As a disk that is full, for results or for the journal: the run says how to go on."""
 

@@ -14,7 +14,7 @@ from sglc.runtime.constraints.constraint import Constraints
 from tests.constraints import verdicts
 from tests.constraints.random_schemas import Reference, parsed, pattern, python_pattern
 from tests.constraints.sampled import problems
-from tests.depth import at_depth
+from tests.depth import at_depth, few
 
 
 def test_what_is_let_through_is_valid() -> None:
@@ -77,9 +77,9 @@ def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 LONG = ("formats have no effect", "one of `allOf` is left out", "an exclusive bound is not")  # to find
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.nightly if name in LONG else ()) for name in FAULTS]
+    "name",
+    few([pytest.param(name, marks=pytest.mark.nightly if name in LONG else ()) for name in FAULTS], 2),
 )
 def test_a_fault_is_found(name: str, nothing_kept: None, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = schema_grammar._written
