@@ -123,6 +123,7 @@ FEATURES: Mapping[str, Callable[[Any], None] | sgl.Function] = {
     "`top_k`": _gen(top_k=5),
     "`min_p`": _gen(min_p=0.5),
     "penalties": _gen(presence_penalty=0.5),
+    "`repetition_penalty`": _gen(repetition_penalty=1.2),
     "`logit_bias`": _gen(logit_bias={5: 1.0}),
     "`seed` of one `gen`": _gen(seed=5),
     "`min_tokens`": _gen(min_tokens=5),

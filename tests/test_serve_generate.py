@@ -37,6 +37,7 @@ def events(server: Server, **body: Any) -> list[Any]:
         {"temperature": 1.0, "sampling_seed": 5, "top_p": 0.9, "top_k": 20, "min_p": 0.01},
         {"stop": ["\n"], "stop_token_ids": [30]},
         {"regex": "[ a-z]{4}"},
+        {"repetition_penalty": 1.3},
         {"frequency_penalty": 1.0, "presence_penalty": 0.5, "min_new_tokens": 5, "ignore_eos": True},
         {"n": 3, "temperature": 1.0, "sampling_seed": 9},
     ],

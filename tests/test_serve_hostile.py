@@ -125,7 +125,7 @@ def test_a_request_is_called_what_it_asks_for_if_that_can_be(server: Server) -> 
         assert content["meta_info"]["id"] == called
 
 
-@pytest.mark.parametrize("field", ["repetition_penalty", "lora_path", "guided_whitespace_pattern"])
+@pytest.mark.parametrize("field", ["repeat_penalty", "lora_path", "guided_whitespace_pattern"])
 def test_fields_that_change_the_answer_and_are_not_there_fail(server: Server, field: str) -> None:
     status, content = server.ask("POST", "/v1/completions", asked("/v1/completions", **{field: 1.5}))
     assert (status, content["error"]["code"]) == (400, "unsupported_field")

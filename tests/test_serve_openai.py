@@ -62,6 +62,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "one stop string": {"stop": "."},
     "stop strings": {"stop": ["zebra", "\n"]},
     "penalties": {"presence_penalty": 1.5, "frequency_penalty": 1.0, "max_tokens": 24},
+    "repetition": {"extra_body": {"repetition_penalty": 1.3}},
     "a bias": {"logit_bias": {"7042": -100.0}},  # " Paris"
     "extensions": {"extra_body": {"top_k": 3, "min_p": 0.2, "min_tokens": 9}, "temperature": 2.0, "seed": 4},
     "a regex": {"extra_body": {"regex": "[ a-z]{3,9}[.]"}},

@@ -79,7 +79,7 @@ def test_nulls_are_absent_and_neutral_values_mean_nothing(
         (field.alias or name): None for name, field in kinds[path].model_fields.items() if name not in body
     }
     nulls |= dict.fromkeys(UNSUPPORTED) | {"no_such_field": None}
-    neutral = {"tools": [], "tool_choice": "none", "repetition_penalty": 1.0, "suffix": "", "store": False}
+    neutral = {"tools": [], "tool_choice": "none", "length_penalty": 1.0, "suffix": "", "store": False}
     told = [server.ask("POST", path, given) for given in (body, {**body, **nulls}, {**body, **neutral})]
     assert [status for status, _ in told] == [200, 200, 200]
     texts = [

@@ -725,7 +725,8 @@ def test_every_argument_of_gen_reaches_the_generation() -> None:
     def program(s: Any) -> None:
         s += sgl.gen(
             "x", 9, 2, 3, ["a"], [7], "b+", 0.5, 0.9, 40, 0.1, 0.3, -0.4, True, True, 4, 5, True,
-            None, None, None, "[ab]+", None, logit_bias={9: -1, 3: 100}, seed=12,
+            None, None, None, "[ab]+", None, repetition_penalty=1.1, logit_bias={9: -1, 3: 100},
+            seed=12,
         )  # fmt: skip
         s += sgl.gen("y", json_schema={"type": "object"}, stop_regex=["a", "b"])
         s += sgl.gen("z", ebnf='root ::= "a"', logprob_start_len=-1, top_logprobs_num=2)
@@ -737,7 +738,7 @@ def test_every_argument_of_gen_reaches_the_generation() -> None:
         max_tokens=9, min_tokens=2, n=3, stop=("a",), stop_token_ids=(7,), stop_regex=("b+",), temperature=0.5,
         top_p=0.9, top_k=40, min_p=0.1, frequency_penalty=0.3, presence_penalty=-0.4, ignore_eos=True,
         logprobs_from=4, top_logprobs=5, logprob_text=True, logprobs=True, regex="[ab]+", seed=12,
-        logit_bias=((3, 100.0), (9, -1.0)),
+        repetition_penalty=1.1, logit_bias=((3, 100.0), (9, -1.0)),
     )  # fmt: skip
     assert y == sampling(json_schema='{"type": "object"}', stop_regex=("a", "b"))
     assert z == sampling(ebnf='root ::= "a"', top_logprobs=2)
@@ -783,10 +784,11 @@ def test_a_list_of_stops_stays_the_user_s() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"frequency_penalty": 3}, {"presence_penalty": "1"}, {"stop_regex": "("}, {"stop_regex": [""]},
-        {"stop_regex": 7}, {"stop": [1]}, {"stop_token_ids": ["a"]}, {"logprob_start_len": -2},
-        {"top_logprobs_num": -1}, {"return_logprob": 1}, {"return_text_in_logprobs": "yes"},
-        {"json_schema": "{"}, {"json_schema": "[1]"}, {"json_schema": Point}, {"json_schema": {"a": {1}}},
+        {"frequency_penalty": 3}, {"presence_penalty": "1"}, {"repetition_penalty": 0}, {"stop_regex": "("},
+        {"stop_regex": [""]}, {"stop_regex": 7}, {"stop": [1]}, {"stop_token_ids": ["a"]},
+        {"logprob_start_len": -2}, {"top_logprobs_num": -1}, {"return_logprob": 1},
+        {"return_text_in_logprobs": "yes"}, {"json_schema": "{"}, {"json_schema": "[1]"},
+        {"json_schema": Point}, {"json_schema": {"a": {1}}},
         {"ebnf": ""}, {"structural_tag": "{"}, {"structural_tag": 1},
         {"logit_bias": [1]}, {"logit_bias": {"a": 1}}, {"logit_bias": {1: "a"}},
         {"logit_bias": {-1: 1}}, {"logit_bias": {1: float("nan")}},

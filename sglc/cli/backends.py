@@ -80,6 +80,7 @@ def takes_in_words(takes: Takes) -> dict[str, str]:
         "top_k": _word(takes.top_k),
         "min_p": _word(takes.min_p),
         "penalties": _word(takes.penalties),
+        "repetition_penalty": _word(takes.repetition_penalty),
         "logit_bias": _word(takes.logit_bias),
         "min_tokens": _word(takes.min_tokens),
         "stop_token_ids": _word(takes.stop_tokens),

@@ -22,8 +22,10 @@ class Sampling:
     `stop_regex` patterns end the text like `stop` strings, before the first match of `re.search`; where
     matches have no longest length, a stream shows no text early.
 
-    `logit_bias` are (id, bias) pairs added to the logits; the penalties are OpenAI's, over the ids made
-    so far. `logprobs_from` asks for the log-probabilities of the prompt's tokens from that index on,
+    `logit_bias` are (id, bias) pairs added to the logits; `frequency_penalty` and `presence_penalty` are
+    OpenAI's, over the ids made so far. `repetition_penalty` is that of transformers and vLLM: logits of the ids
+    of prompt and text are divided by it where they are above 0, and multiplied where not, before anything is
+    added. `logprobs_from` asks for the log-probabilities of the prompt's tokens from that index on,
     `top_logprobs` for the likeliest ids at every place that has one, `logprob_text` for their texts. A local
     model gives those of the generated tokens always; `logprobs` asks an API for them.
     """
@@ -49,6 +51,7 @@ class Sampling:
     stop_regex: tuple[str, ...] = ()
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs_from: int | None = None
     top_logprobs: int = 0
@@ -63,4 +66,4 @@ class Sampling:
     @property
     def penalised(self) -> bool:
         """Whether ids that were made are less likely from then on."""
-        return bool(self.frequency_penalty or self.presence_penalty)
+        return bool(self.frequency_penalty or self.presence_penalty) or self.repetition_penalty != 1

@@ -82,6 +82,7 @@ class Takes:
     top_k: bool = True
     min_p: bool = True
     penalties: bool = True
+    repetition_penalty: bool = True
     logit_bias: bool = True
     min_tokens: bool = True
     stop_tokens: bool = True  # `stop_token_ids` and `ignore_eos`

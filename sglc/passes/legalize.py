@@ -152,6 +152,10 @@ LIMITS = (
     Limit("min_p", lambda s: s.min_p != 0, lambda _, t: t.min_p, "use `top_p`, or leave it out"),
     Limit("frequency_penalty", lambda s: s.frequency_penalty != 0, lambda _, t: t.penalties, "leave it out"),
     Limit("presence_penalty", lambda s: s.presence_penalty != 0, lambda _, t: t.penalties, "leave it out"),
+    Limit(
+        "repetition_penalty", lambda s: s.repetition_penalty != 1, lambda _, t: t.repetition_penalty,
+        "use `frequency_penalty`, or leave it out",
+    ),
     Limit("logit_bias", lambda s: bool(s.logit_bias), lambda _, t: t.logit_bias, "leave it out"),
     Limit("seed", lambda s: s.seed is not None, lambda _, t: t.seed, "leave it out"),
     Limit("min_tokens", lambda s: s.min_tokens > 0, lambda _, t: t.min_tokens, "ask for the length in words"),

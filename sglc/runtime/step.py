@@ -174,7 +174,11 @@ class StepOptions:
         masked: int32 [M] offsets into `rows`, of rows that sample only what `masks` allow, int32
             [M, ceil(V / 32)] as of `pack_masks`.
         bias_at: int32 [B] offsets into `rows`: `bias` float32 [B], finite, is added to the logits of the
-            ids `bias_ids` int32 [B] before anything else. No id occurs twice in a row.
+            ids `bias_ids` int32 [B] before masks and filters. No id occurs twice in a row.
+        repeated_at: int32 [P] offsets into `rows`: the logits of the ids `repeated_ids` int32 [P], those of
+            prompt and text, are divided by `repetition` float32 [P], the row's penalty, where they are above 0,
+            and multiplied where not, before a bias. Where an executor keeps what is added, they come when the
+            row is opened, and it counts each sample in.
         tops: how many of the likeliest ids are reported for the samples of the rows `top_rows` int32 [A]
             (offsets into `rows`) and for the scores `top_scores` int32 [C] (offsets into `score_at`).
 
@@ -189,6 +193,9 @@ class StepOptions:
     bias_at: I32 = field(default_factory=_no_integers)
     bias_ids: I32 = field(default_factory=_no_integers)
     bias: F32 = field(default_factory=lambda: _NO_FLOATS)
+    repeated_at: I32 = field(default_factory=_no_integers)
+    repeated_ids: I32 = field(default_factory=_no_integers)
+    repetition: F32 = field(default_factory=lambda: _NO_FLOATS)
     tops: int = 0
     top_rows: I32 = field(default_factory=_no_integers)
     top_scores: I32 = field(default_factory=_no_integers)

@@ -21,9 +21,7 @@ UNSUPPORTED = {
         ("audio", "modalities", "image_data", "video_data", "audio_data", "image_url", "input_audio", "file"),
         _NO_MEDIA,
     ),
-    **dict.fromkeys(
-        ("repetition_penalty", "repeat_penalty"), ": use `frequency_penalty` or `presence_penalty`"
-    ),
+    "repeat_penalty": ": use `frequency_penalty` or `presence_penalty`",
     "prompt_logprobs": ": use `echo` with `logprobs`",
     **dict.fromkeys(
         (
@@ -52,7 +50,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tool_calls": ([],),
     "functions": ([],),
     "modalities": (["text"],),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
     "use_beam_search": (False,),
     "verbosity": ("medium",),

@@ -147,6 +147,7 @@ def _sampling(
         stop_regex=tuple(body.stop_regex),
         frequency_penalty=body.frequency_penalty,
         presence_penalty=body.presence_penalty,
+        repetition_penalty=body.repetition_penalty,
         logit_bias=tuple(body.logit_bias.items()),
         logprobs_from=logprobs_from,
         top_logprobs=top_logprobs,

@@ -60,8 +60,8 @@ def test_greedy_equals_transformers(kind: str, depth: int, tmp_path: Path) -> No
 def test_steered_samples_and_likeliest_ids_equal_those_of_the_cpu(tmp_path: Path) -> None:
     model, config = tiny_model(tmp_path)
     sampling = Sampling(
-        max_tokens=24, temperature=0.8, frequency_penalty=0.6, presence_penalty=0.3, logit_bias=((9, 2.0),),
-        ignore_eos=True, logprobs_from=0, top_logprobs=3,
+        max_tokens=24, temperature=0.8, frequency_penalty=0.6, presence_penalty=0.3, repetition_penalty=1.2,
+        logit_bias=((9, 2.0),), ignore_eos=True, logprobs_from=0, top_logprobs=3,
     )  # fmt: skip
     seen = []
     for device, depth in (("cpu", 1), ("cuda", 2)):

@@ -23,6 +23,7 @@ class KeptRow:
     added: dict[int, float] | None
     seen: set[int]
     penalties: tuple[float, float]
+    repeated: dict[int, float] = field(default_factory=dict)  # ids that are there, with the row's penalty
 
 
 @dataclass(slots=True)
@@ -130,7 +131,11 @@ class KeptRows:
         for row, state in step.states.tolist():
             kept = self.rows[row]
             kept.state, kept.stack = _place(kept.automaton, state)
-        masked, masks, biases = [*batch.masked.tolist()], [*batch.masks], []
+        for at in np.unique(batch.repeated_at).tolist():
+            those = batch.repeated_at == at
+            pairs = zip(batch.repeated_ids[those].tolist(), batch.repetition[those].tolist(), strict=True)
+            self.rows[int(batch.rows[at])].repeated = dict(pairs)
+        masked, masks, biases, repeated = [*batch.masked.tolist()], [*batch.masks], [], []
         for at, row in enumerate(batch.rows.tolist()):
             kept = self.rows[row]
             if not batch.sample[at]:
@@ -145,10 +150,12 @@ class KeptRows:
                 masks.append(pack_masks(mask if mask.any() else np.ones_like(mask)))
             if kept.added is not None:
                 biases += [(at, token, value) for token, value in kept.added.items()]
+            repeated += [(at, token, value) for token, value in kept.repeated.items()]
         for at, token, value in zip(batch.bias_at, batch.bias_ids, batch.bias, strict=True):
             assert self.rows[int(batch.rows[at])].added == {}, "a bias for a row that keeps other ones"
             biases.append((int(at), int(token), float(value)))
         columns = [*zip(*biases, strict=True)] or [(), (), ()]
+        others = [*zip(*repeated, strict=True)] or [(), (), ()]
         order = np.argsort(masked)
         return replace(
             batch,
@@ -157,6 +164,9 @@ class KeptRows:
             bias_at=np.array(columns[0], np.int32),
             bias_ids=np.array(columns[1], np.int32),
             bias=np.array(columns[2], np.float32),
+            repeated_at=np.array(others[0], np.int32),
+            repeated_ids=np.array(others[1], np.int32),
+            repetition=np.array(others[2], np.float32),
         )
 
     def sampled(self, rows: I32, tokens: I32) -> I32:
@@ -170,6 +180,8 @@ class KeptRows:
                 kept.state, kept.stack = self.behind(kept.automaton, kept.state, kept.stack, token)
                 if kept.state >= 0:
                     follows[at] = min(2, int(self.allowed(kept.automaton, kept.state, kept.stack).sum()))
+            if kept.repeated:
+                kept.repeated[token] = next(iter(kept.repeated.values()))
             if kept.added is not None:
                 frequency, presence = kept.penalties
                 if frequency or presence:

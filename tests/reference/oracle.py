@@ -41,7 +41,7 @@ def terms_of(tokens: I32, positions: I32) -> U64:
 
 
 def _bias_hash(added: Mapping[int, float]) -> np.uint64:
-    """What a bias adds to a row's hash; 0 without one."""
+    """What a bias adds to a row's hash; 0 without one. A penalty on repeated ids is one of those below 0."""
     ids = np.array(list(added), np.int32)
     values = np.array(list(added.values()), np.float32)
     terms = _mix((ids.astype(np.uint64) << np.uint64(32)) + values.view(np.uint32).astype(np.uint64) + _B)
@@ -248,7 +248,8 @@ class Oracle:
     def _biases(self, step: Batch) -> U64:
         """What biases add to the rows' hashes: uint64 [R]."""
         assert step.bias_at.size == step.bias_ids.size == step.bias.size
-        if not step.bias_at.size:
+        assert step.repeated_at.size == step.repeated_ids.size == step.repetition.size
+        if not step.bias_at.size and not step.repeated_at.size:
             return np.zeros(step.rows.size, np.uint64)
         added: list[dict[int, float]] = [{} for _ in step.rows]
         for at, token, value in zip(
@@ -258,6 +259,12 @@ class Oracle:
             assert 0 <= token < self.vocab_size, "a bias outside the vocabulary"
             assert token not in added[at], "two biases for one id"
             added[at][token] = value
+        for at, token, value in zip(
+            step.repeated_at.tolist(), step.repeated_ids.tolist(), step.repetition.tolist(), strict=True
+        ):
+            assert step.sample[at], "a penalty for a row that does not sample"
+            assert ~token not in added[at], "two penalties for one id"
+            added[at][~token] = value
         return np.array([_bias_hash(values) for values in added], np.uint64)
 
     def _tops(self, hashes: U64, count: int) -> tuple[I32, F32]:
@@ -331,7 +338,10 @@ class Oracle:
                     mask |= np.isin(np.arange(self.vocab_size), list(stops))
                 masks = [(0, mask)]
             counts = {token: made.count(token) for token in made}
-            biased = history + _bias_hash(bias_of(sampling, counts))
+            repeated = set(ids) if sampling.repetition_penalty != 1 else ()
+            biased = history + _bias_hash(
+                {**bias_of(sampling, counts), **{~token: sampling.repetition_penalty for token in repeated}}
+            )
             drawn = self._draw(biased, position, noise, early, masks)
             token = int(drawn[0])
             if token in stops and not early[0]:

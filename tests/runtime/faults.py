@@ -669,6 +669,25 @@ def bias_of_another_row(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(logit_masks, "_biased", biased)
 
 
+def repetition_of_the_text_alone(patch: pytest.MonkeyPatch) -> None:
+    """The penalty on repetition does not see the prompt."""
+    original = logit_masks._repeated
+
+    def repeated(step: Step, offsets: list[int], rows: BatchState) -> Step:
+        made = original(step, offsets, rows)
+        row = step.rows[made.repeated_at]
+        pairs = zip(row.tolist(), made.repeated_ids.tolist(), strict=True)
+        sampled = np.array([token in rows.tokens[at, rows.begun[at] :] for at, token in pairs], np.bool_)
+        return replace(
+            made,
+            repeated_at=made.repeated_at[sampled],
+            repeated_ids=made.repeated_ids[sampled],
+            repetition=made.repetition[sampled],
+        )
+
+    patch.setattr(logit_masks, "_repeated", repeated)
+
+
 def scored_prompt_from_cache(patch: pytest.MonkeyPatch) -> None:
     """What is cached of a prompt gets no scores."""
     original = requests.first_part
@@ -935,6 +954,7 @@ FAULTS: tuple[Fault, ...] = (
     pins_lost_by_eviction,
     penalties_one_token_late,
     penalties_of_the_prompt,
+    repetition_of_the_text_alone,
     bias_of_another_row,
     scored_prompt_from_cache,
     likeliest_of_the_place_before,

@@ -367,6 +367,7 @@ class Driver:
             ignore_eos=self.rng.random() < (0.8 if self.setup.bold else 0.3),
             frequency_penalty=self.rng.choice((0.0, 0.0, 0.0, 0.5)),
             presence_penalty=self.rng.choice((0.0, 0.0, 0.0, -1.5)),
+            repetition_penalty=self.rng.choice((1.0, 1.0, 1.0, 1.25)),
             logit_bias=self.rng.choice(((), (), (), ((7, 2.5), (1, -100.0)))),
             logprobs_from=self.rng.choice((None, None, None, 0, 1, 5, 30)),
             top_logprobs=self.rng.choice((0, 0, 0, 1, 4)),
@@ -568,7 +569,7 @@ class Driver:
         if job.sampling.top_logprobs:
             self._likeliest(job.sampling, job.ids, ids, event.likeliest)
         sampling = job.sampling
-        self.steered += bool(sampling.logit_bias or sampling.frequency_penalty or sampling.presence_penalty)
+        self.steered += bool(sampling.logit_bias) or sampling.penalised
         assert event.sample not in job.done, "a sample ends twice"
         job.done.add(event.sample)
         self._allow(job, job.ids + ids)

@@ -757,11 +757,14 @@ def test_the_likeliest_ids_of_samples() -> None:
     assert all(not e.likeliest for e in bench.of(plain) if isinstance(e, Token | SampleDone))
 
 
+@pytest.mark.parametrize(
+    "penalty", [{"frequency_penalty": 0.5, "presence_penalty": 1.0}, {"repetition_penalty": 1.5}]
+)
 @pytest.mark.parametrize("depth", [1, 4])
-def test_only_rows_with_penalties_wait_for_their_tokens(depth: int) -> None:
+def test_only_rows_with_penalties_wait_for_their_tokens(depth: int, penalty: dict[str, float]) -> None:
     bench = Bench(depth=depth)
     biased = Sampling(max_tokens=12, ignore_eos=True, logit_bias=((5, 1.0),))
-    penalised = Sampling(max_tokens=12, ignore_eos=True, frequency_penalty=0.5, presence_penalty=1.0)
+    penalised = Sampling(max_tokens=12, ignore_eos=True, **penalty)
     made = [
         (s, bench.gen(LONG[i : i + 8], s), LONG[i : i + 8]) for i, s in enumerate((biased, penalised, PLAIN))
     ]
@@ -771,6 +774,7 @@ def test_only_rows_with_penalties_wait_for_their_tokens(depth: int) -> None:
     ahead, before = [0, 0, 0], [-1, -1, -1]
     for step, drained in zip(bench.oracle.steps, bench.oracle.drained, strict=True):
         assert set(step.bias_at.tolist()) <= {i for i, row in enumerate(step.rows.tolist()) if row < 2}
+        assert set(step.repeated_at.tolist()) <= {i for i, row in enumerate(step.rows.tolist()) if row == 1}
         for row in step.rows.tolist():
             ahead[row] += before[row] > drained
             before[row] = step.index

@@ -292,3 +292,20 @@ def test_forked_samples_equal_separate_requests(tiny: Tiny, page_size: int) -> N
     forked = run([seeds], cache=True)
     assert len(set(forked)) == len(seeds)
     assert forked == run([[seed] for seed in seeds], cache=False)
+
+
+@pytest.mark.model
+def test_repetition_is_that_of_transformers(local: LocalBackend, default_reference: PreTrainedModel) -> None:
+    """Greedy, over prompt and text; without the penalty each of them says something else."""
+    for prompt in PROMPTS[2], PROMPTS[4], PROMPTS[17]:
+        asked = {"max_tokens": 24, "temperature": 0.0, "ignore_eos": True}
+        done = answer(local, prompt, repetition_penalty=1.3, **asked)
+        made = default_reference.generate(
+            torch.tensor([done.prompt_ids]),
+            max_new_tokens=24,
+            min_new_tokens=24,
+            do_sample=False,
+            repetition_penalty=1.3,
+        )
+        assert done.samples[0].ids == tuple(made[0, len(done.prompt_ids) :].tolist())
+        assert done.samples[0].ids != answer(local, prompt, **asked).samples[0].ids

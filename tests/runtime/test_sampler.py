@@ -256,6 +256,31 @@ def test_a_bias_moves_its_own_row_alone() -> None:
     assert (shifted != plain).sum() > 50
 
 
+@pytest.mark.parametrize("penalty", [0.5, 1.3])
+def test_repetition_is_that_of_transformers(penalty: float) -> None:
+    """Greedy and drawn, beside a bias that comes behind it; other rows choose as ever."""
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    count, vocab, there = 300, 40, [3, 5, 13, 39]
+    logits = torch.randn(1, vocab, generator=torch.Generator().manual_seed(9)).expand(count, -1) * 2
+    free = choice(*({"temperature": float(i % 2)} for i in range(count)))
+    at = np.arange(0, count, 3)
+    how = replace(
+        free, repeated_at=np.repeat(at, 4), repeated_ids=np.tile(there, len(at)),
+        repetition=np.full(4 * len(at), penalty, np.float32), bias_at=at, bias_ids=np.full(len(at), 5),
+        bias=np.ones(len(at), np.float32),
+    )  # fmt: skip
+    tokens, logprobs = choose(logits, how, NO_EOS)
+    torch.testing.assert_close(logprobs, logits.log_softmax(-1)[torch.arange(count), tokens])
+    moved = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([there] * count), logits.clone())
+    moved[:, 5] += 1
+    shifted, plain = choose(moved, free, NO_EOS)[0], choose(logits, free, NO_EOS)[0]
+    changed = np.isin(np.arange(count), at)
+    assert torch.equal(tokens[changed], shifted[changed])
+    assert torch.equal(tokens[~changed], plain[~changed])
+    assert (shifted != plain).sum() > 20
+
+
 def test_a_forbidding_bias_leaves_what_a_mask_allows() -> None:
     logits = torch.tensor([[5.0, 3.0, 2.0, 1.0]])
     for temperature in (0.0, 1.0):

@@ -33,7 +33,8 @@ class AnthropicBackend(ApiBackend):
     options: AnthropicOptions
     # The protocol has no field for any of these.
     cannot: ClassVar[Mapping[str, Any]] = {
-        "seed": False, "min_p": False, "penalties": False, "logit_bias": False, "min_tokens": False,
+        "seed": False, "min_p": False, "penalties": False, "repetition_penalty": False, "logit_bias": False,
+        "min_tokens": False,
         "stop_tokens": False, "stop_regex": False, "logprobs": -1, "prompt_logprobs": False, "regex": False,
         "ebnf": False, "structural_tag": False, "samples": 1, "cache_turns": True,
     }  # fmt: skip

@@ -60,7 +60,7 @@ _ROLES = ("system", "user", "assistant")
 _OPENAI = Takes(
     stops=4, samples=8, temperature=2.0, top_k=False, min_p=False, min_tokens=False, stop_tokens=False,
     stop_regex=False, logprobs=20, prompt_logprobs=False, regex=False, ebnf=False, structural_tag=False,
-    json_schema="", prefill=False, cache_key=True, tools=True,
+    json_schema="", prefill=False, cache_key=True, tools=True, repetition_penalty=False,
 )  # fmt: skip
 # Models that reason: no `stop` ("not supported with latest reasoning models", API reference), one sample, none
 # of the sampling parameters (reasoning guide).
@@ -129,9 +129,9 @@ def _unknown_openai(facts: ModelFacts | None, own_server: bool, chat: bool | Non
 # together with `output_config.format`.
 _MESSAGES = Takes(
     blank_stops=False, samples=1, seed=False, temperature=None, top_p=False, top_k=False, min_p=False,
-    penalties=False, logit_bias=False, min_tokens=False, stop_tokens=False, stop_regex=False, logprobs=-1,
-    prompt_logprobs=False, regex=False, ebnf=False, structural_tag=False, json_schema="", prefill=False,
-    bound_prefill=False, roles=_ROLES, late_system=False,
+    penalties=False, repetition_penalty=False, logit_bias=False, min_tokens=False, stop_tokens=False,
+    stop_regex=False, logprobs=-1, prompt_logprobs=False, regex=False, ebnf=False, structural_tag=False,
+    json_schema="", prefill=False, bound_prefill=False, roles=_ROLES, late_system=False,
 )  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def _messages(facts: ModelFacts) -> Takes:
 _GENERATE = Takes(
     stops=5, samples=8, temperature=2.0, min_p=False, logit_bias=False, min_tokens=False, stop_tokens=False,
     stop_regex=False, logprobs=-1, prompt_logprobs=False, regex=False, ebnf=False, structural_tag=False,
-    json_schema="", prefill=False, roles=_ROLES, late_system=False,
+    json_schema="", prefill=False, roles=_ROLES, late_system=False, repetition_penalty=False,
 )  # fmt: skip
 
 
@@ -208,8 +208,8 @@ _PENALTIES = ("gemini-1", "gemini-2", "gemma")  # later ones refuse them (LiteLL
 # What LiteLLM says in all vendors' words: one sample, no parameters that only some have. A turn that is begun
 # it glues before the answer, and system turns it moves to the front where the vendor has a field for them.
 _LITELLM: dict[str, Any] = {
-    "samples": 1, "seed": False, "penalties": False, "logit_bias": False, "cache_key": False,
-    "top_k": False, "prefill": False, "tools": False,
+    "samples": 1, "seed": False, "penalties": False, "repetition_penalty": False, "logit_bias": False,
+    "cache_key": False, "top_k": False, "prefill": False, "tools": False,
 }  # fmt: skip
 
 

@@ -125,7 +125,7 @@ def _extensions(sampling: Sampling, form: AnswerForm | None) -> dict[str, Any]:
 
     Only what `Takes` allows comes here.
     """
-    names = ["top_k", "min_p", "min_tokens", "stop_token_ids", "ignore_eos"]
+    names = ["top_k", "min_p", "repetition_penalty", "min_tokens", "stop_token_ids", "ignore_eos"]
     names += ["regex", "ebnf"] if form is None else []
     given = (
         (name, getattr(sampling, name)) for name in names if getattr(sampling, name) != getattr(_USUAL, name)

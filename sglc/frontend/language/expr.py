@@ -162,6 +162,7 @@ def gen(
     tool_choice: str | None = None,
     canonical: bool | None = None,
     strict: bool | None = None,
+    repetition_penalty: float | None = None,
     logit_bias: Mapping[int, float] | None = None,
     seed: int | None = None,
     backend: Any = None,
@@ -176,6 +177,7 @@ def gen(
         stop, stop_regex: strings and patterns that end the text and are cut from it.
         temperature: 0 is greedy. top_p, top_k, min_p: filters of the distribution.
         frequency_penalty, presence_penalty: OpenAI's, over what this call made. logit_bias: id -> bias.
+        repetition_penalty: that of transformers, over prompt and text; 1 is off.
         return_logprob: log-probabilities of what was generated are always there; False switches off what
             the run asked for beyond them.
         logprob_start_len: also those of the prompt from this token on; -1: of none of it.
@@ -204,8 +206,8 @@ def gen(
         id(loc), name, max_tokens, min_tokens, n, stop, stop_token_ids, stop_regex, temperature, top_p, top_k,
         min_p, frequency_penalty, presence_penalty, ignore_eos, return_logprob, logprob_start_len,
         top_logprobs_num, return_text_in_logprobs, dtype, choices, choices_method, regex, json_schema, ebnf,
-        structural_tag, None if tools is None else tuple(tools), tool_choice, canonical, strict, logit_bias,
-        seed, backend, retries,
+        structural_tag, None if tools is None else tuple(tools), tool_choice, canonical, strict,
+        repetition_penalty, logit_bias, seed, backend, retries,
     )  # fmt: skip
     try:
         known = _KNOWN.get(step)
@@ -237,6 +239,7 @@ def gen(
         "structural_tag": structural_tag,
         "canonical": canonical,
         "strict": strict,
+        "repetition_penalty": repetition_penalty,
         "logit_bias": logit_bias,
         "seed": seed,
     }

@@ -111,6 +111,8 @@ def _problem(key: str, value: Any) -> str:
             return "" if number and 0 <= value <= 1 else "it must be in [0, 1]"
         case "frequency_penalty" | "presence_penalty":
             return "" if number and -2 <= value <= 2 else "it must be in [-2, 2]"
+        case "repetition_penalty":
+            return "" if number and 0 < value <= 2 else "it must be in (0, 2]"
         case "stop":
             good = all(isinstance(text, str) and text for text in _several(value))
             return "" if good else "stop strings are texts that are not empty"

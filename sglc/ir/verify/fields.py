@@ -153,6 +153,7 @@ def sampling_problem(sampling: Sampling) -> str:
         "seed": s.seed is not None and not 0 <= s.seed < 2**64,
         "frequency_penalty": not -2 <= s.frequency_penalty <= 2,
         "presence_penalty": not -2 <= s.presence_penalty <= 2,
+        "repetition_penalty": not 0 < s.repetition_penalty <= 2,
         "stop_regex": "" in s.stop_regex,
         "logit_bias": any(id_ < 0 or math.isnan(bias) for id_, bias in s.logit_bias),
         "logprobs_from": s.logprobs_from is not None and s.logprobs_from < 0,

@@ -13,7 +13,7 @@ _PLAIN = Sampling()
 # A joint answer is no sample of a generation that asks for any of these, or holds it to no form.
 _ALONE = (
     "n", "min_tokens", "stop_token_ids", "ignore_eos", "ebnf", "structural_tag", "tools", "frequency_penalty",
-    "presence_penalty", "logprobs_from", "top_logprobs", "logprob_text", "logprobs",
+    "presence_penalty", "repetition_penalty", "logprobs_from", "top_logprobs", "logprob_text", "logprobs",
 )  # fmt: skip
 _SHARED = ("temperature", "top_p", "top_k", "min_p", "logit_bias", "seed")
 

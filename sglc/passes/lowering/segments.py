@@ -275,6 +275,7 @@ def _normal(sampling: Sampling) -> Sampling:
         min_p=float(sampling.min_p),
         frequency_penalty=float(sampling.frequency_penalty),
         presence_penalty=float(sampling.presence_penalty),
+        repetition_penalty=float(sampling.repetition_penalty),
         logit_bias=tuple((token, float(bias)) for token, bias in sampling.logit_bias),
     )
 

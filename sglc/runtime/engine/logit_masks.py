@@ -29,9 +29,15 @@ def steered(step: Step, rows: BatchState, work: Mapping[int, RowWork]) -> Step:
         parts = [work[row].part for row in step.rows[masked].tolist()]
         masks = np.stack([allowed_next(p.request, p.index, n) for p, n in zip(parts, made, strict=True)])
         step = replace(step, masked=masked, masks=masks)
-    biased = np.flatnonzero(sampling & rows.biased[step.rows])
+    brought = sampling & rows.biased[step.rows]
+    biased = np.flatnonzero(brought)
     if biased.size:
         step = _biased(step, biased.tolist(), work)
+    # What an executor keeps begins when a row is opened.
+    brought |= (rows.adjusted[step.rows] > 0) & np.isin(step.rows, step.opened.rows)
+    repeated = np.flatnonzero(brought & (rows.repetition[step.rows] != 1))
+    if repeated.size:
+        step = _repeated(step, repeated.tolist(), rows)
     behind = step.rows[step.decoding :]  # those that decode behind a run have taken it before
     moved = step.decoding + np.flatnonzero(rows.forced[behind] & (rows.automaton[behind] >= 0))
     moved = moved[sampling[moved]]
@@ -94,6 +100,22 @@ def _biased(step: Step, offsets: list[int], work: Mapping[int, RowWork]) -> Step
         bias_at=np.array(at, np.int32),
         bias_ids=np.array(ids, np.int32),
         bias=np.array(values, np.float32),
+    )
+
+
+def _repeated(step: Step, offsets: list[int], rows: BatchState) -> Step:
+    """With the ids of prompt and text of rows that have a penalty on them."""
+    ids = []
+    for offset in offsets:
+        row = step.rows[offset]
+        behind = rows.seq_len[row] + 1 if offset < step.decoding else rows.prompt_len[row]
+        ids.append(np.unique(rows.tokens[row, :behind]))
+    counts = [each.size for each in ids]
+    return replace(
+        step,
+        repeated_at=np.repeat(np.array(offsets, np.int32), counts),
+        repeated_ids=np.concatenate(ids).astype(np.int32),
+        repetition=np.repeat(rows.repetition[step.rows[offsets]], counts),
     )
 
 

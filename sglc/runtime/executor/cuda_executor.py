@@ -426,10 +426,18 @@ class CudaExecutor:
             rows = self._put(opened.rows[begun]).long()
             self._adjustments.added.index_fill_(0, rows, 0.0)
             self._adjustments.seen.index_copy_(0, rows, self._put(pack_masks(seen)))
+            self._adjustments.repetition.index_fill_(0, rows, 0.0)
         if opened.values.size:
             self._add(opened.rows[opened.added[0]], opened.added[1], opened.values)
         if step.bias_at.size:
             self._add(step.rows[step.bias_at], step.bias_ids, step.bias)
+        if step.repeated_at.size:
+            at, first, which = np.unique(step.repeated_at, return_index=True, return_inverse=True)
+            repeated = np.zeros((at.size, self.vocab_size), np.bool_)
+            repeated[which, step.repeated_ids] = True
+            rows = self._put(step.rows[at]).long()
+            self._adjustments.repeated.index_copy_(0, rows, self._put(pack_masks(repeated)[:, ::-1].copy()))
+            self._adjustments.repetition.index_copy_(0, rows, self._put(step.repetition[first]))
 
     def _add(self, rows: I32, ids: I32, values: F32) -> None:
         """From now on `values` are added to the logits of `ids` in `rows`; arrays [n], no pair twice."""

@@ -119,7 +119,7 @@ class _BatchOutput:
             rows = sampled[begin:end]
             logits = self._head(self._hidden[self._put(np.searchsorted(self._places, last[rows]))])
             masked = np.flatnonzero(mask_of[rows] >= 0)
-            biased = np.isin(batch.bias_at, rows)
+            biased, repeated = np.isin(batch.bias_at, rows), np.isin(batch.repeated_at, rows)
             choice = SamplerInput(
                 batch.temperature[rows],
                 batch.top_k[rows],
@@ -132,6 +132,9 @@ class _BatchOutput:
                 np.searchsorted(rows, batch.bias_at[biased]),
                 batch.bias_ids[biased],
                 batch.bias[biased],
+                np.searchsorted(rows, batch.repeated_at[repeated]),
+                batch.repeated_ids[repeated],
+                batch.repetition[repeated],
             )
             target = self._put(rows)
             self.tokens[target], self.logprobs[target] = choose(logits, choice, self._eos_ids)

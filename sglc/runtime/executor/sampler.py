@@ -7,9 +7,9 @@ trick): the token with the largest weight / noise, where a token's noise is a ha
 token) and of nothing else, so of no other row and no device. Rounding differs with the batch, and
 changes the winner only where the two best are equal to rounding; an inverse cumulative distribution
 would change with it wherever the tail's steps are as small as the rounding, once in some hundred tokens.
-A bias comes before all of that, then what is banned or masked falls away.
-Log-probabilities are natural logarithms of the model's own distribution: before bias, `no_eos`, masks,
-temperature and filters.
+A penalty on repetition, then a bias come before all of that, then what is banned or masked falls away.
+Log-probabilities are natural logarithms of the model's own distribution: before penalties, bias, `no_eos`,
+masks, temperature and filters.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SamplerInput:
 
     `masked` [M] are the rows, counted from 0, that choose only what `masks` bool [M, V] allow. To the
     logits of the ids `bias_ids` [B] in the rows `bias_at` [B] the values `bias` [B] are added; no pair
-    occurs twice.
+    occurs twice. Before that, those of `repeated_ids` [P] in `repeated_at` [P] are less by `repetition` [P].
     """
 
     temperature: F32
@@ -48,6 +48,9 @@ class SamplerInput:
     bias_at: NDArray[np.integer] = field(default_factory=lambda: np.empty(0, np.int64))
     bias_ids: NDArray[np.integer] = field(default_factory=lambda: np.empty(0, np.int64))
     bias: F32 = field(default_factory=lambda: np.empty(0, np.float32))
+    repeated_at: NDArray[np.integer] = field(default_factory=lambda: np.empty(0, np.int64))
+    repeated_ids: NDArray[np.integer] = field(default_factory=lambda: np.empty(0, np.int64))
+    repetition: F32 = field(default_factory=lambda: np.empty(0, np.float32))
 
 
 def noise_keys(seeds: U64, positions: I32) -> U64:
@@ -97,14 +100,15 @@ def choose(logits: Tensor, choice: SamplerInput, eos_ids: Tensor) -> tuple[Tenso
     logits = logits.float()
     allowed = logits
     bans = bool(choice.no_eos.any()) and len(eos_ids) > 0
-    if bans or len(choice.masked) or len(choice.bias_at):
+    if bans or len(choice.masked) or len(choice.bias_at) or len(choice.repeated_at):
         allowed = logits.clone()
+    # No pair occurs twice in either, so the order within them does not matter.
+    if len(choice.repeated_at):
+        at, ids = _places(choice.repeated_at, choice.repeated_ids, logits.device)
+        values, penalty = allowed[at, ids], torch.from_numpy(choice.repetition).to(logits.device)
+        allowed[at, ids] = torch.where(values > 0, values / penalty, values * penalty)
     if len(choice.bias_at):
-        at, ids = (
-            torch.from_numpy(values.astype(np.int64)).to(logits.device)
-            for values in (choice.bias_at, choice.bias_ids)
-        )
-        # No pair occurs twice, so the order of the additions does not matter.
+        at, ids = _places(choice.bias_at, choice.bias_ids, logits.device)
         allowed[at, ids] += torch.from_numpy(choice.bias).to(logits.device)
     if bans:
         banned = torch.from_numpy(np.flatnonzero(choice.no_eos)).to(logits.device)
@@ -121,6 +125,10 @@ def choose(logits: Tensor, choice: SamplerInput, eos_ids: Tensor) -> tuple[Tenso
         rows = torch.from_numpy(drawn).to(logits.device)
         tokens[rows] = _draw(allowed[rows], choice, drawn)
     return tokens, log_probabilities(logits, tokens)
+
+
+def _places(at: NDArray[np.integer], ids: NDArray[np.integer], device: torch.device) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(at.astype(np.int64)).to(device), torch.from_numpy(ids.astype(np.int64)).to(device)
 
 
 def log_probabilities(logits: Tensor, ids: Tensor) -> Tensor:

@@ -67,17 +67,29 @@ class SampleScratch:
 @dataclass(frozen=True, slots=True)
 class Adjustments:
     """What is added to the logits of rows that have biases or penalties: added float32 [rows, V]; and which
-    tokens such a row has sampled, bits int32 [rows, ceil(V / 32)]."""
+    tokens such a row has sampled, bits int32 [rows, ceil(V / 32)].
+
+    Before that, logits of the tokens of prompt and text are made less by `repetition` float32 [rows], 0 for
+    nothing. `repeated` are their bits int32 [rows, W], the last word first: both stand before `added` in
+    memory, so that kernels find them from there.
+    """
 
     added: Tensor
     seen: Tensor
+    repetition: Tensor
+    repeated: Tensor
 
 
 def adjustments(rows: int, vocab: int, device: torch.device | str) -> Adjustments:
     """Room for rows up to number `rows` - 1."""
+    words = triton.cdiv(vocab, 32)
+    before = triton.cdiv(words + 1, 32) * 32  # `added` begins where a load of many can
+    room = torch.zeros(rows, before + vocab, dtype=torch.float32, device=device)
     return Adjustments(
-        torch.zeros(rows, vocab, dtype=torch.float32, device=device),
-        torch.zeros(rows, triton.cdiv(vocab, 32), dtype=torch.int32, device=device),
+        room[:, before:],
+        torch.zeros(rows, words, dtype=torch.int32, device=device),
+        room[:, before - 1],
+        room.view(torch.int32)[:, before - 1 - words : before - 1],
     )
 
 
@@ -254,8 +266,11 @@ def _decide(
             if again == 0:
                 less += row_field(fields, capacity, row, PRESENCE).to(tl.float32, bitcast=True)
             tl.store(word, words | (1 << (token % 32)))
-            place = adjust + row.to(tl.int64) * adjust_stride + token
-            tl.store(place, tl.load(place) - less)
+            adjust += row.to(tl.int64) * adjust_stride
+            tl.store(adjust + token, tl.load(adjust + token) - less)
+            word = adjust - 2 - token // 32
+            words = tl.load(word).to(tl.int32, bitcast=True) | (1 << (token % 32))
+            tl.store(word, words.to(tl.float32, bitcast=True))
     tl.store(follows + r, left)
     finish_rows(r, r >= 0, token, logprob, rows, row_stride, fields, capacity, ids, logprobs)
 

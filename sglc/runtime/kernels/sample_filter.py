@@ -40,13 +40,20 @@ LOWEST = tl.constexpr(-3.4028234663852886e38)  # of float32; below it is only -i
 
 @triton.jit
 def load_tile(logits, start, end, banned, eos, eos_count, masks, masked, adjust, adjusted, BLOCK: tl.constexpr):
-    """Logits of the tokens from `start`, float32 [BLOCK], -inf from `end` on; then what is sampled from: with
-    what is added to them, those at -inf that may not be sampled; and whether the two differ."""
+    """Logits of the tokens from `start`, float32 [BLOCK], -inf from `end` on; then what is sampled from: less
+    for repetition, with what is added, those at -inf that may not be sampled; and whether the two differ."""
     ids = start + tl.arange(0, BLOCK)
     x = tl.load(logits + ids, mask=ids < end, other=float("-inf")).to(tl.float32)
     allowed = x
     barred = False
     if adjusted:
+        repetition = tl.load(adjust - 1)
+        if repetition > 0:
+            word = tl.arange(0, BLOCK // 32)
+            words = tl.load(adjust - 2 - start // 32 - word, mask=start + 32 * word < end, other=0.0)
+            bits = (words.to(tl.int32, bitcast=True)[:, None] >> tl.arange(0, 32)[None, :]) & 1
+            less = tl.where(x > 0, x / repetition, x * repetition)
+            allowed = tl.where(tl.reshape(bits, [BLOCK]) != 0, less, x)
         allowed += tl.load(adjust + ids, mask=ids < end, other=0.0)
         barred = True
     if banned:

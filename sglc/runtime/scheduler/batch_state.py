@@ -60,6 +60,7 @@ class BatchState:
         self.adjusted: I32 = np.zeros(count, np.int32)  # something is added to the row's logits by the executor
         self.frequency: F32 = np.zeros(count, np.float32)  # taken off them for each sample of an id
         self.presence: F32 = np.zeros(count, np.float32)  # and for the first one
+        self.repetition: F32 = np.ones(count, np.float32)  # what logits of ids that are there are divided by
         self.looked_at: Bool = np.zeros(count, np.bool_)  # somebody wants each token when it comes
         self.tops: I32 = np.zeros(count, np.int32)  # likeliest ids to report at every place with a score
         self.seq_len: I32 = np.zeros(count, np.int32)
@@ -114,6 +115,7 @@ class BatchState:
         self.late[row] = False
         self.automaton[row] = -1
         self.adjusted[row] = 0
+        self.repetition[row] = 1
         self.tops[row] = 0
         self.tokens[row, : ids.size] = ids
         self.seq_len[row] = known
@@ -155,6 +157,7 @@ class BatchState:
         self.biased[row] = biased
         self.stepwise[row] = constrained or penalised
         self.tops[row] = sampling.top_logprobs
+        self.repetition[row] = sampling.repetition_penalty
         self.group[row] = group
         self.min_tokens[row] = sampling.min_tokens
         self.max_tokens[row] = sampling.max_tokens

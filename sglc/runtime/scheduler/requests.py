@@ -179,9 +179,9 @@ class EngineRequest:
 
     @property
     def adjusts(self) -> bool:
-        """Whether something is added to its logits."""
+        """Whether its logits are changed."""
         asked = self.sampling
-        return asked is not None and bool(asked.logit_bias or asked.frequency_penalty or asked.presence_penalty)
+        return asked is not None and (bool(asked.logit_bias) or asked.penalised)
 
     @property
     def scored_from(self) -> int | None:

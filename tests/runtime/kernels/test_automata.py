@@ -15,7 +15,7 @@ from sglc.runtime.constraints.token_automaton import TokenAutomaton, Vocabulary,
 from sglc.runtime.kernels.automata import Automata
 from sglc.runtime.kernels.rows import batch_lists, row_state
 from sglc.runtime.kernels.sample import adjustments, sample, sample_scratch
-from sglc.runtime.step import ByteAutomaton, unpack_masks
+from sglc.runtime.step import ByteAutomaton, pack_masks, unpack_masks
 from tests.depth import at_depth
 
 pytestmark = [
@@ -90,6 +90,10 @@ def test_a_sampled_token_leads_on_and_is_less_likely_from_then_on() -> None:
     lists.rows[1, :2] = lists.rows[3, :2] = 1
     state.automaton[3], state.state[3], state.mask[3] = at, form.start, made.mask_of(at, form.start)
     added = adjustments(5, VOCAB, DEVICE)
+    # Ids 1, 5 and 70 stand in the prompt.
+    added.repetition[1] = 1.5
+    repeated = np.isin(np.arange(VOCAB), (1, 5, 70))
+    added.repeated[1] = torch.from_numpy(pack_masks(repeated)[::-1].copy()).to(DEVICE)
     state.fields[11, 1] = 1
     state.fields[12:14, 1] = torch.tensor([0.5, 2.0]).view(torch.int32)
     logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(1)).to(DEVICE)
@@ -100,6 +104,8 @@ def test_a_sampled_token_leads_on_and_is_less_likely_from_then_on() -> None:
     expected, counts = form.start, dict[int, int]()
     for _ in range(6):
         adjusted = logits[1].cpu().clone()
+        there = torch.tensor([1, 5, 70, *counts])
+        adjusted[there] = torch.where(adjusted[there] > 0, adjusted[there] / 1.5, adjusted[there] * 1.5)
         for token, count in counts.items():
             adjusted[token] -= 0.5 * count + 2.0
         mask = torch.from_numpy(form.mask(expected))

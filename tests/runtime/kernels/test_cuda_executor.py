@@ -159,7 +159,13 @@ def test_automata_that_the_executor_follows(tmp_path: Path) -> None:
             sampling = Sampling(max_tokens=6, temperature=1.0 - at % 2, **options)  # type: ignore[arg-type]
             prompt = target.extend(None, PROMPTS[at % 3])
             target.gen(prompt, sampling, [at], eos_ids=(2,), constraint=forms.regex(pattern), watch=False)
-        penalised = Sampling(max_tokens=6, temperature=1.0, presence_penalty=1.5, logit_bias=((300, 9.0),))
+        penalised = Sampling(
+            max_tokens=6,
+            temperature=1.0,
+            presence_penalty=1.5,
+            repetition_penalty=1.5,
+            logit_bias=((300, 9.0),),
+        )
         target.gen(
             target.extend(None, PROMPTS[1]), penalised, [7], eos_ids=(2,), constraint=forms.regex("[a-c]+")
         )
