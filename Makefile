@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run quick test nightly check bless bench bench-cpu soak models-table litellm
+.PHONY: help run quick test nightly check bless bench bench-cpu soak models-table litellm clients
 
 PYTHON ?=
 QUESTION ?= What is the capital of France?
@@ -39,6 +39,7 @@ help:
 	@echo "make check   format check, lint, strict types, tests"
 	@echo "make bless   rewrite the expected blocks of the golden specs; review the diff"
 	@echo "make litellm test the back end of LiteLLM, in an environment of its own"
+	@echo "make clients test official clients against \`sglc serve\`, in environments of their own; writes the table of docs/serving.md"
 	@echo "make models-table  read what models of APIs take and cost out of the newest LiteLLM"
 	@echo "make bench   measure; writes benchmarks/results/*.json"
 	@echo "make bench-cpu  the runtime on this CPU beside transformers and llama.cpp, which is built first (LLAMA_FLAGS=\"$(LLAMA_FLAGS)\")"
@@ -111,6 +112,11 @@ litellm: $(VENV)/.created
 	.cache/litellm-env/bin/python -m pip install --disable-pip-version-check --editable '.[server,litellm]' \
 	  anthropic google-genai pytest pytest-randomly pytest-timeout
 	TEST_DEPTH=nightly .cache/litellm-env/bin/python -m pytest -W default -k litellm tests/test_api_back_ends.py tests/test_api_faults.py tests/test_sglang_features.py
+
+# What clients need of each other's packages does not fit into one environment: .cache/clients has several.
+clients: $(VENV)/.stamp-test
+	$(PY) -m tests.clients.run
+	$(PY) -m pytest --bless tests/test_serving_docs.py -k official_clients
 
 # The wheel is read and not installed.
 models-table: $(VENV)/.stamp

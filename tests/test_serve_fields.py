@@ -271,6 +271,9 @@ def test_reasoning_is_a_field_of_its_own(
     parts = [chunk.choices[0].delta for chunk in answer] if stream else [answer.choices[0].message]
     assert "".join(getattr(part, "reasoning_content", None) or "" for part in parts) == reasoning
     assert "".join(part.content or "" for part in parts) == content
+    if not stream:  # it goes back as it came
+        more: Any = [*TURNS, answer.choices[0].message, *TURNS]
+        assert thinking.chat.completions.create(model="m", messages=more).choices
 
 
 # -- end points ------------------------------------------------------------------------------------

@@ -16,9 +16,11 @@ from sglc.serve import bodies, fields, problems
 from sglc.serve.app import make_app
 from sglc.serve.limits import Limits
 from sglc.serve.service import Service
+from tests.clients.run import clients_table
 from tests.serving import Server
 
 PAGE = Path(__file__).parent.parent / "docs" / "serving.md"
+_CLIENTS = re.compile(r"(<!-- made by make clients -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
 _EXAMPLE = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 
 
@@ -43,6 +45,15 @@ def test_every_example_prints_what_stands_below_it(server: Server, request: pyte
             assert out.getvalue() == expected, code
     names["client"].close()
     PAGE.write_text(page)
+
+
+def test_the_table_of_official_clients_is_what_they_found(request: pytest.FixtureRequest) -> None:
+    page, made = PAGE.read_text(), f"\n{clients_table()}\n"
+    (found,) = _CLIENTS.findall(page)
+    if request.config.getoption("--bless"):
+        PAGE.write_text(_CLIENTS.sub(lambda found: found[1] + made + found[3], page))
+    else:
+        assert found[1] == made
 
 
 def test_every_endpoint_is_named() -> None:

@@ -239,12 +239,14 @@ class CompletionBody(Sampled):
 class Message(Body):
     """A turn of a conversation."""
 
-    ignored = frozenset({"annotations", "parsed"})  # OpenAI's client sends back what it made of an answer
+    # OpenAI's client and LiteLLM send back what they made of an answer.
+    ignored = frozenset({"annotations", "parsed", "provider_specific_fields"})
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str, BeforeValidator(_content)] = ""
     name: str = ""
     refusal: str = ""
+    reasoning_content: str = ""
     tool_calls: list[Called] = Field(default_factory=list)
     tool_call_id: str = ""
 
@@ -254,6 +256,8 @@ class Message(Body):
             raise wrong("missing", "", "content")
         if self.tool_calls and self.role != "assistant":
             raise wrong("calls_value", "calls are the assistant's", "tool_calls")
+        if self.reasoning_content and self.role != "assistant":
+            raise wrong("reasoning_value", "reasoning is the assistant's", "reasoning_content")
         if bool(self.tool_call_id) != (self.role == "tool"):
             raise wrong(
                 "id_value", "the result of a call has the call's id, and no other turn has", "tool_call_id"
@@ -269,6 +273,8 @@ class Message(Body):
         }
         if self.name:
             told["name"] = self.name
+        if self.reasoning_content:
+            told["reasoning_content"] = self.reasoning_content
         if self.tool_calls:
             told["tool_calls"] = [call.model_dump() for call in self.tool_calls]
         if self.tool_call_id:
@@ -319,7 +325,7 @@ class ChatBody(Sampled):
     @property
     def texts(self) -> list[str]:
         """All that a prompt is made of."""
-        made = [turn.content for turn in self.messages]
+        made = [text for turn in self.messages for text in (turn.content, turn.reasoning_content)]
         made += [json.dumps(call.function.arguments) for turn in self.messages for call in turn.tool_calls]
         return made + [json.dumps(tool.told) for tool in self.offered]
 
