@@ -335,6 +335,41 @@ async def _begun(backend: LocalBackend) -> object:
     return token
 
 
+def test_few_readers_go_on_in_one_turn_of_the_loop() -> None:
+    """Who has a request between them waits for few; each gets what has come meanwhile at once, in order."""
+
+    async def turns() -> list[list[tuple[int, int]]]:
+        mail = local_backend._Mail(asyncio.get_running_loop())
+        inboxes = [local_backend.Inbox() for _ in range(40)]
+        woken: list[tuple[int, int]] = []
+
+        async def read(number: int) -> None:
+            while events := await inboxes[number].take():
+                woken.append((number, len(events)))
+
+        readers = [asyncio.create_task(read(number)) for number in range(40)]
+        await asyncio.sleep(0)
+        event = Delta(0, "a")
+        for inbox in inboxes:
+            mail.put(inbox, event)
+        seen = []
+        while len(woken) < 40:
+            before = len(woken)
+            await asyncio.sleep(0)
+            if len(woken) > before:
+                seen.append(woken[before:])
+            if len(seen) == 1 and not before:
+                mail.put(inboxes[39], event)
+        for inbox in inboxes:
+            mail.put(inbox, None)
+        await asyncio.gather(*readers)
+        return seen
+
+    seen = asyncio.run(turns())
+    assert [len(each) for each in seen] == [16, 16, 8]
+    assert [pair for each in seen for pair in each] == [(number, 1 + (number == 39)) for number in range(40)]
+
+
 # -- rubbish -----------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from functools import cached_property
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from sglc.backends.local.process import RuntimeProcess
     from sglc.runtime.constraints.constraint import Constraints
     from sglc.runtime.engine.machine import Machine
+
+
+_READERS = 16  # that go on in one turn of the event loop
 
 
 class LocalBackend:
@@ -238,12 +242,16 @@ class Inbox:
         self._ended = False
         self._reader: asyncio.Future[None] | None = None  # while it waits
 
-    def put(self, event: Event | None) -> None:
-        """One more; None is put last."""
+    def put(self, event: Event | None) -> bool:
+        """One more; None is put last. Whether somebody waits for it, who is to be woken."""
         if event is None:
             self._ended = True
         else:
             self._events.append(event)
+        return self._reader is not None and not self._reader.done()
+
+    def wake(self) -> None:
+        """The reader, if it waits, goes on in the loop's next turn."""
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
@@ -258,12 +266,17 @@ class Inbox:
 
 
 class _Mail:
-    """Events on their way into an event loop: those that come together wake it once."""
+    """Events on their way into an event loop: those that come together wake it once.
+
+    Only so many readers go on in one turn of the loop. What else is to happen there, such as a new request,
+    takes several turns, and would wait for all readers in each of them.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._items: deque[tuple[Inbox, Event | None]] = deque()
         self._told = False  # whether the loop is going to look
+        self._waiting: dict[Inbox, None] = {}  # those whose readers are to be woken, in order
 
     def put(self, inbox: Inbox, event: Event | None) -> None:
         """Have `event` put into `inbox`; from any thread."""
@@ -278,7 +291,14 @@ class _Mail:
         self._told = False  # before the look: who comes behind it tells again
         while self._items:
             inbox, event = self._items.popleft()
-            inbox.put(event)
+            if inbox.put(event):
+                self._waiting[inbox] = None
+        for inbox in list(islice(self._waiting, _READERS)):
+            del self._waiting[inbox]
+            inbox.wake()
+        if self._waiting and not self._told:
+            self._told = True
+            self.loop.call_soon(self._hand_out)
 
 
 def _has_constraints(segment: Segment) -> bool:
