@@ -445,3 +445,29 @@ def test_one_connection_too_many_is_told_to_come_again(script: str) -> None:
 
         until(room)
         assert server.log.read_text().count("\n") == 1  # that is no news
+
+
+# -- whose turn it is ------------------------------------------------------------------------------
+
+
+def test_a_priority_is_no_higher_than_the_operator_allows(server: Server, script: str) -> None:
+    """0 if nothing is said; an admin's may be any."""
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/completions": COMPLETION,
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}]},
+        "/generate": {"text": "a"},
+    }
+
+    def claims(server: Server, path: str, priority: int, key: str) -> tuple[int, str | None]:
+        body = {**bodies[path], "priority": priority}
+        status, content = server.ask("POST", path, body, authorization=f"Bearer {key}")
+        return status, content["error"]["param"] if status >= 400 else None
+
+    taken, refused = (200, None), (400, "priority")
+    with serving("--model", script, "--max-priority", "5", "--admin-key", ADMIN[0]) as other:
+        for path in bodies:
+            found = [claims(server, path, priority, API[0]) for priority in (-3, 0, 1)]
+            assert found == [taken, taken, refused]
+            assert claims(server, path, 1000, ADMIN[0]) == taken
+            assert [claims(other, path, priority, API[0]) for priority in (5, 6)] == [taken, refused]
+            assert claims(other, path, 6, ADMIN[0]) == taken  # which nobody needs there

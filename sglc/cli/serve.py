@@ -66,6 +66,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _priority(text: str) -> int:
+    if not re.fullmatch(r"-?\d{1,9}", text):
+        raise argparse.ArgumentTypeError(f"`{text}` is no priority, such as 10")
+    return int(text)
+
+
 def _seconds(text: str) -> float:
     try:
         seconds = float(text)
@@ -151,6 +157,10 @@ _OPTIONS = {
             *("--max-queue", _count, 1024, "N"),
             "most texts being made or waiting, of all requests; who wants more gets a 429",
         ),
+        _Option(
+            *("--max-priority", _priority, 0, "N"),
+            "highest `priority` that a request may claim, but for those with an admin key",
+        ),
         _Option("--compile-mib", _count, 2048, "MIB", "memory that compiling a constraint may take"),
     ),
     "patience, in seconds": (
@@ -207,6 +217,7 @@ def _serve(options: argparse.Namespace) -> int:
                 samples=options.max_samples,
                 connections=options.max_connections,
                 queue=options.max_queue,
+                priority=options.max_priority,
                 characters=max_len * max(64, *map(len, tokenizer.token_bytes())),  # a script's are words
                 chat_tokens=options.max_tokens,
                 request_s=options.request_timeout,

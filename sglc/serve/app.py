@@ -14,13 +14,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from sglc.errors import SglcError
+from sglc.ir.sampling import Sampling
 from sglc.serve import chat, completions, generate, sampling
 from sglc.serve.access_log import REQUEST_ID
 from sglc.serve.answers import Answer
 from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody
 from sglc.serve.direct import Direct, Endpoints
 from sglc.serve.keys import share_of
-from sglc.serve.limits import check_counts, check_lists, check_sizes
+from sglc.serve.limits import allowed_priority, check_counts, check_lists, check_sizes
 from sglc.serve.logprobs import Spelling
 from sglc.serve.ollama import add_ollama
 from sglc.serve.problems import DESCRIBED, Refusal, as_json, as_response, bad, of_any
@@ -111,9 +112,7 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
         check_model(service, body.model)
         _check_logprobs(service, body.logprobs is not None)
         prompts = await _given(service, body.prompt, "prompt", body.n)
-        work = Work(
-            "completions", prompts, sampling.of_completion(body), body.priority, share_of(request.scope)
-        )
+        work = _work(service, request, "completions", prompts, sampling.of_completion(body), body.priority)
         _let_in(service, request, work.choices)
         answer = Answer("text_completion", "cmpl", service.name, spelling)
         if body.stream:
@@ -154,7 +153,7 @@ def _add_generate(app: FastAPI, service: Service) -> Endpoints:
         _check_logprobs(service, body.return_logprob)
         field, given = body.prompts
         prompts = await _given(service, given, field, body.sampling_params.n)
-        work = Work("generate", prompts, sampling.of_generate(body), body.priority, share_of(request.scope))
+        work = _work(service, request, "generate", prompts, sampling.of_generate(body), body.priority)
         _let_in(service, request, work.choices, body.request_id)
         made = Answer("", "", service.name, spelling)
         if body.stream:
@@ -183,7 +182,19 @@ def _of_chat(service: Service, request: Request, body: ChatBody) -> tuple[Work, 
     most = min(service.limits.chat_tokens, service.max_len - len(prompt.ids))
     how = calling.how if calling is not None else None
     asked = sampling.of_chat(body, most, how)
-    return Work("chat", (prompt,), asked, body.priority, share_of(request.scope)), calling
+    return _work(service, request, "chat", (prompt,), asked, body.priority), calling
+
+
+def _work(
+    service: Service,
+    request: Request,
+    kind: str,
+    prompts: Sequence[ServedPrompt],
+    asked: Sampling,
+    priority: int,
+) -> Work:
+    allowed = allowed_priority(service.limits, request.scope, priority)
+    return Work(kind, prompts, asked, allowed, share_of(request.scope))
 
 
 def _let_in(service: Service, request: Request, texts: int, rid: str | None = None) -> None:

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sglc.serve.access_log import AccessLog
 from sglc.serve.deadline import Deadline
 from sglc.serve.drain import Drain, ended
-from sglc.serve.keys import SHARE, Keys
+from sglc.serve.keys import ADMIN, SHARE, Keys
 from sglc.serve.limits import Limits, Queue
 from sglc.serve.metrics import Metrics
 from sglc.serve.plain_errors import in_one_form
@@ -113,14 +113,18 @@ class _Door:
         """Admin keys open everything, the others all but the paths of admins, if there are admin keys."""
         path = scope["path"]
         for_admins = bool(self._admin_keys) and path in _ADMIN_PATHS
-        if path in _OPEN_PATHS or not (self._keys or for_admins):
+        needed = bool(self._keys) or for_admins
+        if path in _OPEN_PATHS or not (needed or self._admin_keys):
             return None
         scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer":
             given = b""  # no key is
-        scope[SHARE] = sha256(given).hexdigest()[:16]  # equal keys share the runtime's time with each other
+        if needed:  # equal keys share the runtime's time with each other
+            scope[SHARE] = sha256(given).hexdigest()[:16]
         known, admin = self._keys.have(given), self._admin_keys.have(given)
-        if admin or (known and not for_admins):
+        if admin:
+            scope[ADMIN] = True
+        if admin or not needed or (known and not for_admins):
             return None
         if known:
             return Refusal(403, f"`{path}` takes an admin key", code="no_admin_key")

@@ -12,6 +12,7 @@ from typing import Any
 from sglc.errors import UsageError
 
 SHARE = "sglc.share"  # of a request's scope: what its key is told from others by
+ADMIN = "sglc.admin"  # likewise: that it is an admin's
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ def share_of(scope: Mapping[str, Any]) -> str:
     """Whose share of the runtime a request takes: that of its key, where keys are needed."""
     share: str = scope.get(SHARE, "")
     return share
+
+
+def is_admin(scope: Mapping[str, Any]) -> bool:
+    """Whether a request has come with an admin key."""
+    return ADMIN in scope
 
 
 def _digest(key: bytes) -> bytes:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sglc.serve.keys import is_admin
 from sglc.serve.problems import Refusal, bad
 
 _TEXTS = "sglc.texts"  # of a request's scope: those that it was let in with
@@ -22,6 +23,7 @@ class Limits:
         characters: of a prompt, whatever its tokens; what is longer need not be tokenized.
         connections: that are open at once; those beyond are told to come again.
         queue: texts that are being made or wait to be, of all requests.
+        priority: that a request may claim, unless it comes with an admin key.
         chat_tokens: of an answer in a chat that names no limit.
         request_s: seconds from a request's head to the last byte of its answer.
         body_s: seconds from there to the end of its body.
@@ -33,6 +35,7 @@ class Limits:
     characters: int = 64 << 20
     connections: int = 4096
     queue: int = 1024
+    priority: int = 0
     chat_tokens: int = 4096
     request_s: float = 600.0
     body_s: float = 60.0
@@ -62,6 +65,18 @@ class Queue:
     def let_out(self, scope: MutableMapping[str, Any]) -> None:
         """The request has been answered."""
         self._texts -= scope.pop(_TEXTS, 0)
+
+
+def allowed_priority(limits: Limits, scope: Mapping[str, Any], claimed: int) -> int:
+    """The priority that a request claims: who asks says how urgent it is, and the operator how far that counts.
+
+    Raises:
+        Refusal: it is higher than that.
+    """
+    if claimed > limits.priority and not is_admin(scope):
+        message = f"is {claimed}, higher than the {limits.priority} of `--max-priority`"
+        raise bad("priority", message, "unsupported_value")
+    return claimed
 
 
 def check_counts(limits: Limits, prompts: Sequence[Any], field: str, samples: int) -> None:
