@@ -14,7 +14,7 @@ _TEXTS = "sglc.texts"  # of a request's scope: those that it was let in with
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is refused when there is more of it.
+    """What is refused when there is more of it, but `priority`, which counts up to there.
 
     Fields:
         body: bytes of a request.
@@ -23,7 +23,7 @@ class Limits:
         characters: of a prompt, whatever its tokens; what is longer need not be tokenized.
         connections: that are open at once; those beyond are told to come again.
         queue: texts that are being made or wait to be, of all requests.
-        priority: that a request may claim, unless it comes with an admin key.
+        priority: of a request, unless it comes with an admin key.
         chat_tokens: of an answer in a chat that names no limit.
         request_s: seconds from a request's head to the last byte of its answer.
         body_s: seconds from there to the end of its body.
@@ -68,15 +68,11 @@ class Queue:
 
 
 def allowed_priority(limits: Limits, scope: Mapping[str, Any], claimed: int) -> int:
-    """The priority that a request claims: who asks says how urgent it is, and the operator how far that counts.
+    """The priority that a request has: what it claims, but no more than the operator lets count.
 
-    Raises:
-        Refusal: it is higher than that.
+    An admin's may be any. It is a hint, and never fails a request.
     """
-    if claimed > limits.priority and not is_admin(scope):
-        message = f"is {claimed}, higher than the {limits.priority} of `--max-priority`"
-        raise bad("priority", message, "unsupported_value")
-    return claimed
+    return claimed if is_admin(scope) else min(claimed, limits.priority)
 
 
 def check_counts(limits: Limits, prompts: Sequence[Any], field: str, samples: int) -> None:
