@@ -1,7 +1,8 @@
 """What samples cost that are held to a form or have options, beside free ones of the same run.
 
 Each form goes on for as long as free rows do, so that counts of tokens are equal: schemas end with a text that
-random weights do not end. Text that has to follow is sampled like any other.
+random weights do not end; with real ones some rows end before others, so `step_of_free` is what tells there.
+Text that has to follow is sampled like any other.
 `first_p99_s`: until the first token of a row, everything being compiled.
 """
 
@@ -114,17 +115,22 @@ def constrained(options: Options) -> BenchResult:
         if rows > 1:
             kinds["half free, half forms"] = tuple(each for form in FORMS.values() for each in (free, form))
             kinds["64 forms"] = tuple(map(_different, range(64)))
-        base = 0.0
+        base = calm_s = 0.0
         for name, samplings in kinds.items():
             one = partial(_rows, rig, forms, todo, samplings)
             one(None)  # what is compiled and captured once
             rounds, _ = repeat(options.rounds, False, one)
             seconds = [run.seconds for run in rounds]
-            made = rounds[-1].counts()["tokens_out"]
+            made, steps = (rounds[-1].counts()[count] for count in ("tokens_out", "steps"))
             case = seconds_case(f"{rows} rows, {name}", rounds, seconds, tokens=made)
             base = base or case.value
+            calm_s = calm_s or case.median_s / steps
             first = percentile([each - run.began for run in rounds for each in run.first.values()], 99)
-            figures = {"of_free": round(case.value / base, 3), "first_p99_s": round(first, 4)}
+            figures = {
+                "of_free": round(case.value / base, 3),
+                "step_of_free": round(case.median_s / steps / calm_s, 3),
+                "first_p99_s": round(first, 4),
+            }
             cases.append(replace(case, figures={**case.figures, **figures}))
     return BenchResult(
         workload="constrained", what="rows held to forms, or with options, beside free ones", model=rig.model,

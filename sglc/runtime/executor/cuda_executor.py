@@ -58,7 +58,7 @@ _FREE_SHARE = 0.9  # of the free memory, for the KV pool
 _HEAD_ROWS = 256  # places whose logits are looked at together
 _HEADER = 8  # words of a plan before its arrays: the number of items, and padding
 _MEMBERS = 1 + LEVELS  # of a plan, for each token: its chunk's tile, and a prefix on each level
-_NO_SCORES = torch.empty(0), torch.empty((0, 0), dtype=torch.int64), torch.empty((0, 0))
+_NO_SCORES = torch.empty(0)
 # What steps contain: of a step with prompts and rows that decode, these may always share prefixes.
 _DECODE = PassKind(decode=True, cascade=False, prompts=False)
 _CASCADE = PassKind(decode=True, cascade=True, prompts=False)
@@ -66,6 +66,7 @@ _NARROW = PassKind(decode=True, cascade=True, prompts=False, narrow=True)
 _PROMPTS = PassKind(decode=False, cascade=False, prompts=True)
 _MIXED = PassKind(decode=True, cascade=True, prompts=True)
 _PREFILL_FLOPS = 80e12  # a second, of the tile kernel on an H200, for a few hundred tokens behind many keys
+_MOST_TOPS = 32  # likeliest ids that are looked for in a graph
 _AUTOMATA_WORDS = 16 << 20  # room for tables of automata
 _AUTOMATA_MASKS_BYTES, _AUTOMATA_SHARE = (
     96 << 20,
@@ -77,7 +78,8 @@ _AUTOMATA_MASKS_BYTES, _AUTOMATA_SHARE = (
 class Ticket:
     """A launched step: where its outputs will be, pinned, and the event behind them.
 
-    out: int32 [3 * R']. scores: float32 [S]. top_ids: int64, and top_logprobs: float32 [A + C, tops].
+    out: int32 [3 * R']. scores: float32 [S]. top_ids: int64, and top_logprobs: float32 [A + C, tops]; without
+    the first A where `likely` has them, int32 [2, R', T], ids and bits of log-probabilities of all rows.
     """
 
     index: int
@@ -86,6 +88,8 @@ class Ticket:
     scores: Tensor
     top_ids: Tensor
     top_logprobs: Tensor
+    likely: Tensor
+    top_rows: I32
     done: torch.Event | None
 
     def result(self) -> StepResult:
@@ -93,10 +97,14 @@ class Ticket:
         if self.done is not None:
             self.done.synchronize()
         out = self.out.numpy().reshape(3, -1)[:, : self.rows].copy()
+        top_ids, top_logprobs = self.top_ids.numpy().astype(np.int32), self.top_logprobs.numpy()
+        if self.likely.numel():
+            found = self.likely.numpy()[:, self.top_rows, : top_ids.shape[1]]
+            top_ids = np.concatenate((found[0], top_ids))
+            top_logprobs = np.concatenate((found[1].view(np.float32), top_logprobs))
         return StepResult(
-            self.index, out[0], out[1].view(np.float32), self.scores.numpy(),
-            self.top_ids.numpy().astype(np.int32), self.top_logprobs.numpy(), out[2],
-        )  # fmt: skip
+            self.index, out[0], out[1].view(np.float32), self.scores.numpy(), top_ids, top_logprobs, out[2]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +124,7 @@ class _PassPiece:
     the tokens and what samples on the rows, so these are two pieces, and there are few of each.
 
     tokens: of the layers, 0 if it has none. rows: of what samples, 0 if it does not; some may have `filters`,
-    or automata with `stacks`.
+    or automata with `stacks`, and `tops` likeliest ids are looked for.
     """
 
     tokens: int
@@ -124,6 +132,7 @@ class _PassPiece:
     kind: PassKind | None
     filters: bool = False
     stacks: bool = False
+    tops: int = 0
 
 
 class CudaExecutor:
@@ -190,6 +199,7 @@ class CudaExecutor:
             self._logits = self._empty(max_rows, config.vocab_size, dtype=dtype)
             self._inputs = self._empty(3, max_tokens, dtype=torch.int32)
             self._out = self._empty(3 * max_rows, dtype=torch.int32)
+            self._likely = self._empty(2 * max_rows * _MOST_TOPS, dtype=torch.int32)
             ids = config.eos_ids if eos_ids is None else eos_ids
             self._eos_ids = torch.tensor(list(ids), dtype=torch.int32, device=self._device)
             self._scratch = sample_scratch(max_rows, self._device)
@@ -228,6 +238,7 @@ class CudaExecutor:
         self._kind = _DECODE
         self._filters = False  # whether a row of the step has top_k, top_p or min_p
         self._stacks = False  # whether one follows an automaton with a stack
+        self._tops = 0  # likeliest ids that the graph looks for
         self._launched = 0
 
     @property
@@ -280,13 +291,19 @@ class CudaExecutor:
         with torch.inference_mode():
             bucket = self._bucket_of(step)
             self._stage(step, slot, bucket)
+            asked = step.tops if step.top_rows.size and step.tops <= _MOST_TOPS else 0
+            self._tops = 1 << (asked - 1).bit_length() if asked else 0
             self._execute(bucket, self._kind)
             size = 3 * bucket[1]
             slot.out[:size].copy_(self._out[:size], non_blocking=True)
+            likely = self._fetched(self._likely[: 2 * bucket[1] * self._tops]).view(2, -1, max(self._tops, 1))
             scores, top_ids, top_logprobs = self._scored(step, bucket[0])
             if slot.done is not None:
                 slot.done.record()
-        return Ticket(step.index, len(step.rows), slot.out[:size], scores, top_ids, top_logprobs, slot.done)
+        return Ticket(
+            step.index, len(step.rows), slot.out[:size], scores, top_ids, top_logprobs, likely, step.top_rows,
+            slot.done,
+        )  # fmt: skip
 
     def drain(self, ticket: Ticket) -> StepResult:
         """The outcome of the oldest undrained step."""
@@ -304,7 +321,7 @@ class CudaExecutor:
     def _scored(self, step: Step, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities [S] of `score_ids`; and where likeliest ids are asked for, those and theirs."""
         tops: list[tuple[Tensor, Tensor]] = []
-        if step.top_rows.size:
+        if step.top_rows.size and not self._tops:
             rows = self._put(step.top_rows)
             ids, logprobs = self._out[: 3 * self._bucket[1]].view(3, -1)[:2, rows].unbind()
             tops.append(likeliest_of_sampled(self._logits[rows], ids, logprobs.view(torch.float32), step.tops))
@@ -321,7 +338,8 @@ class CudaExecutor:
                 asked = self._put(step.top_scores[first:last] - np.int32(begin))
                 tops.append(likeliest(logits[asked], step.tops))
         if not scores and not tops:
-            return _NO_SCORES
+            none = _NO_SCORES.view(0, 1).expand(0, step.tops)
+            return _NO_SCORES, none.long(), none
         empty = torch.empty((0, step.tops), device=self._device)
         top_ids = torch.cat([found for found, _ in tops]) if tops else empty.long()
         top_logprobs = torch.cat([found for _, found in tops]) if tops else empty
@@ -504,10 +522,10 @@ class CudaExecutor:
         """Run the step that is staged."""
         tokens, rows = bucket
         if not kind.prompts:
-            self._replay(_PassPiece(tokens, rows, kind, self._filters, self._stacks))
+            self._replay(_PassPiece(tokens, rows, kind, self._filters, self._stacks, self._tops))
             return
         self._replay(_PassPiece(tokens, 0, kind))
-        self._replay(_PassPiece(0, rows, None, self._filters, self._stacks))
+        self._replay(_PassPiece(0, rows, None, self._filters, self._stacks, self._tops))
 
     def _replay(self, piece: _PassPiece) -> None:
         """Run a piece: as a graph, from its second time on."""
@@ -553,6 +571,12 @@ class CudaExecutor:
             self._adjustments, ids, logprobs.view(torch.float32), follows, filters=piece.filters,
             first_own=self._automata.first_own if piece.stacks else None,
         )  # fmt: skip
+        if piece.tops:
+            likely = self._likely[: 2 * rows * piece.tops].view(2, rows, piece.tops)
+            best = likeliest_of_sampled(
+                logits[:rows], ids.clamp(min=0), logprobs.view(torch.float32), piece.tops
+            )
+            likely[0], likely[1] = best[0], best[1].view(torch.int32)
 
     def warm_up(self, rows: int) -> StepCost:
         """Compile kernels and capture the graphs of steps with up to `rows` rows; gives what steps cost.
