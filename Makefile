@@ -146,11 +146,11 @@ $(VENV)/.stamp: pyproject.toml constraints.txt | $(VENV)/.created
 	@touch $@
 
 $(VENV)/.stamp-test: pyproject.toml constraints.txt | $(VENV)/.created
-	$(INSTALL) --editable '.[local,server,test]'
+	$(INSTALL) --editable '.[local,grpc,test]'
 	@touch $@ $(VENV)/.stamp
 
 $(VENV)/.stamp-dev: pyproject.toml constraints.txt | $(VENV)/.created
-	$(INSTALL) --editable '.[local,server,test,dev]'
+	$(INSTALL) --editable '.[local,grpc,test,dev]'
 	@touch $@ $(VENV)/.stamp $(VENV)/.stamp-test
 
 # Schemas and documents that lie in source archives alone; building what tells their versions takes wheels.

@@ -24,6 +24,7 @@ HEAVY = {
     "pydantic": {"serve"},
     "starlette": {"serve"},
     "uvicorn": {"serve"},
+    "grpc": {"serve"},
 }
 
 

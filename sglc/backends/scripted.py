@@ -191,6 +191,7 @@ class ScriptedBackend:
     """
 
     answers_by_site = True
+    folder = None  # there are no files of a model
 
     def __init__(
         self, answer: Answer, *, word_s: float = 0.0, concurrency: int = 16, identity: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -106,6 +107,7 @@ _OPTIONS = {
     "address": (
         _Option("--host", str, "127.0.0.1", "H", "where to listen"),
         _Option("--port", _port, 8000, "P", "0: any that is free"),
+        _Option("--grpc-port", _port, None, "P", "speak SGLang's scheduler protocol here, as gateways do"),
     ),
     "model": (
         _Option("--model", str, None, "M", "what `local:` takes, or scripted:FILE"),
@@ -184,10 +186,13 @@ def _serve(options: argparse.Namespace) -> int:
         from sglc.serve.server import Patience, bound_socket, serve
         from sglc.serve.service import Service
         from sglc.serve.tls import Certificate
+
+        if options.grpc_port is not None:
+            from sglc.serve.grpc_server import GrpcServer
     except ImportError as error:
         raise UsageError(
             "SGLC039", f"`sglc serve` needs a package that is not here: {error.name}",
-            hint="install `sglc[server]`",
+            hint=f"install `sglc[{'server' if options.grpc_port is None else 'grpc'}]`",
         ) from None  # fmt: skip
     model = options.model or default_model()
     access = Access(
@@ -203,8 +208,12 @@ def _serve(options: argparse.Namespace) -> int:
         certificate.check()
     elif options.tls_key is not None:
         raise UsageError("SGLC010", "argument --tls-key: comes with `--tls-cert`")
-    listening = bound_socket(options.host, options.port)  # before the model is loaded: that may take long
-    with listening:
+    # Before the model is loaded: that may take long.
+    with ExitStack() as bound:
+        listening = bound.enter_context(bound_socket(options.host, options.port))
+        reserved = None
+        if options.grpc_port is not None:
+            reserved = bound.enter_context(bound_socket(options.host, options.grpc_port))
         backend = _backend(options, model)
         try:
             backend.start()
@@ -225,8 +234,13 @@ def _serve(options: argparse.Namespace) -> int:
             )
             tags = REASONING.get(options.reasoning_parser)
             name = options.name or model
-            service = Service(backend, tokenizer, name, max_len, patience.stall_s, tags, limits)
-            serve(service, options.host, listening, patience, access, certificate)
+            service = Service(
+                backend, tokenizer, name, max_len, patience.stall_s, tags, limits, folder=backend.folder
+            )
+            beside = None
+            if reserved is not None:
+                beside = GrpcServer(service, access, options.host, reserved, certificate)
+            serve(service, options.host, listening, patience, access, certificate, beside)
         finally:
             backend.close()
     return 0

@@ -75,8 +75,12 @@ def _well_framed(app: ASGIApp) -> ASGIApp:
 
 
 # Where the server is changed, or shown as it is. `/health`, which is open to all, tells no more than it must.
-_ADMIN_PATHS = {"/abort_request", "/flush_cache", "/server_info", "/get_server_info", "/metrics"}
-_OPEN_PATHS = {"/health"}
+_OVER_GRPC = "/sglang.grpc.scheduler.SglangScheduler/"
+_ADMIN_PATHS = {
+    *("/abort_request", "/flush_cache", "/server_info", "/get_server_info", "/metrics"),
+    *(f"{_OVER_GRPC}{name}" for name in ("Abort", "FlushCache", "GetServerInfo")),
+}
+_OPEN_PATHS = {"/health", f"{_OVER_GRPC}HealthCheck"}
 
 
 class _Door:

@@ -19,6 +19,7 @@ _OPERATIONS = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "text_completion",
     "/generate": "text_completion",
+    "/sglang.grpc.scheduler.SglangScheduler/Generate": "text_completion",
 }
 
 

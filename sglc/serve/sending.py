@@ -84,10 +84,10 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # What is suppressed ends the answer early, and then the server closes the connection.
-        with suppress(Gone, TimeoutError), _Patience(self._stall_s) as patience:
+        with suppress(Gone, TimeoutError), Patience(self._stall_s) as patience:
             await while_connected(receive, self._send(send, patience))
 
-    async def _send(self, send: Send, patience: _Patience) -> None:
+    async def _send(self, send: Send, patience: Patience) -> None:
         async def put(message: Message) -> None:
             patience.begin()
             await send(message)
@@ -123,7 +123,7 @@ class JsonLines(EventStream):
         return _ENCODER.encode({"error": refusal.message}) + b"\n"
 
 
-class _Patience:
+class Patience:
     """Cancels the task that enters it when what it began has not ended after `seconds`.
 
     Raises:
@@ -137,7 +137,7 @@ class _Patience:
         self._task = asyncio.current_task()
         self.ended = False
 
-    def __enter__(self) -> _Patience:
+    def __enter__(self) -> Patience:
         self._timer = self._loop.call_later(self._seconds, self._look)
         return self
 

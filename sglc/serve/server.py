@@ -11,6 +11,7 @@ import socket
 import sys
 from dataclasses import dataclass
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -20,6 +21,9 @@ from sglc.serve.connection import Connection
 from sglc.serve.door import Access, guarded
 from sglc.serve.service import Service
 from sglc.serve.tls import Certificate
+
+if TYPE_CHECKING:
+    from sglc.serve.grpc_server import GrpcServer
 
 _SEND_BYTES = 1 << 18  # of a connection that the kernel holds for a client who does not read
 _LAST_S = 1  # for what is left to be sent behind the end of all answers
@@ -79,12 +83,14 @@ def serve(
     patience: Patience,
     access: Access = _FOR_ALL,
     certificate: Certificate | None = None,
+    beside: GrpcServer | None = None,
 ) -> None:
     """Answer at `listening` until a signal ends it, and the back end with it.
 
     Args:
         host: what its address is called.
         certificate: of HTTPS; plain HTTP without.
+        beside: answers as long.
     """
     # A connection that was given up must not stay for what its client never reads.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * patience.stall_s))
@@ -105,24 +111,33 @@ def serve(
     gc.collect()
     gc.freeze()
     gc.set_threshold(_BETWEEN_COLLECTIONS)
-    print(f"sglc: serving {service.name} at {_url(config, host, listening)}", file=sys.stderr, flush=True)
-    _DrainingServer(config, service, patience.drain_s).run(sockets=[listening])
+    url = _url(config, host, listening)
+    _DrainingServer(config, service, patience.drain_s, url, beside).run(sockets=[listening])
 
 
 class _DrainingServer(uvicorn.Server):
     """Ends with the answers that it has begun at the first signal, and without them at the second."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, drain_s: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, service: Service, drain_s: float, url: str, beside: GrpcServer | None
+    ) -> None:
         super().__init__(config)
         self._service = service
         self._drain_s = drain_s
+        self._url = url
+        self._beside = beside
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Future[None] | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """As of every server of uvicorn."""
         self._loop = asyncio.get_running_loop()
+        urls = [self._url] if self._beside is None else [await self._beside.start(), self._url]
+        for url in urls:
+            print(f"sglc: serving {self._service.name} at {url}", file=sys.stderr, flush=True)
         await super().serve(sockets)
+        if self._beside is not None:
+            await self._beside.stop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to end. The second time end at once: the kernel ends the runtime's process with this one."""
@@ -140,6 +155,8 @@ class _DrainingServer(uvicorn.Server):
         if drain.requests:
             what = f"{drain.requests} answers may go on for {self._drain_s:g} s"
             print(f"sglc: ending: {what}; a second signal ends at once", file=sys.stderr, flush=True)
+        if self._beside is not None:
+            await self._beside.drain()
         await drain.finish(self._drain_s)
         # Who waits for an answer of the runtime, which may be busy for long, gets an error with its end.
         await asyncio.to_thread(self._service.backend.close)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sglc.frontend.language.reasoning import Tags
 from sglc.serve.drain import Drain
@@ -22,6 +23,7 @@ class Service:
         max_len: tokens of a prompt and its answer together.
         stall_s: as in `EventStream`.
         reasoning: the tags that the model writes reasoning between, which answers have apart then.
+        folder: with the model's files, if it has any.
     """
 
     backend: ServedBackend
@@ -34,6 +36,7 @@ class Service:
     drain: Drain = field(default_factory=Drain)
     queue: Queue = field(default_factory=Queue)
     metrics: Metrics = field(default_factory=Metrics)
+    folder: Path | None = None
 
 
 def check_model(service: Service, model: str | None) -> None:

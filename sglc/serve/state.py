@@ -17,21 +17,21 @@ from sglc.serve.exposition import Exposition
 from sglc.serve.problems import Refusal, as_json, as_response
 from sglc.serve.service import Service
 
-_HEALTH_S = 5.0  # how long the runtime may take to say how it is
+HEALTH_S = 5.0  # how long the runtime may take to say how it is
 
 
 def add_state(app: FastAPI, service: Service) -> None:
     """Have `app` answer them."""
     backend, tokenizer = service.backend, service.tokenizer
-    info = _Shared(lambda: asyncio.to_thread(backend.server_info))
-    flush = _Shared(lambda: asyncio.to_thread(backend.flush_cache))
+    info = Shared(lambda: asyncio.to_thread(backend.server_info))
+    flush = Shared(lambda: asyncio.to_thread(backend.flush_cache))
     exposition = Exposition(service.metrics)
 
     @app.get("/health")
     @app.get("/health_generate", include_in_schema=False)
     async def health() -> Response:
         try:
-            async with asyncio.timeout(_HEALTH_S):
+            async with asyncio.timeout(HEALTH_S):
                 await info.ask()
         except TimeoutError:
             message = "the runtime does not answer: it is loading the model, or very busy"
@@ -73,7 +73,7 @@ def add_state(app: FastAPI, service: Service) -> None:
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
         try:
-            async with asyncio.timeout(_HEALTH_S):
+            async with asyncio.timeout(HEALTH_S):
                 known = await info.ask()
         except (TimeoutError, SglcError):
             known = None
@@ -82,12 +82,12 @@ def add_state(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/loads")
     async def loads() -> Response:
-        load = _load(await info.ask())
+        load = load_of(await info.ask())
         return as_json({"timestamp": time.time(), "dp_rank_count": 1, "loads": [{"dp_rank": 0, **load}]})
 
     @app.get("/get_load")
-    async def get_load() -> Response:
-        load = _load(await info.ask())
+    async def getload_of() -> Response:
+        load = load_of(await info.ask())
         told = {
             "num_reqs": load["num_running_reqs"] + load["num_waiting_reqs"],
             "num_waiting_reqs": load["num_waiting_reqs"],
@@ -105,7 +105,7 @@ def add_state(app: FastAPI, service: Service) -> None:
         return as_json({"flushed": True})
 
 
-def _load(info: Mapping[str, Any]) -> dict[str, Any]:
+def load_of(info: Mapping[str, Any]) -> dict[str, Any]:
     """How busy the runtime is, under SGLang's names; a back end without rows and pages is not."""
     size, pages, used = info.get("page_size", 0), info.get("pages", 0), info.get("used_pages", 0)
     return {
@@ -118,7 +118,7 @@ def _load(info: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class _Shared:
+class Shared:
     """A question to the runtime that takes a thread: who asks while one is under way gets its answer."""
 
     def __init__(self, question: Callable[[], Awaitable[Any]]) -> None:

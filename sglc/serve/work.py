@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -33,6 +34,10 @@ class ServedBackend(Protocol):
     @property
     def target(self) -> Target:
         """As of every back end; with a tokenizer."""
+
+    @property
+    def folder(self) -> Path | None:
+        """With the model's files; None without any."""
 
     def start(self) -> None:
         """As of every back end."""
@@ -114,6 +119,7 @@ class Piece(NamedTuple):
     ended: str | None = None
     last: Sample | None = None
     usage: Usage = _NO_USAGE
+    cached: int = 0  # ids of the prompt, as far as they are known
 
 
 @dataclass(slots=True)
@@ -179,6 +185,7 @@ def _piece(choice: int, event: Delta | GenDone, told: _Progress) -> Piece:
             begins,
             event.prompt_logprobs,
             event.prompt_top_logprobs,
+            cached=event.cached,
         )
     sample = event.samples[0]
     prompt = (event.prompt_logprobs, event.prompt_top_logprobs) if begins else ((), ())
@@ -192,6 +199,7 @@ def _piece(choice: int, event: Delta | GenDone, told: _Progress) -> Piece:
         ended=sample.finish,
         last=sample,
         usage=event.usage,
+        cached=event.usage.cached,
     )
 
 

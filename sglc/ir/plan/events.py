@@ -86,7 +86,8 @@ class Delta:
     """More text of sample 0 of a generation (streaming). The deltas of a node add up to its text.
 
     `tokens` surely belong to the sample, whose other ones come with later deltas or at its end;
-    `top_logprobs` are those at their places. The first delta has what was asked for of the prompt.
+    `top_logprobs` are those at their places. The first delta has what was asked for of the prompt, and how
+    many of its ids were `cached`, where that is known.
     """
 
     node: int
@@ -95,6 +96,7 @@ class Delta:
     top_logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     prompt_top_logprobs: tuple[tuple[TokenLogprob, ...] | None, ...] = ()
+    cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,6 +271,11 @@ class Engine:
         del owner.samples[sample].likeliest[length:]
         self._conclude(owner, sample, length, "stop")
 
+    def cached(self, request: RequestId) -> int:
+        """How many ids of its prompt have been found in the cache; 0 of a request that is over."""
+        owner = self._requests.get(request)
+        return 0 if owner is None else owner.cached
+
     def abort(self, request: RequestId) -> None:
         """Forget a request: nothing more of it is computed, cached or reported. Unknown ones are ignored."""
         owner = self._requests.get(request)

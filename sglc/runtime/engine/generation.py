@@ -179,7 +179,8 @@ class GenCall:
         if self._prompt_told:
             return Delta(self._index, text, tokens, tops)
         self._prompt_told = True
-        return Delta(self._index, text, tokens, tops, *self._prompt_logprobs())
+        cached = self._engine.cached(self.requests[0])
+        return Delta(self._index, text, tokens, tops, *self._prompt_logprobs(), cached)
 
     def _prompt_logprobs(
         self,

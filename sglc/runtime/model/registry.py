@@ -39,7 +39,7 @@ REGISTRY: dict[str, WheelFile] = {
 _FORMAT = 2  # of folders that sglc makes; another one is made anew
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+\Z")
 _HUB_FILES = ["*.json", "*.jinja", "*.safetensors"]
-_TEXT_FILES = (
+TEXT_FILES = (
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -202,7 +202,7 @@ def _dummy(source: Path) -> Path:
             "SGLC510", f"there is no folder `{source}`", hint="`dummy:` takes a folder that has a config.json"
         )
     load_config(source)
-    files = {name: (source / name).read_bytes() for name in _TEXT_FILES if (source / name).is_file()}
+    files = {name: (source / name).read_bytes() for name in TEXT_FILES if (source / name).is_file()}
     digest = hashlib.sha256()
     for name, content in files.items():
         digest.update(f"{name}\0{len(content)}\0".encode() + content)

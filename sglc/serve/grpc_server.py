@@ -1,0 +1,77 @@
+"""gRPC beside HTTP: SGLang's scheduler service, the standard health service, and reflection."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from sglc.serve.door import Access
+from sglc.serve.scheduler_service import SERVICE, SchedulerService
+from sglc.serve.service import Service
+from sglc.serve.tls import Certificate
+
+_PING_MS = 10_000  # gateways look every 30 s whether we are there; gRPC itself would hang up on who does
+_LAST_S = 1.0  # for what is left to be sent behind the end of all answers
+
+
+@dataclass
+class GrpcServer:
+    """Answers where `reserved` is bound, until `stop`.
+
+    Args:
+        host: what its address is called.
+        reserved: is closed when it begins: gRPC binds sockets of its own.
+        certificate: of TLS; plain without.
+    """
+
+    service: Service
+    access: Access
+    host: str
+    reserved: socket.socket
+    certificate: Certificate | None = None
+    _health: health.aio.HealthServicer = field(default_factory=health.aio.HealthServicer)
+
+    async def start(self) -> str:
+        """Begin; gives the address."""
+        most = self.service.limits
+        self._server = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", most.body),
+                ("grpc.max_send_message_length", -1),  # an answer is as long as was asked for
+                ("grpc.max_concurrent_streams", most.connections),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.so_reuseport", 0),
+            ),
+            maximum_concurrent_rpcs=most.connections,
+        )
+        self._server.add_generic_rpc_handlers((SchedulerService(self.service, self.access).handler,))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        for name in ("", SERVICE.full_name):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        names = (SERVICE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        address = f"{host}:{self.reserved.getsockname()[1]}"
+        self.reserved.close()
+        if self.certificate is None:
+            self._server.add_insecure_port(address)
+        else:
+            cert, key = self.certificate.cert, self.certificate.key or self.certificate.cert
+            pair = (Path(key).read_bytes(), Path(cert).read_bytes())
+            self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+        await self._server.start()
+        return f"{'grpc' if self.certificate is None else 'grpcs'}://{address}"
+
+    async def drain(self) -> None:
+        """Say that nothing new is to come here."""
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self) -> None:
+        """End, and with it what is left."""
+        await self._server.stop(_LAST_S)

@@ -1,0 +1,209 @@
+"""SGLang's scheduler protocol as plain data: its requests as those of `/generate`, and answers out of pieces.
+
+The protocol's peer has the tokenizer: ids go both ways, and the text of an answer is the peer's to make. So the
+ids of an answer spell its text, whichever ids a stop string was found in.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from pydantic import ValidationError
+from smg_grpc_proto import sglang_scheduler_pb2 as pb
+
+from sglc.ir.plan.events import GenDone, Sample, TokenLogprob
+from sglc.serve.bodies import GenerateBody
+from sglc.serve.fields import WHOLE_CHARACTERS
+from sglc.serve.limits import check_lists
+from sglc.serve.logprobs import Tops
+from sglc.serve.problems import Refusal, of_validation
+from sglc.serve.prompts import ServedTokenizer
+from sglc.serve.work import Piece, Work, made_of, tokens_of, tops_of
+
+_TAKEN = {
+    "request_id", "tokenized", "sampling_params", "return_logprob", "logprob_start_len", "top_logprobs_num",
+    "stream",
+}  # fmt: skip
+# They say who asks or how to go about it, and change no id: those that are ignored.
+_ADVISORY = {"timestamp", "log_metrics", "require_reasoning"}
+_OF_TEXT = {"skip_special_tokens", "spaces_between_special_tokens", "stream_interval"}
+_NAMES = {"ebnf_grammar": "ebnf"}
+# What 0 means of fields that nobody can leave out on the wire: nothing, but a temperature of 0 is greedy.
+_OF_ZERO = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "n": 1}
+
+
+def body_of(request: Any, most: Callable[[int], int], max_len: int) -> GenerateBody:
+    """What a `GenerateRequest` asks for, as a body of `/generate`.
+
+    Args:
+        most: tokens of an answer that no limit is named for, of a prompt of so many ids.
+        max_len: tokens that the model has room for.
+
+    Raises:
+        Refusal: fields that are not supported, or wrong.
+    """
+    for field, value in request.ListFields():
+        if field.name not in _TAKEN | _ADVISORY and (field.message_type is None or value):
+            raise _unsupported(field.name)
+    if not request.HasField("tokenized"):
+        raise Refusal(400, "`tokenized` is missing", param="tokenized", code="missing_field")
+    ids = list(request.tokenized.input_ids)
+    given: dict[str, Any] = {
+        "input_ids": ids,
+        "sampling_params": {"max_new_tokens": most(len(ids)), **_sampling(request.sampling_params)},
+        "return_logprob": request.return_logprob,
+        "logprob_start_len": request.logprob_start_len,
+        "top_logprobs_num": request.top_logprobs_num,
+        "stream": request.stream,
+    }
+    check_lists(given, max_len)
+    try:
+        return GenerateBody.model_validate(given, context=WHOLE_CHARACTERS)
+    except ValidationError as error:
+        raise of_validation([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
+
+
+def _unsupported(name: str) -> Refusal:
+    return Refusal(400, f"`{name}` is not supported", param=name, code="unsupported_field")
+
+
+def _sampling(sampling: Any) -> dict[str, Any]:
+    """What is set, under the names of `/generate`. `custom_params` are further fields of these."""
+    made: dict[str, Any] = dict(_OF_ZERO)
+    for field, value in sampling.ListFields():
+        name = _NAMES.get(field.name, field.name)
+        if name == "custom_params":
+            made |= {key: _whole(own) for key, own in MessageToDict(value).items()}
+        elif name == "logit_bias":
+            made[name] = {key: _short(bias) for key, bias in value.items()}
+        elif isinstance(value, float):
+            made[name] = _short(value)
+        elif name not in _OF_TEXT:
+            made[name] = value if isinstance(value, bool | int | str) else list(value)
+    return made
+
+
+def _short(value: float) -> float:
+    """The number that was meant: 0.7 and not 0.699999988, which is what 32 bits have of it."""
+    short = float(f"{value:.6g}")
+    return short if struct.pack("f", short) == struct.pack("f", value) else value
+
+
+def _whole(value: Any) -> Any:
+    """All numbers of a `Struct` are floats; a seed of more than 53 bits is written as text."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+# -- answers -----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Told:
+    """What was told of a text so far: how many of its tokens, and what is known of its prompt."""
+
+    tokens: int = 0
+    cached: int = 0
+    prompt: tuple[Sequence[TokenLogprob], Tops] = ((), ())
+
+
+class Answering:
+    """The answer to one request, as messages that bear its id."""
+
+    def __init__(self, request_id: str, body: GenerateBody, work: Work, tokenizer: ServedTokenizer) -> None:
+        self._request_id, self._body, self._work, self._tokenizer = request_id, body, work, tokenizer
+        self._told = [_Told() for _ in range(work.choices)]
+
+    def chunks(self, pieces: Sequence[Piece]) -> list[Any]:
+        """What has come together of a stream: a message for each text, and one more for each that ended."""
+        made = []
+        for choice, own in _by_choice(pieces).items():
+            told, first, last = self._told[choice], own[0], own[-1]
+            told.cached = max(told.cached, *(piece.cached for piece in own))
+            if first.begins:
+                told.prompt = first.prompt_logprobs, first.prompt_tops
+            tokens = [token for piece in own for token in piece.tokens]
+            ids = [id_ for _, id_, _ in tokens] + self._behind(last.last)
+            told.tokens += len(tokens)
+            if ids:
+                chunk = pb.GenerateStreamChunk(
+                    token_ids=ids, completion_tokens=told.tokens, **self._about(choice)
+                )
+                tops = [top for piece in own for top in piece.tops]
+                self._add_logprobs(chunk, tokens, tops, told.prompt if first.begins else ((), ()))
+                made.append(pb.GenerateResponse(request_id=self._request_id, chunk=chunk))
+            if last.last is not None:
+                made.append(self._complete(choice, last.last, made_of(self._work, last.usage)))
+        return made
+
+    def whole(self, ends: Sequence[GenDone]) -> list[Any]:
+        """The messages of an answer that is not streamed: one for each text."""
+        made: list[Any] = []
+        for end in ends:
+            for sample in end.samples:
+                told = self._told[len(made)]
+                told.cached = end.usage.cached
+                told.prompt = end.prompt_logprobs, end.prompt_top_logprobs
+                # What one of several samples took is known of its kept tokens.
+                spent = made_of(self._work, end.usage) if len(end.samples) == 1 else len(sample.ids)
+                made.append(self._complete(len(made), sample, spent))
+        return made
+
+    def _complete(self, choice: int, sample: Sample, spent: int) -> Any:
+        complete = pb.GenerateComplete(
+            output_ids=[*sample.ids, *self._behind(sample)],
+            finish_reason=sample.finish,
+            completion_tokens=spent,
+            **self._about(choice),
+        )
+        if isinstance(sample.matched, str):
+            complete.matched_stop_str = sample.matched
+        elif sample.matched is not None:
+            complete.matched_token_id = sample.matched
+        self._add_logprobs(complete, tokens_of(sample), tops_of(sample), self._told[choice].prompt)
+        return pb.GenerateResponse(request_id=self._request_id, complete=complete)
+
+    def _about(self, choice: int) -> dict[str, int]:
+        size = len(self._work.prompt_of(choice).ids)
+        return {"prompt_tokens": size, "cached_tokens": min(self._told[choice].cached, size), "index": choice}
+
+    def _behind(self, sample: Sample | None) -> list[int]:
+        """Ids of what a text has behind its kept ones: a stop string may begin inside of a token."""
+        if sample is None or (sample.ids and not isinstance(sample.matched, str)):
+            return []
+        return list(self._tokenizer.encode(sample.text[len(self._tokenizer.decode(sample.ids)) :]))
+
+    def _add_logprobs(
+        self,
+        message: Any,
+        tokens: Sequence[TokenLogprob],
+        tops: Tops,
+        prompt: tuple[Sequence[TokenLogprob], Tops],
+    ) -> None:
+        if not self._body.return_logprob:
+            return
+        output, given = message.output_logprobs, message.input_logprobs
+        output.token_logprobs.extend([logprob for logprob, _, _ in tokens])
+        output.token_ids.extend([id_ for _, id_, _ in tokens])
+        output.top_logprobs.extend(map(_top, tops))
+        if prompt[0]:
+            given.token_logprobs.extend([pb.InputTokenLogProb(value=logprob) for logprob, _, _ in prompt[0]])
+            given.token_ids.extend([id_ for _, id_, _ in prompt[0]])
+            given.top_logprobs.extend(map(_top, prompt[1]))
+
+
+def _by_choice(pieces: Sequence[Piece]) -> dict[int, list[Piece]]:
+    found: dict[int, list[Piece]] = {}
+    for piece in pieces:
+        found.setdefault(piece.choice, []).append(piece)
+    return found
+
+
+def _top(likeliest: Sequence[TokenLogprob] | None) -> Any:
+    values = [logprob for logprob, _, _ in likeliest or ()]
+    return pb.TopLogProbs(values=values, token_ids=[id_ for _, id_, _ in likeliest or ()])

@@ -1,0 +1,337 @@
+"""SGLang's scheduler service, which its gateway speaks, on the runtime.
+
+Its calls pass the door that requests over HTTP pass, with the same keys, bounds, deadlines and counts; what is
+refused there has the status of gRPC that means the same. Calls of the service that are not here are refused by
+name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import time
+import zipfile
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+import msgspec
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+from smg_grpc_proto import sglang_scheduler_pb2 as pb
+from smg_grpc_proto.generated import common_pb2
+from starlette.types import Message, Receive, Scope, Send
+
+from sglc.errors import SglcError
+from sglc.runtime.model.registry import TEXT_FILES
+from sglc.runtime.model_files import read_json
+from sglc.serve import sampling
+from sglc.serve.access_log import REQUEST_ID
+from sglc.serve.door import Access, guarded
+from sglc.serve.keys import share_of
+from sglc.serve.limits import check_counts
+from sglc.serve.problems import Refusal, as_response, of_any
+from sglc.serve.prompts import at_once_or_apart, of_given
+from sglc.serve.scheduler_messages import Answering, body_of
+from sglc.serve.sending import Patience
+from sglc.serve.service import Service
+from sglc.serve.state import HEALTH_S, Shared, load_of
+from sglc.serve.work import Work, done, pieces
+
+SERVICE = pb.DESCRIPTOR.services_by_name["SglangScheduler"]
+_CALL, _ANSWER = "sglc.grpc.call", "sglc.grpc.answer"  # of a call's scope: what answers it, and the answer
+_PIECE_BYTES = 1 << 16  # of the tokenizer's files in one message
+_SECTIONS = {"core", "memory", "spec", "lora", "disagg", "queues", "all"}
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)  # equal files make equal archives
+_STATUSES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    409: grpc.StatusCode.CANCELLED,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    501: grpc.StatusCode.UNIMPLEMENTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+}
+
+_Write = Callable[[Any], Awaitable[None]]
+_Answer = Callable[[Any, Scope, _Write], Awaitable[Any]]  # the message, or None where all were written
+
+
+class SchedulerService:
+    """The service, for whom `access` lets in."""
+
+    def __init__(self, service: Service, access: Access) -> None:
+        self._service = service
+        self._began_s = time.time()
+        self._info = Shared(lambda: asyncio.to_thread(service.backend.server_info))
+        self._flush = Shared(lambda: asyncio.to_thread(service.backend.flush_cache))
+        # Names and origins guard against pages in browsers, which do not speak gRPC.
+        self._guarded = guarded(
+            _called, replace(access, hosts=(), origins=()), service.limits, service.drain, service.queue,
+            service.metrics,
+        )  # fmt: skip
+        self._answers: Mapping[str, _Answer] = {
+            "Generate": self._generate,
+            "Abort": self._abort,
+            "HealthCheck": self._health,
+            "GetModelInfo": self._model_info,
+            "GetServerInfo": self._server_info,
+            "GetLoads": self._loads,
+            "FlushCache": self._flush_cache,
+            "GetTokenizer": self._tokenizer,
+            "ListLoadedLoRAAdapters": self._adapters,
+        }
+        service.metrics.paths |= {path_of(method.name) for method in SERVICE.methods}
+
+    @property
+    def handler(self) -> grpc.GenericRpcHandler:
+        """All calls of the service, by their names."""
+        handlers = {}
+        for method in SERVICE.methods:
+            kind = grpc.unary_unary_rpc_method_handler
+            if method.server_streaming:
+                kind = grpc.unary_stream_rpc_method_handler
+            handlers[method.name] = kind(
+                self._through_the_door(method),
+                response_serializer=GetMessageClass(method.output_type).SerializeToString,
+            )
+        return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
+
+    def _through_the_door(self, method: Any) -> Callable[[bytes, Any], Awaitable[Any]]:
+        name, parse = method.name, GetMessageClass(method.input_type).FromString
+        answer = self._answers.get(name)
+
+        async def call(data: bytes, context: Any) -> Any:
+            async def answered(scope: Scope) -> Any:
+                if answer is None:
+                    raise Refusal(501, f"`{name}` is not supported", code="not_found")
+                try:
+                    request = parse(data)
+                except DecodeError:
+                    message = f"the message is no `{method.input_type.name}`"
+                    raise Refusal(400, message, code="bad_request") from None
+                return await answer(request, scope, write)
+
+            async def write(message: Any) -> None:
+                patience.begin()
+                await context.write(message)
+                patience.end()
+
+            scope = {
+                "type": "http",
+                "method": "POST" if name == "Generate" else "GET",  # the other ones take no place in the queue
+                "path": path_of(name),
+                "headers": [_header(key, value) for key, value in context.invocation_metadata() or ()],
+                "client": _client(context.peer()),
+                _CALL: answered,
+            }
+            told = _Told()
+            try:
+                with Patience(self._service.stall_s) as patience:
+                    await self._guarded(scope, _nothing, told.hear)
+            except TimeoutError:
+                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the client does not read")
+            if told.refusal is not None:
+                code, message = told.refusal
+                await context.abort(code, message, told.trailing)
+            context.set_trailing_metadata(told.trailing)
+            return scope[_ANSWER]
+
+        async def stream(data: bytes, context: Any) -> None:
+            await call(data, context)
+
+        return stream if method.server_streaming else call
+
+    # -- generation ----------------------------------------------------------------------------------
+
+    async def _generate(self, request: Any, scope: Scope, write: _Write) -> None:
+        service = self._service
+        most = lambda size: max(1, min(service.limits.chat_tokens, service.max_len - size))  # noqa: E731
+        body = body_of(request, most, service.max_len)
+        field, given = body.prompts
+        check_counts(service.limits, given, field, body.sampling_params.n)
+        prompts = await at_once_or_apart(given, of_given, service.tokenizer, given, field, service.max_len)
+        work = Work("generate", prompts, sampling.of_generate(body), share=share_of(scope))
+        request_id = request.request_id or scope[REQUEST_ID]
+        service.queue.let_in(scope, work.choices, service.limits.queue)
+        service.drain.name(scope, request_id, scope[REQUEST_ID])
+        answering = Answering(request_id, body, work, service.tokenizer)
+        if not body.stream:
+            for message in answering.whole(await done(service.backend, work)):
+                await write(message)
+            return
+        async with aclosing(pieces(service.backend, work)) as batches:
+            async for batch in batches:
+                for message in answering.chunks(batch):
+                    await write(message)
+
+    async def _abort(self, request: Any, scope: Scope, write: _Write) -> Any:
+        if not request.request_id:
+            raise Refusal(400, "`request_id` is missing", param="request_id", code="missing_field")
+        found = self._service.drain.abort(request.request_id)
+        message = f"{found} requests were ended" if found else "no such request is being answered"
+        return pb.AbortResponse(success=bool(found), message=message)
+
+    # -- what there is, and how it is ----------------------------------------------------------------
+
+    async def _health(self, request: Any, scope: Scope, write: _Write) -> Any:
+        try:
+            async with asyncio.timeout(HEALTH_S):
+                await self._info.ask()
+        except TimeoutError:
+            return pb.HealthCheckResponse(healthy=False, message="the runtime does not answer")
+        return pb.HealthCheckResponse(healthy=True, message="ok")
+
+    async def _model_info(self, request: Any, scope: Scope, write: _Write) -> Any:
+        service, tokenizer = self._service, self._service.tokenizer
+        config = {} if service.folder is None else read_json(service.folder / "config.json")
+        ids = {text: id_ for id_, text in tokenizer.control.items()}
+        return pb.GetModelInfoResponse(
+            model_path=service.name,
+            tokenizer_path=service.name,
+            served_model_name=service.name,
+            is_generation=True,
+            max_context_length=service.max_len,
+            max_req_input_len=service.max_len,
+            vocab_size=len(tokenizer.token_bytes()),
+            model_type=str(config.get("model_type", "")),
+            architectures=config.get("architectures") or (),
+            eos_token_ids=tokenizer.eos_ids,
+            bos_token_id=tokenizer.bos_id,
+            pad_token_id=ids.get(tokenizer.named.get("pad_token", "")),
+        )
+
+    async def _server_info(self, request: Any, scope: Scope, write: _Write) -> Any:
+        info, service = await self._info.ask(), self._service
+        made = pb.GetServerInfoResponse(
+            active_requests=service.metrics.active,
+            uptime_seconds=time.time() - self._began_s,
+            sglang_version=f"sglc {version('sglc')}",
+            server_type="grpc",
+            max_total_num_tokens=load_of(info)["max_total_num_tokens"],
+        )
+        made.server_args.update({"served_model_name": service.name, **asdict(service.limits)})
+        made.scheduler_info.update(msgspec.to_builtins(info))
+        made.start_time.FromSeconds(int(self._began_s))
+        return made
+
+    async def _loads(self, request: Any, scope: Scope, write: _Write) -> Any:
+        if unknown := sorted(set(request.include) - _SECTIONS):
+            raise Refusal(
+                400, f"`include` has no section `{unknown[0]}`", param="include", code="invalid_value"
+            )
+        if request.dp_rank:
+            raise Refusal(400, "`dp_rank` can only be 0", param="dp_rank", code="invalid_value")
+        load, metrics = load_of(await self._info.ask()), self._service.metrics
+        running, waiting = load["num_running_reqs"], load["num_waiting_reqs"]
+        busy = running / load["max_running_requests"] if load["max_running_requests"] else 0.0
+        own = pb.SchedulerLoad(
+            **load,
+            num_total_reqs=running + waiting,
+            cache_hit_rate=metrics.cached_tokens / metrics.prompt_tokens if metrics.prompt_tokens else 0.0,
+            utilization=busy,
+        )
+        if not request.include or {"queues", "all"} & set(request.include):
+            own.queues.waiting = waiting
+        if not request.include or {"memory", "all"} & set(request.include):
+            own.memory.token_capacity = load["max_total_num_tokens"]
+        return pb.GetLoadsResponse(
+            timestamp=datetime.now(UTC).isoformat(),
+            version=f"sglc {version('sglc')}",
+            dp_rank_count=1,
+            loads=[own],
+            aggregate=pb.AggregateMetrics(
+                total_running_reqs=running,
+                total_waiting_reqs=waiting,
+                total_reqs=running + waiting,
+                avg_token_usage=load["token_usage"],
+                avg_utilization=busy,
+            ),
+        )
+
+    async def _flush_cache(self, request: Any, scope: Scope, write: _Write) -> Any:
+        await self._flush.ask()
+        return common_pb2.FlushCacheResponse(success=True, message="flushed")
+
+    async def _tokenizer(self, request: Any, scope: Scope, write: _Write) -> None:
+        if self._service.folder is None:
+            raise Refusal(501, "this back end's tokenizer has no files", code="not_found")
+        data = await asyncio.to_thread(_archive, self._service.folder)
+        for begin in range(0, len(data), _PIECE_BYTES):
+            last = begin + _PIECE_BYTES >= len(data)
+            digest = hashlib.sha256(data).hexdigest() if last else ""
+            await write(common_pb2.GetTokenizerChunk(data=data[begin : begin + _PIECE_BYTES], sha256=digest))
+
+    async def _adapters(self, request: Any, scope: Scope, write: _Write) -> Any:
+        return pb.ListLoadedLoRAAdaptersResponse()
+
+
+def path_of(name: str) -> str:
+    """The path of a call of the service, which its counts go by."""
+    return f"/{SERVICE.full_name}/{name}"
+
+
+async def _called(scope: Scope, receive: Receive, send: Send) -> None:
+    """Behind the door: have the call answered. All that it says by way of HTTP is how it ended."""
+    try:
+        scope[_ANSWER] = await scope[_CALL](scope)
+    except Exception as error:
+        await as_response(of_any(error))(scope, receive, send)
+        if not isinstance(error, Refusal | SglcError):
+            raise  # into the server's log
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _nothing() -> Message:
+    raise AssertionError("a call comes whole")
+
+
+class _Told:
+    """What the door says to a call: a refusal, if it is one, and what goes with either."""
+
+    def __init__(self) -> None:
+        self.refusal: tuple[grpc.StatusCode, str] | None = None
+        self.trailing: tuple[tuple[str, str], ...] = ()
+        self._status = 200
+
+    async def hear(self, message: Message) -> None:
+        """As `send` of every ASGI application."""
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            named = [(name.decode().lower(), value.decode()) for name, value in message["headers"]]
+            self.trailing = tuple(each for each in named if each[0] in ("x-request-id", "retry-after"))
+        elif self._status >= 400:
+            error = msgspec.json.decode(message["body"])["error"]
+            late = error["code"] == "timed_out"
+            code = grpc.StatusCode.DEADLINE_EXCEEDED if late else _STATUSES.get(self._status)
+            self.refusal = code or grpc.StatusCode.INTERNAL, error["message"]
+
+
+def _header(key: str, value: str | bytes) -> tuple[bytes, bytes]:
+    return key.encode(), value.encode("latin-1", "replace") if isinstance(value, str) else value
+
+
+def _client(peer: str) -> tuple[str, int] | None:
+    """Address and port of `ipv4:127.0.0.1:50123` or `ipv6:[::1]:50123`."""
+    address, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return (address.strip("[]"), int(port)) if port.isdecimal() else None
+
+
+def _archive(folder: Path) -> bytes:
+    """The files of a model that say how texts become ids, as an archive; equal ones make the same."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in TEXT_FILES:
+            if (folder / name).is_file():
+                archive.writestr(zipfile.ZipInfo(name, _LONG_AGO), (folder / name).read_bytes())
+    return made.getvalue()
