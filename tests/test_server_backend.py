@@ -148,6 +148,20 @@ def test_structural_tags_are_those_of_local(local: LocalBackend, remote: sgl.Run
     assert holds(CALLS["format"], here["x"])
 
 
+def test_what_gateways_leave_out_goes_beside_it(
+    server: Server, local: LocalBackend, remote: sgl.RuntimeEndpoint
+) -> None:
+    @sgl.function
+    def biased(s: Any) -> None:
+        s += "The capital of France is"
+        s += sgl.gen("a", max_tokens=8, temperature=0, logit_bias={7042: -20.0}, stop_regex=["[.] [A-Z]"])
+
+    both(local, remote, biased)
+    asked = {"text": "a", "sampling_params": {"max_new_tokens": 3}, "custom_params": {"stop_regex": [5]}}
+    status, said = server.ask("POST", "/generate", asked)
+    assert (status, said["error"]["param"]) == (400, "sampling_params.stop_regex.0")
+
+
 @pytest.mark.parametrize(
     "method", [sgl.token_length_normalized, sgl.greedy_token_selection, sgl.unconditional_likelihood_normalized]
 )
@@ -335,6 +349,32 @@ def test_pictures_go_beside_the_prompt_to_a_server_whose_model_sees() -> None:
         assert api.bodies[-1]["image_data"] == [[picture]] * 3
         api.model_info = {"model_path": "some/qwen"}
         assert "SGLC308" in str(look.run(backend=endpoint(api, chat_template_name="chatml")).error())
+
+
+def test_prompts_that_begin_alike_have_one_routing_key() -> None:
+    @sgl.function
+    def ask(s: Any, question: str) -> None:
+        s += "Lamps are to be kept dry. " * 4 + question + sgl.gen("a") + "\n" + sgl.gen("b")
+
+    @sgl.function
+    def other(s: Any, question: str) -> None:
+        s += "Lamps are to be kept cool. " * 4 + question + sgl.gen("a")
+
+    @sgl.function
+    def short(s: Any, question: str) -> None:
+        s += "Say: " + question + sgl.gen("a")
+
+    with api_serving(lambda body: "ok") as api:
+        backend = endpoint(api)
+        ask.run_batch([{"question": "Why?"}, {"question": "When?"}], backend=backend)
+        assert other.run("Why?", backend=backend)["a"] == "ok"
+        assert short.run("Why?", backend=backend)["a"] == "ok"
+        keys = [headers.get("x-smg-routing-key") for headers in api.headers[-6:]]
+        assert len(set(keys[:4])) == 1
+        assert keys[0]
+        assert keys[4]
+        assert keys[4] != keys[0]
+        assert keys[5] is None
 
 
 # -- without a server ------------------------------------------------------------------------------

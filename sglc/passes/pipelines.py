@@ -32,6 +32,7 @@ TEXT = (
     "speculate",  # while turns show where they end
     "fold_text",
     "share_prefixes",
+    "cache_hints",  # while turns are still told apart: the template's text is not counted
     "lower_roles",
     "fold_text",
     "hoist_prefix",

@@ -344,13 +344,17 @@ class SamplingParams(Steered):
 
 
 class GenerateBody(RequestBody):
-    """`POST /generate`. `logprob_start_len` -1 asks for no log-probabilities of the prompt."""
+    """`POST /generate`. `logprob_start_len` -1 asks for no log-probabilities of the prompt.
+
+    `custom_params` are further `sampling_params`: of those, gateways pass on the ones that they know.
+    """
 
     ignored = ADVISORY - {"rid"} | {"model"}
 
     text: Annotated[Any, BeforeValidator(_given_texts), WithJsonSchema({"anyOf": _GIVEN_TEXTS})] = None
     input_ids: Annotated[Any, BeforeValidator(_given_ids), WithJsonSchema({"anyOf": _GIVEN_IDS})] = None
     sampling_params: SamplingParams = SamplingParams()
+    custom_params: dict[str, Any] = Field(default_factory=dict)
     return_logprob: bool = False
     logprob_start_len: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     top_logprobs_num: Tops = 0
@@ -362,8 +366,13 @@ class GenerateBody(RequestBody):
     @model_validator(mode="before")
     @classmethod
     def _outside(cls, data: Any) -> Any:
-        for name in SamplingParams.model_fields.keys() & (data.keys() if isinstance(data, dict) else ()):
+        if not isinstance(data, dict):
+            return data
+        for name in SamplingParams.model_fields.keys() & data.keys():
             raise wrong("place_value", "it belongs into `sampling_params`", name)
+        further, given = (data.get(name) for name in ("custom_params", "sampling_params"))
+        if isinstance(further, dict) and isinstance(given, dict | None):
+            return {**data, "sampling_params": {**(given or {}), **further}, "custom_params": {}}
         return data
 
     @model_validator(mode="after")

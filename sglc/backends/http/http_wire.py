@@ -22,6 +22,8 @@ Json = Any
 _NAMES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}
 _REPORTS = ("logprobs_from", "top_logprobs", "logprob_text", "logprobs")
 _USUAL = Sampling()
+# Fields of sglc's servers that gateways leave out of `sampling_params` without a word.
+_CUSTOM = ("canonical", "logit_bias", "stop_regex", "strict", "structural_tag")
 _LOOK_BACK = 2  # ids before the end of a prompt that are looked at: a choice may merge with them
 
 
@@ -78,6 +80,8 @@ def gen_body(request: ApiRequest, model: ServerModel) -> dict[str, Any]:
     if seed is not None:
         asked["sampling_seed"] = seed if model.own else seed % 2**63
     body = {**prompt_field(request.prompt, model), "sampling_params": asked}
+    if model.own and (custom := {name: asked.pop(name) for name in _CUSTOM if name in asked}):
+        body["custom_params"] = custom
     if model.exact or wants_logprobs(sampling):
         begin = sampling.logprobs_from
         body |= {"return_logprob": True, "logprob_start_len": -1 if begin is None else begin}

@@ -1,0 +1,246 @@
+"""What the vendors' clients ask through a gateway; each case asserts that its answer is the one it should be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import anthropic
+import openai
+
+MODEL = "smollm2"
+ASKED = [{"role": "user", "content": "What is the capital of France?"}]
+SAID = "The capital of France is Paris."
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "London"]}, "people": {"type": "integer", "maximum": 99}},
+    "required": ["city", "people"],
+    "additionalProperties": False,
+}
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "London"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+NAMES = ("weather", "time")
+TOOLS: Any = [{"type": "function", "function": {"name": name, "parameters": PARAMETERS}} for name in NAMES]
+CITIES = ("Paris", "London")
+
+Case = Callable[[Any], None]
+OPENAI: dict[str, Case] = {}
+ANTHROPIC: dict[str, Case] = {}
+
+
+def _named(cases: dict[str, Case], name: str) -> Callable[[Case], Case]:
+    def add(case: Case) -> Case:
+        cases[name] = case
+        return case
+
+    return add
+
+
+def _chat(client: openai.OpenAI, **fields: Any) -> Any:
+    asked = {"model": MODEL, "messages": ASKED, "temperature": 0, "max_completion_tokens": 24, **fields}
+    return client.chat.completions.create(**asked)
+
+
+@_named(OPENAI, "chat")
+def chat(client: openai.OpenAI) -> None:
+    answer = _chat(client)
+    (choice,) = answer.choices
+    assert (choice.message.content, choice.finish_reason) == (SAID, "stop")
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (37, 8)
+
+
+@_named(OPENAI, "chat, stream")
+def chat_stream(client: openai.OpenAI) -> None:
+    chunks = list(_chat(client, stream=True, stream_options={"include_usage": True}))
+    deltas = [chunk.choices[0] for chunk in chunks if chunk.choices]
+    assert "".join(delta.delta.content or "" for delta in deltas) == SAID
+    assert deltas[-1].finish_reason == "stop"
+    assert len([delta for delta in deltas if delta.delta.content]) > 3
+    assert (chunks[-1].usage.prompt_tokens, chunks[-1].usage.completion_tokens) == (37, 8)
+
+
+@_named(OPENAI, "chat, several samples")
+def chat_samples(client: openai.OpenAI) -> None:
+    answer = _chat(client, n=3)
+    assert [choice.message.content for choice in answer.choices] == [SAID] * 3
+
+
+@_named(OPENAI, "chat, stop string inside of a token")
+def chat_stop(client: openai.OpenAI) -> None:
+    (choice,) = _chat(client, stop=["aris"]).choices
+    assert (choice.message.content, choice.finish_reason) == (SAID.partition("aris")[0], "stop")
+
+
+@_named(OPENAI, "chat, log-probabilities")
+def chat_logprobs(client: openai.OpenAI) -> None:
+    (choice,) = _chat(client, logprobs=True, top_logprobs=2).choices
+    content = choice.logprobs.content
+    assert "".join(token.token for token in content).startswith(SAID)
+    assert all(len(token.top_logprobs) == 2 for token in content)
+
+
+@_named(OPENAI, "chat, json_schema")
+def chat_schema(client: openai.OpenAI) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "city", "schema": SCHEMA, "strict": True}}
+    (choice,) = _chat(client, response_format=form, max_completion_tokens=60).choices
+    made = json.loads(choice.message.content)
+    assert (set(made), made["city"] in CITIES) == ({"city", "people"}, True)
+
+
+def _call(choice: Any, name: str | None = None) -> None:
+    assert choice.finish_reason == "tool_calls", choice
+    for call in choice.message.tool_calls:
+        assert call.function.name in (NAMES if name is None else (name,))
+        assert json.loads(call.function.arguments)["city"] in CITIES
+
+
+@_named(OPENAI, "chat, tools: auto")
+def tools_auto(client: openai.OpenAI) -> None:
+    asked = [{"role": "user", "content": "Call the tool weather for Paris."}]
+    (choice,) = _chat(client, messages=asked, tools=TOOLS, max_completion_tokens=60).choices
+    if choice.message.tool_calls:
+        _call(choice)
+    else:
+        assert choice.message.content
+        assert "<tool_call>" not in choice.message.content
+
+
+@_named(OPENAI, "chat, tools: required")
+def tools_required(client: openai.OpenAI) -> None:
+    (choice,) = _chat(client, tools=TOOLS, tool_choice="required", max_completion_tokens=200).choices
+    _call(choice)
+
+
+@_named(OPENAI, "chat, tools: named")
+def tools_named(client: openai.OpenAI) -> None:
+    named = {"type": "function", "function": {"name": "time"}}
+    (choice,) = _chat(client, tools=TOOLS, tool_choice=named, max_completion_tokens=200).choices
+    assert choice.message.tool_calls
+    assert [call.function.name for call in choice.message.tool_calls] == ["time"]
+    assert json.loads(choice.message.tool_calls[0].function.arguments)["city"] in CITIES
+
+
+@_named(OPENAI, "chat, tools: named, stream")
+def tools_stream(client: openai.OpenAI) -> None:
+    named = {"type": "function", "function": {"name": "time"}}
+    chunks = _chat(client, tools=TOOLS, tool_choice=named, max_completion_tokens=200, stream=True)
+    parts = [part for chunk in chunks for choice in chunk.choices for part in choice.delta.tool_calls or ()]
+    assert [part.function.name for part in parts if part.function.name] == ["time"]
+    assert json.loads("".join(part.function.arguments or "" for part in parts))["city"] in CITIES
+
+
+@_named(OPENAI, "chat, tools: results")
+def tools_results(client: openai.OpenAI) -> None:
+    called = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "time", "arguments": '{"city": "Paris"}'},
+    }
+    turns = [
+        *ASKED,
+        {"role": "assistant", "content": None, "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "12:00"},
+    ]
+    (choice,) = _chat(client, messages=turns, tools=TOOLS).choices
+    assert choice.message.content or choice.message.tool_calls
+
+
+@_named(OPENAI, "completions")
+def completions(client: openai.OpenAI) -> None:
+    asked: Any = {"model": MODEL, "prompt": "1, 2, 3,", "max_tokens": 6, "temperature": 0}
+    answer = client.completions.create(**asked)
+    assert (answer.choices[0].text, answer.choices[0].finish_reason) == (" 4, 5,", "length")
+    chunks = list(client.completions.create(**asked, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == " 4, 5,"
+
+
+@_named(OPENAI, "Responses")
+def responses(client: openai.OpenAI) -> None:
+    answer = client.responses.create(
+        model=MODEL, input=ASKED[0]["content"], temperature=0, max_output_tokens=24
+    )
+    assert (answer.output_text, answer.status) == (SAID, "completed")
+
+
+@_named(OPENAI, "Responses, stream")
+def responses_stream(client: openai.OpenAI) -> None:
+    events = list(
+        client.responses.create(
+            model=MODEL, input=ASKED[0]["content"], temperature=0, max_output_tokens=24, stream=True
+        )
+    )
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == SAID
+    assert events[-1].type == "response.completed"
+
+
+def _refused(kind: type[Exception], ask: Callable[[], Any]) -> None:
+    try:
+        ask()
+    except kind:
+        return
+    raise AssertionError(f"it is no {kind.__name__}")
+
+
+@_named(OPENAI, "errors")
+def errors(client: openai.OpenAI) -> None:
+    _refused(openai.NotFoundError, lambda: _chat(client, model="another"))
+    _refused(openai.BadRequestError, lambda: _chat(client, temperature=-1))
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "#/nowhere"}}}
+    _refused(openai.BadRequestError, lambda: _chat(client, response_format=form))
+    _refused(
+        openai.BadRequestError, lambda: _chat(client, messages=[{"role": "user", "content": "a " * 9_000}])
+    )
+
+
+def _message(client: anthropic.Anthropic, **fields: Any) -> Any:
+    asked: Any = {
+        "model": MODEL,
+        "messages": ASKED,
+        "max_tokens": 24,
+        "extra_body": {"temperature": 0},
+        **fields,
+    }
+    return client.messages.create(**asked)
+
+
+@_named(ANTHROPIC, "messages")
+def messages(client: anthropic.Anthropic) -> None:
+    answer = _message(client)
+    assert (answer.content[0].text, answer.stop_reason) == (SAID, "end_turn")
+    assert (
+        answer.usage.input_tokens + (answer.usage.cache_read_input_tokens or 0),
+        answer.usage.output_tokens,
+    ) == (
+        37,
+        8,
+    )
+
+
+@_named(ANTHROPIC, "messages, stream")
+def messages_stream(client: anthropic.Anthropic) -> None:
+    with client.messages.stream(
+        model=MODEL, messages=ASKED, max_tokens=24, extra_body={"temperature": 0}
+    ) as stream:
+        assert "".join(stream.text_stream) == SAID
+        assert stream.get_final_message().stop_reason == "end_turn"
+
+
+@_named(ANTHROPIC, "messages, tools")
+def messages_tools(client: anthropic.Anthropic) -> None:
+    tools = [{"name": name, "input_schema": PARAMETERS} for name in NAMES]
+    for choice in ({"type": "any"}, {"type": "tool", "name": "time"}):
+        answer = _message(client, tools=tools, tool_choice=choice, max_tokens=200)
+        (used,) = [block for block in answer.content if block.type == "tool_use"]
+        assert answer.stop_reason == "tool_use"
+        assert used.name == "time" or choice["type"] == "any"
+        assert used.input["city"] in CITIES
+
+
+@_named(ANTHROPIC, "count_tokens")
+def count_tokens(client: anthropic.Anthropic) -> None:
+    assert client.messages.count_tokens(model=MODEL, messages=ASKED).input_tokens == 37
