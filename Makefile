@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run quick test nightly check bless bench bench-cpu soak models-table litellm clients
+.PHONY: help run quick test nightly check bless bench bench-cpu soak models-table litellm clients gateway
 
 PYTHON ?=
 QUESTION ?= What is the capital of France?
@@ -40,6 +40,7 @@ help:
 	@echo "make bless   rewrite the expected blocks of the golden specs; review the diff"
 	@echo "make litellm test the back end of LiteLLM, in an environment of its own"
 	@echo "make clients test official clients against \`sglc serve\`, in environments of their own; writes the table of docs/serving.md"
+	@echo "make gateway test clients and programs through a gateway, in an environment of its own"
 	@echo "make models-table  read what models of APIs take and cost out of the newest LiteLLM"
 	@echo "make bench   measure; writes benchmarks/results/*.json"
 	@echo "make bench-cpu  the runtime on this CPU beside transformers and llama.cpp, which is built first (LLAMA_FLAGS=\"$(LLAMA_FLAGS)\")"
@@ -117,6 +118,12 @@ litellm: $(VENV)/.created
 clients: $(VENV)/.stamp-test
 	$(PY) -m tests.clients.run
 	$(PY) -m pytest --bless tests/test_serving_docs.py -k official_clients
+
+# The gateway wants versions of its own, too, and is a program: the tests start it before servers of ours.
+gateway: $(VENV)/.stamp-test
+	$(PY) -m venv .cache/gateway-env
+	.cache/gateway-env/bin/python -m pip install --disable-pip-version-check 'smg~=1.13.0'
+	SMG=.cache/gateway-env/bin/smg $(PY) -m pytest tests/test_gateway.py
 
 # The wheel is read and not installed.
 models-table: $(VENV)/.stamp

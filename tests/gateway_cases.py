@@ -1,9 +1,14 @@
-"""What the vendors' clients ask through a gateway; each case asserts that its answer is the one it should be."""
+"""What the vendors' clients ask through a gateway; each case asserts that its answer is the one it should be.
+
+`python -m tests.gateway_cases` prints the table of docs/gateway.md, which `tests/test_gateway.py` holds.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import anthropic
@@ -28,17 +33,58 @@ NAMES = ("weather", "time")
 TOOLS: Any = [{"type": "function", "function": {"name": name, "parameters": PARAMETERS}} for name in NAMES]
 CITIES = ("Paris", "London")
 
-Case = Callable[[Any], None]
-OPENAI: dict[str, Case] = {}
-ANTHROPIC: dict[str, Case] = {}
+OPENAI, ANTHROPIC = "openai", "anthropic"
+WAYS = ("http", "grpc")
+_NOT_HTTP = {"http": "a 404: over HTTP the gateway asks the server, which has no such endpoint"}
+_NOT_THIS_TEMPLATE = {
+    "grpc": "a 400: the template of the default model, which the gateway fills in, knows no calls"
+}
 
 
-def _named(cases: dict[str, Case], name: str) -> Callable[[Case], Case]:
-    def add(case: Case) -> Case:
-        cases[name] = case
-        return case
+@dataclass(frozen=True)
+class Case:
+    """What one client asks. `fails`: the ways to the server on which it is refused, and why."""
+
+    client: str
+    name: str
+    ask: Callable[[Any], None]
+    fails: dict[str, str]
+
+
+CASES: list[Case] = []
+
+
+def _case(client: str, name: str, **fails: str) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
+    def add(ask: Callable[[Any], None]) -> Callable[[Any], None]:
+        CASES.append(Case(client, name, ask, fails))
+        return ask
 
     return add
+
+
+def table() -> str:
+    """What passes, in Markdown; below it why the rest does not."""
+    lines = ["| client | asks for | http:// | grpc:// |", "|---|---|---|---|"]
+    why: list[str] = []
+    for case in CASES:
+        places = []
+        for way in WAYS:
+            reason = case.fails.get(way)
+            if reason and reason not in why:
+                why.append(reason)
+            places.append(f"no ({why.index(reason) + 1})" if reason else "yes")
+        lines.append(f"| {case.client} | {case.name} | {places[0]} | {places[1]} |")
+    return "\n".join([*lines, "", *(f"({number}) {reason}." for number, reason in enumerate(why, 1))])
+
+
+@contextmanager
+def clients(url: str) -> Iterator[dict[str, Any]]:
+    """The vendors' clients, which ask at `url` once."""
+    with (
+        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as one,
+        anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as other,
+    ):
+        yield {OPENAI: one, ANTHROPIC: other}
 
 
 def _chat(client: openai.OpenAI, **fields: Any) -> Any:
@@ -46,7 +92,7 @@ def _chat(client: openai.OpenAI, **fields: Any) -> Any:
     return client.chat.completions.create(**asked)
 
 
-@_named(OPENAI, "chat")
+@_case(OPENAI, "chat")
 def chat(client: openai.OpenAI) -> None:
     answer = _chat(client)
     (choice,) = answer.choices
@@ -54,7 +100,7 @@ def chat(client: openai.OpenAI) -> None:
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (37, 8)
 
 
-@_named(OPENAI, "chat, stream")
+@_case(OPENAI, "chat, stream")
 def chat_stream(client: openai.OpenAI) -> None:
     chunks = list(_chat(client, stream=True, stream_options={"include_usage": True}))
     deltas = [chunk.choices[0] for chunk in chunks if chunk.choices]
@@ -64,19 +110,19 @@ def chat_stream(client: openai.OpenAI) -> None:
     assert (chunks[-1].usage.prompt_tokens, chunks[-1].usage.completion_tokens) == (37, 8)
 
 
-@_named(OPENAI, "chat, several samples")
+@_case(OPENAI, "chat, several samples")
 def chat_samples(client: openai.OpenAI) -> None:
     answer = _chat(client, n=3)
     assert [choice.message.content for choice in answer.choices] == [SAID] * 3
 
 
-@_named(OPENAI, "chat, stop string inside of a token")
+@_case(OPENAI, "chat, stop string inside of a token")
 def chat_stop(client: openai.OpenAI) -> None:
     (choice,) = _chat(client, stop=["aris"]).choices
     assert (choice.message.content, choice.finish_reason) == (SAID.partition("aris")[0], "stop")
 
 
-@_named(OPENAI, "chat, log-probabilities")
+@_case(OPENAI, "chat, log-probabilities")
 def chat_logprobs(client: openai.OpenAI) -> None:
     (choice,) = _chat(client, logprobs=True, top_logprobs=2).choices
     content = choice.logprobs.content
@@ -84,7 +130,7 @@ def chat_logprobs(client: openai.OpenAI) -> None:
     assert all(len(token.top_logprobs) == 2 for token in content)
 
 
-@_named(OPENAI, "chat, json_schema")
+@_case(OPENAI, "chat, json_schema")
 def chat_schema(client: openai.OpenAI) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "city", "schema": SCHEMA, "strict": True}}
     (choice,) = _chat(client, response_format=form, max_completion_tokens=60).choices
@@ -99,7 +145,7 @@ def _call(choice: Any, name: str | None = None) -> None:
         assert json.loads(call.function.arguments)["city"] in CITIES
 
 
-@_named(OPENAI, "chat, tools: auto")
+@_case(OPENAI, "chat, tools: auto")
 def tools_auto(client: openai.OpenAI) -> None:
     asked = [{"role": "user", "content": "Call the tool weather for Paris."}]
     (choice,) = _chat(client, messages=asked, tools=TOOLS, max_completion_tokens=60).choices
@@ -110,13 +156,13 @@ def tools_auto(client: openai.OpenAI) -> None:
         assert "<tool_call>" not in choice.message.content
 
 
-@_named(OPENAI, "chat, tools: required")
+@_case(OPENAI, "chat, tools: required")
 def tools_required(client: openai.OpenAI) -> None:
     (choice,) = _chat(client, tools=TOOLS, tool_choice="required", max_completion_tokens=200).choices
     _call(choice)
 
 
-@_named(OPENAI, "chat, tools: named")
+@_case(OPENAI, "chat, tools: named")
 def tools_named(client: openai.OpenAI) -> None:
     named = {"type": "function", "function": {"name": "time"}}
     (choice,) = _chat(client, tools=TOOLS, tool_choice=named, max_completion_tokens=200).choices
@@ -125,7 +171,7 @@ def tools_named(client: openai.OpenAI) -> None:
     assert json.loads(choice.message.tool_calls[0].function.arguments)["city"] in CITIES
 
 
-@_named(OPENAI, "chat, tools: named, stream")
+@_case(OPENAI, "chat, tools: named, stream")
 def tools_stream(client: openai.OpenAI) -> None:
     named = {"type": "function", "function": {"name": "time"}}
     chunks = _chat(client, tools=TOOLS, tool_choice=named, max_completion_tokens=200, stream=True)
@@ -134,7 +180,7 @@ def tools_stream(client: openai.OpenAI) -> None:
     assert json.loads("".join(part.function.arguments or "" for part in parts))["city"] in CITIES
 
 
-@_named(OPENAI, "chat, tools: results")
+@_case(OPENAI, "chat, tools: results", **_NOT_THIS_TEMPLATE)
 def tools_results(client: openai.OpenAI) -> None:
     called = {
         "id": "call_1",
@@ -150,7 +196,7 @@ def tools_results(client: openai.OpenAI) -> None:
     assert choice.message.content or choice.message.tool_calls
 
 
-@_named(OPENAI, "completions")
+@_case(OPENAI, "completions")
 def completions(client: openai.OpenAI) -> None:
     asked: Any = {"model": MODEL, "prompt": "1, 2, 3,", "max_tokens": 6, "temperature": 0}
     answer = client.completions.create(**asked)
@@ -159,7 +205,7 @@ def completions(client: openai.OpenAI) -> None:
     assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == " 4, 5,"
 
 
-@_named(OPENAI, "Responses")
+@_case(OPENAI, "Responses", **_NOT_HTTP)
 def responses(client: openai.OpenAI) -> None:
     answer = client.responses.create(
         model=MODEL, input=ASKED[0]["content"], temperature=0, max_output_tokens=24
@@ -167,7 +213,7 @@ def responses(client: openai.OpenAI) -> None:
     assert (answer.output_text, answer.status) == (SAID, "completed")
 
 
-@_named(OPENAI, "Responses, stream")
+@_case(OPENAI, "Responses, stream", **_NOT_HTTP)
 def responses_stream(client: openai.OpenAI) -> None:
     events = list(
         client.responses.create(
@@ -186,7 +232,7 @@ def _refused(kind: type[Exception], ask: Callable[[], Any]) -> None:
     raise AssertionError(f"it is no {kind.__name__}")
 
 
-@_named(OPENAI, "errors")
+@_case(OPENAI, "errors")
 def errors(client: openai.OpenAI) -> None:
     _refused(openai.NotFoundError, lambda: _chat(client, model="another"))
     _refused(openai.BadRequestError, lambda: _chat(client, temperature=-1))
@@ -208,7 +254,7 @@ def _message(client: anthropic.Anthropic, **fields: Any) -> Any:
     return client.messages.create(**asked)
 
 
-@_named(ANTHROPIC, "messages")
+@_case(ANTHROPIC, "messages", **_NOT_HTTP)
 def messages(client: anthropic.Anthropic) -> None:
     answer = _message(client)
     assert (answer.content[0].text, answer.stop_reason) == (SAID, "end_turn")
@@ -221,7 +267,7 @@ def messages(client: anthropic.Anthropic) -> None:
     )
 
 
-@_named(ANTHROPIC, "messages, stream")
+@_case(ANTHROPIC, "messages, stream", **_NOT_HTTP)
 def messages_stream(client: anthropic.Anthropic) -> None:
     with client.messages.stream(
         model=MODEL, messages=ASKED, max_tokens=24, extra_body={"temperature": 0}
@@ -230,7 +276,7 @@ def messages_stream(client: anthropic.Anthropic) -> None:
         assert stream.get_final_message().stop_reason == "end_turn"
 
 
-@_named(ANTHROPIC, "messages, tools")
+@_case(ANTHROPIC, "messages, tools", **_NOT_HTTP)
 def messages_tools(client: anthropic.Anthropic) -> None:
     tools = [{"name": name, "input_schema": PARAMETERS} for name in NAMES]
     for choice in ({"type": "any"}, {"type": "tool", "name": "time"}):
@@ -241,6 +287,10 @@ def messages_tools(client: anthropic.Anthropic) -> None:
         assert used.input["city"] in CITIES
 
 
-@_named(ANTHROPIC, "count_tokens")
+@_case(ANTHROPIC, "count_tokens", **_NOT_HTTP)
 def count_tokens(client: anthropic.Anthropic) -> None:
     assert client.messages.count_tokens(model=MODEL, messages=ASKED).input_tokens == 37
+
+
+if __name__ == "__main__":
+    print(table())

@@ -35,7 +35,7 @@ from sglc.serve.work import Work, done, pieces
 
 _NO_RESPONSES = (
     "`/v1/responses` is not there: ask `/v1/chat/completions`, or put a gateway before this server that "
-    "translates it, as LiteLLM's proxy does"
+    "translates it, as `smg` does before `--grpc-port`"
 )
 
 

@@ -1,0 +1,148 @@
+"""What clients are answered through a gateway before our servers. `make gateway` has one to run these with."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+import sglc as sgl
+from sglc.backends.local import LocalBackend
+from sglc.execution.result import Result
+from tests.api_programs import PROGRAMS
+from tests.gateway import SMG, gateway, workers_of
+from tests.gateway_cases import CASES, MODEL, WAYS, clients, table
+from tests.serving import Server, serving
+from tests.waiting import until
+
+PAGE = Path(__file__).parent.parent / "docs" / "gateway.md"
+with_gateway = pytest.mark.skipif(not SMG, reason="there is no gateway here: `make gateway`")
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Servers, and a gateway before them at `url`."""
+
+    url: str
+    way: str
+    servers: list[Server]
+
+    def idle(self) -> bool:
+        return all(server.idle() for server in self.servers)
+
+
+def address(server: Server, way: str) -> str:
+    (found,) = re.findall(rf"at ({way}://\S+)$", server.log.read_text(), re.MULTILINE)
+    return str(found)
+
+
+@contextmanager
+def fleet(way: str, count: int, *options: str) -> Iterator[Fleet]:
+    with ExitStack() as stack:
+        own = [stack.enter_context(serving("--model", MODEL, "--grpc-port", "0")) for _ in range(count)]
+        yield Fleet(stack.enter_context(gateway([address(one, way) for one in own], *options)), way, own)
+
+
+@pytest.fixture(scope="module", params=[(way, count) for count in (1, 2) for way in WAYS], ids=str)
+def running(request: pytest.FixtureRequest) -> Iterator[Fleet]:
+    with fleet(*request.param) as found:
+        yield found
+
+
+def test_the_page_has_the_table() -> None:
+    begin, _, rest = PAGE.read_text(encoding="utf-8").partition("<!-- made by tests/gateway_cases.py -->\n")
+    assert begin
+    assert rest.startswith(table() + "\n"), table()
+
+
+@with_gateway
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.client} {case.name}")
+def test_what_a_client_is_answered(running: Fleet, case: Any) -> None:
+    with clients(running.url) as found:
+        if running.way in case.fails:
+            with pytest.raises(Exception, match=case.fails[running.way].split()[1].rstrip(":")):
+                case.ask(found[case.client])
+        else:
+            case.ask(found[case.client])
+    until(running.idle)
+
+
+def results(backend: Any, **options: Any) -> list[Result]:
+    return [
+        asked.program.run(backend=backend, seed=7, **options)
+        for name, asked in PROGRAMS.items()
+        if name != "picture"
+    ]
+
+
+@with_gateway
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 0.8}], ids=["greedy", "seeded"])
+def test_programs_have_the_ids_of_local(running: Fleet, local: LocalBackend, options: dict[str, Any]) -> None:
+    backend = sgl.RuntimeEndpoint(running.url)
+    try:
+        for there, here in zip(results(backend, **options), results(local, **options), strict=True):
+            assert there.error() is None
+            assert there.text() == here.text()
+            made = [sorted(result.calls, key=lambda call: str(call.site)) for result in (there, here)]
+            for mine, its in zip(*made, strict=True):
+                assert [sample.ids for sample in mine.samples] == [sample.ids for sample in its.samples]
+    finally:
+        backend.close()
+    until(running.idle)
+
+
+@with_gateway
+def test_an_answer_ends_with_its_client(running: Fleet) -> None:
+    with clients(running.url) as found:
+        ask = found["openai"].completions.create
+        for _ in range(3):
+            asked = {"ignore_eos": True}
+            stream = ask(model=MODEL, prompt="1, 2, 3,", max_tokens=4_000, stream=True, extra_body=asked)
+            next(stream)
+            assert sum(server.info()["running_rows"] for server in running.servers) == 1
+            stream.close()
+            until(running.idle)
+
+
+@with_gateway
+@pytest.mark.parametrize("way", WAYS)
+def test_requests_of_one_routing_key_go_to_one_server(way: str) -> None:
+    used = set()
+    with fleet(way, 2, "--policy", "consistent_hashing") as found, clients(found.url) as asking:
+        for number in range(16):
+            headers = {"x-smg-routing-key": f"sglc-{number}"}
+            before = [server.info()["steps"] for server in found.servers]
+            for _ in range(3):
+                asking["openai"].completions.create(
+                    model=MODEL, prompt=f"{number}", max_tokens=2, extra_headers=headers
+                )
+            ran = [server.info()["steps"] > was for server, was in zip(found.servers, before, strict=True)]
+            assert sum(ran) == 1
+            used.add(ran.index(True))
+    assert used == {0, 1}
+
+
+@with_gateway
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_that_dies_is_noticed_and_its_requests_go_elsewhere(way: str) -> None:
+    with ExitStack() as stack:
+        own = stack.enter_context(serving("--model", MODEL, "--grpc-port", "0"))
+        other = stack.enter_context(serving("--model", MODEL, "--grpc-port", "0", status=-signal.SIGKILL))
+        checks = ("--health-check-interval-secs", "1", "--health-failure-threshold", "1")
+        url = stack.enter_context(gateway([address(one, way) for one in (own, other)], *checks))
+        os.kill(other.process.pid, signal.SIGKILL)
+        other.process.wait()
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        for number in range(12):
+            answer = client.completions.create(model=MODEL, prompt=f"{number}, ", max_tokens=2)
+            assert answer.choices[0].finish_reason == "length"
+        until(lambda: sum(worker["is_healthy"] for worker in workers_of(url)) == 1)
+        client.close()
