@@ -176,6 +176,21 @@ def test_an_answer_is_called_by_its_request(client: Client) -> None:
     assert ("x-request-id", "yours") in [(key, value) for key, value in call.trailing_metadata()]
 
 
+def test_an_id_can_say_how_a_text_is_sampled(client: Client) -> None:
+    """As our own client has it pass a gateway, which knows nothing of seeds."""
+    name = f"sglc-{'0' * 32}:"
+    asked = '{"temperature": 0.9, "sampling_seed": 3, "max_new_tokens": 5}'
+    (named,) = client.generate(request_id=name + asked)
+    (told,) = client.generate(temperature=0.9, custom_params=seeded(3), max_new_tokens=5)
+    assert (named.request_id, named.complete) == (name + asked, told.complete)
+    for wrong, said in (
+        ("{]}", "`request_id` is no JSON"),
+        ('{"seed": 3}', "there is no field `sampling_params.seed`"),
+    ):
+        code, why = refused(client.generate(request_id=name + wrong))
+        assert (code, why[: len(said)]) == (STATUS.INVALID_ARGUMENT, said)
+
+
 def begun(client: Client, **fields: Any) -> Any:
     """A long answer that has begun."""
     call = client.generate(stream=True, ignore_eos=True, max_new_tokens=4_000, **fields)

@@ -6,6 +6,8 @@ ids of an answer spell its text, whichever ids a stop string was found in.
 
 from __future__ import annotations
 
+import json
+import re
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,6 +34,8 @@ _TAKEN = {
 _ADVISORY = {"timestamp", "log_metrics", "require_reasoning"}
 _OF_TEXT = {"skip_special_tokens", "spaces_between_special_tokens", "stream_interval"}
 _NAMES = {"ebnf_grammar": "ebnf"}
+# What our clients say of sampling in a request's id, which gateways pass on whole.
+_IN_ID = re.compile(r"sglc-[0-9a-f]{32}:(\{.*\})", re.DOTALL)
 # What 0 means of fields that nobody can leave out on the wire: nothing, but a temperature of 0 is greedy.
 _OF_ZERO = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "n": 1}
 
@@ -55,6 +59,7 @@ def body_of(request: Any, most: Callable[[int], int], max_len: int) -> GenerateB
     given: dict[str, Any] = {
         "input_ids": ids,
         "sampling_params": {"max_new_tokens": most(len(ids)), **_sampling(request.sampling_params)},
+        "custom_params": _of_id(request.request_id),
         "return_logprob": request.return_logprob,
         "logprob_start_len": request.logprob_start_len,
         "top_logprobs_num": request.top_logprobs_num,
@@ -85,6 +90,16 @@ def _sampling(sampling: Any) -> dict[str, Any]:
         elif name not in _OF_TEXT:
             made[name] = value if isinstance(value, bool | int | str) else list(value)
     return made
+
+
+def _of_id(request_id: str) -> Any:
+    found = _IN_ID.fullmatch(request_id)
+    try:
+        return json.loads(found[1]) if found else {}
+    except (ValueError, RecursionError):
+        raise Refusal(
+            400, "`request_id` is no JSON behind its colon", param="request_id", code="invalid_value"
+        ) from None
 
 
 def _short(value: float) -> float:

@@ -196,7 +196,7 @@ class SchedulerService:
         ids = {text: id_ for id_, text in tokenizer.control.items()}
         return pb.GetModelInfoResponse(
             model_path=service.name,
-            tokenizer_path=service.name,
+            tokenizer_path=f"sha256:{tokenizer.hash}",  # no path of the gateway's: it asks for the files
             served_model_name=service.name,
             is_generation=True,
             max_context_length=service.max_len,

@@ -17,10 +17,11 @@ from sglc.backends.http.http_wire import (
     gen_answer,
     gen_body,
     needs_alone,
+    one_by_one,
     prompt_field,
     scores,
 )
-from sglc.backends.http.server_info import ServerModel, model_of
+from sglc.backends.http.server_info import ServerModel, model_behind, model_of
 from sglc.backends.remote.connection import Connection
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.backends.retry import Patience, Trouble, patiently, status_trouble
@@ -64,7 +65,10 @@ class ServerBackend:
         Raises:
             BackendError: SGLC540 no package, SGLC547 no such server.
         """
-        info = self._state("GET", "/get_model_info")
+        response = self._told("GET", "/get_model_info")
+        if response.status_code == 501:
+            return model_behind(self._state("GET", "/workers")["workers"], self.options.chat_template)
+        info = self._content(response)
         if not isinstance(info, Mapping):
             info = {}
         return model_of(info, self.options.chat_template)
@@ -134,7 +138,8 @@ class ServerBackend:
         if not isinstance(request.node, GenNode):
             return await self._choose(request)
         body = gen_body(request, self.model)
-        if request.streams and request.node.sampling.n == 1:
+        # What a gateway streams of an answer over gRPC lacks its log-probabilities.
+        if request.streams and request.node.sampling.n == 1 and not self.model.over_grpc:
             answers, tries = await self._spoken(request, body, emit)
         else:
             answers, tries = await self._whole(request, body)
@@ -162,11 +167,16 @@ class ServerBackend:
     async def _whole(self, request: ApiRequest, body: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], int]:
         """The answers to one request, and how often it was tried."""
 
+        bodies = one_by_one(body, self.model.name) if self.model.over_grpc else [body]
+
         async def attempt(client: Any) -> list[Mapping[str, Any]]:
-            response = await client.post("/generate", json=body, headers=_routed(request))
-            if response.status_code != 200:
-                raise _refused(response)
-            return _answers(response.json())
+            asked = [client.post("/generate", json=each, headers=_routed(request)) for each in bodies]
+            made: list[Mapping[str, Any]] = []
+            for response in await asyncio.gather(*asked):
+                if response.status_code != 200:
+                    raise _refused(response)
+                made += _answers(response.json())
+            return made
 
         return await self._patiently(request, attempt, lambda: False)
 
@@ -243,20 +253,25 @@ class ServerBackend:
 
     def _state(self, method: str, path: str) -> Any:
         """What the server says of itself at `path`; waits for it."""
+        return self._content(self._told(method, path))
+
+    def _told(self, method: str, path: str) -> Any:
         http = self._http()
         url = self.options.url.rstrip("/")
         try:
-            response = http.request(method, f"{url}{path}", timeout=_INFO_S, **self._door())
+            return http.request(method, f"{url}{path}", timeout=_INFO_S, **self._door())
         except (http.HTTPError, http.InvalidURL, OSError) as error:
             raise BackendError(
                 "SGLC547", f"there is no server at `{url}`: {str(error) or type(error).__name__}",
                 hint="start one with `sglc serve`, and give its URL",
             ) from None  # fmt: skip
+
+    def _content(self, response: Any) -> Any:
         if response.status_code != 200:
             trouble = _refused(response)
             raise BackendError(
                 "SGLC547",
-                f"the server at `{url}` does not say what it has: {trouble.message}",
+                f"the server at `{self.options.url.rstrip('/')}` does not say what it has: {trouble.message}",
                 hint=trouble.hint,
             )
         try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
+from uuid import uuid4
 
 from sglc.backends.http.server_info import ServerModel
 from sglc.backends.remote.prompts import Prompt, ids_and_tail
@@ -90,6 +92,36 @@ def gen_body(request: ApiRequest, model: ServerModel) -> dict[str, Any]:
     return body
 
 
+def one_by_one(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """A request for a gateway that asks the server over gRPC, as requests of one prompt each.
+
+    Of a request it passes on few fields, but its id whole: that says how texts are sampled.
+
+    Args:
+        body: as of `gen_body` or `Choosing`, with ids for prompts.
+        name: of the model.
+
+    Raises:
+        BackendError: SGLC544, something is asked for that it leaves out of answers.
+    """
+    if body.get("top_logprobs_num") or body.get("return_text_in_logprobs"):
+        raise BackendError(
+            "SGLC544", "a gateway that speaks gRPC to its servers leaves out likeliest tokens, and texts",
+            hint="have it speak HTTP to them",
+        )  # fmt: skip
+    given = body["input_ids"]
+    sampling = {**body["sampling_params"], **body.get("custom_params", {})}
+    asked = {key: value for key, value in body.items() if key != "custom_params"} | {
+        "model": name,
+        "sampling_params": {key: value for key, value in sampling.items() if key in ("max_new_tokens", "n")},
+    }
+    told = json.dumps(sampling)
+    return [
+        {**asked, "input_ids": ids, "rid": f"sglc-{uuid4().hex}:{told}"}
+        for ids in (given if isinstance(given[0], list) else [given])
+    ]
+
+
 def wants_logprobs(sampling: Sampling) -> bool:
     """Whether a program asks for log-probabilities. Exact prompts ask anyway: the ids come with them."""
     asked = sampling.logprobs or sampling.logprob_text or sampling.top_logprobs
@@ -160,7 +192,7 @@ def _sample(answer: Mapping[str, Json], sampling: Sampling) -> Sample:
         tuple(logprob or 0.0 for logprob, _, _ in tokens),
         tuple(said or "" for _, _, said in tokens) if sampling.logprob_text else (),
         tuple(place or () for place in _tops(meta.get("output_top_logprobs"))),
-        matched=reason.get("matched"),
+        matched=reason.get("matched", meta.get("matched_stop")),
     )
 
 
@@ -170,7 +202,7 @@ def _usage(meta: Mapping[str, Json], tries: int, completion: int, scored: int = 
 
 
 def _triples(given: Json) -> tuple[TokenLogprob, ...]:
-    return tuple((logprob, id_, said) for logprob, id_, said in given or ())
+    return tuple((logprob, int(id_), said[0] if said else None) for logprob, id_, *said in given or ())
 
 
 def _tops(given: Json) -> tuple[tuple[TokenLogprob, ...] | None, ...]:

@@ -1,4 +1,4 @@
-"""What a server says of itself, and what follows for prompts: ids where its tokenizer is here, else text.
+"""What is said of a server, and what follows for prompts: ids where its tokenizer is here, else text.
 
 With ids a run gives what `local` gives under the same seed. As text, literals that look like the model's
 control tokens would become such tokens on the server, so they are refused.
@@ -6,8 +6,8 @@ control tokens would become such tokens on the server, so they are refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sglc.backends.remote.text_tokenizer import TextTokenizer
@@ -20,7 +20,10 @@ from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 @dataclass(frozen=True, slots=True)
 class ServerModel:
-    """`exact`: prompts are ids. `stops` end every generation. `image_token` marks a picture; it may be ""."""
+    """`exact`: prompts are ids. `stops` end every generation. `image_token` marks a picture; it may be "".
+
+    `over_grpc`: a gateway asks it by the scheduler's protocol, which has less than `/generate`.
+    """
 
     name: str
     tokenizer: Tokenizer
@@ -30,6 +33,33 @@ class ServerModel:
     scores_tokens: bool
     stops: tuple[str, ...] = ()
     image_token: str = ""
+    over_grpc: bool = False
+
+
+def model_behind(workers: Sequence[Mapping[str, Any]], template_name: str | None) -> ServerModel:
+    """What a gateway tells of its servers that it asks over gRPC, which have to be sglc's.
+
+    Args:
+        template_name: as of `model_of`.
+
+    Raises:
+        UsageError, BackendError: as `model_of`; SGLC547 too where prompts cannot be ids.
+    """
+    labels = [worker.get("labels", {}) for worker in workers if worker.get("connection_mode") == "grpc"]
+    own: Mapping[str, Any] = next((each for each in labels if str(each.get("version")).startswith("sglc ")), {})
+    loads = [load for each in workers for load in each.get("engine_load", {}).get("loads", ())]
+    told = {
+        "model_path": own.get("model_path"),
+        "tokenizer_hash": str(own.get("tokenizer_path", "")).removeprefix("sha256:"),
+        "concurrency": sum(load.get("max_running_requests", 0) for load in loads),
+    }
+    model = model_of(told, template_name)
+    if not model.exact:
+        raise BackendError(
+            "SGLC547", f"the gateway takes token ids for `{model.name}`, whose tokenizer is not here",
+            hint=f"run `sglc models pull {model.name}`, or have the gateway ask its servers over HTTP",
+        )  # fmt: skip
+    return replace(model, over_grpc=True)
 
 
 def model_of(info: Mapping[str, Any], template_name: str | None) -> ServerModel:
