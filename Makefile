@@ -95,6 +95,7 @@ bench: $(VENV)/.stamp-test
 	$(PY) -m benchmarks.liveness
 	$(PY) -m benchmarks.priorities
 	$(PY) -m benchmarks.http_path
+	$(PY) -m benchmarks.grpc_streams
 	$(PY) -m benchmarks.scrape
 	$(PY) -m benchmarks.hostile_forms
 

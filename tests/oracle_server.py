@@ -1,6 +1,6 @@
-"""A server in front of the runtime's process with the oracle: `python -m tests.oracle_server MODEL MAX_ROWS`.
+"""A server before the runtime's process with the oracle: `python -m tests.oracle_server MODEL MAX_ROWS [grpc]`.
 
-`MODEL` is `oracle`, or `quick` (`tests.oracle_worker`).
+`MODEL` is `oracle`, or `quick` (`tests.oracle_worker`). With `grpc` it speaks that, too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.backends.local.process import RuntimeProcess
 from sglc.ir.target import Target
+from sglc.serve.door import Access
 from sglc.serve.server import Patience, bound_socket, serve
 from sglc.serve.service import Service
 from tests.oracle_backend import Characters
@@ -33,17 +34,22 @@ class OracleProcess(LocalBackend):
         return RuntimeProcess(self.options, Path, worker="tests.oracle_worker")
 
 
-def main(model: str, max_rows: int) -> None:
+def main(model: str, max_rows: int, *beside: str) -> None:
     """Serve until a signal."""
     backend = OracleProcess(LocalOptions(model, device="cpu", max_rows=max_rows, process=True))
     with bound_socket("127.0.0.1", 0) as listening:
         try:
             backend.server_info()  # loaded
             service = Service(backend, Characters(), "oracle", MAX_LEN)
-            serve(service, "127.0.0.1", listening, Patience())
+            other = None
+            if beside:
+                from sglc.serve.grpc_server import GrpcServer
+
+                other = GrpcServer(service, Access(), bound_socket("127.0.0.1", 0))
+            serve(service, "127.0.0.1", listening, Patience(), beside=other)
         finally:
             backend.close()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

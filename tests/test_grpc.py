@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from smg_grpc_proto.generated import common_pb2
 
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.serving import Server, serving
+from tests.test_serve_door import made_certificate
 from tests.waiting import HANG_S, until
 
 pytestmark = pytest.mark.slow  # servers
@@ -409,6 +411,19 @@ def test_the_keys_and_bounds_are_those_of_http(smollm2: Path) -> None:
         until(lambda: server.ask("GET", "/get_server_info", authorization="Bearer two")[1]["running_rows"] == 0)
         assert refused(client.generate([1] * 2_000_000, metadata=key))[0] == STATUS.RESOURCE_EXHAUSTED
         assert len(list(client.generate(n=2, metadata=key))) == 2
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
+def test_the_certificate_is_shown_here_too(smollm2: Path, tmp_path: Path) -> None:
+    cert, key = made_certificate(tmp_path, "one")
+    with serving("--model", str(smollm2), "--grpc-port", "0", "--tls-cert", cert, "--tls-key", key) as server:
+        found = re.search(r"at grpcs://(\S+)$", server.log.read_text(), re.MULTILINE)
+        assert found is not None
+        trusting = grpc.ssl_channel_credentials(Path(cert).read_bytes())
+        with grpc.secure_channel(found[1], trusting) as channel:
+            assert len(list(Client(server, channel).generate())) == 1
+        with grpc.insecure_channel(found[1]) as channel:
+            assert refused(Client(server, channel).generate())[0] == STATUS.UNAVAILABLE
 
 
 def test_a_server_that_ends_says_so_and_ends_what_it_began(smollm2: Path) -> None:

@@ -239,7 +239,7 @@ def _serve(options: argparse.Namespace) -> int:
             )
             beside = None
             if reserved is not None:
-                beside = GrpcServer(service, access, options.host, reserved, certificate)
+                beside = GrpcServer(service, access, reserved, certificate)
             serve(service, options.host, listening, patience, access, certificate, beside)
         finally:
             backend.close()

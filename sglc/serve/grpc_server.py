@@ -24,14 +24,12 @@ class GrpcServer:
     """Answers where `reserved` is bound, until `stop`.
 
     Args:
-        host: what its address is called.
         reserved: is closed when it begins: gRPC binds sockets of its own.
         certificate: of TLS; plain without.
     """
 
     service: Service
     access: Access
-    host: str
     reserved: socket.socket
     certificate: Certificate | None = None
     _health: health.aio.HealthServicer = field(default_factory=health.aio.HealthServicer)
@@ -56,8 +54,8 @@ class GrpcServer:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         names = (SERVICE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        address = f"{host}:{self.reserved.getsockname()[1]}"
+        host, port, *_ = self.reserved.getsockname()
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.reserved.close()
         if self.certificate is None:
             self._server.add_insecure_port(address)

@@ -1,0 +1,146 @@
+"""What a token of a stream over gRPC costs the server, beside a bare stream of `grpc.aio` and one over HTTP.
+
+64 streams at once, of the runtime's process with the oracle as its model, and of a server that writes as many
+messages of the same kind and does nothing else, in turns. CPU time is that of the process that speaks gRPC, all
+its threads; tokens that come together share a message, so messages are counted, too.
+
+    python -m benchmarks.grpc_streams
+
+Writes benchmarks/results/grpc-<cpu>.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+from smg_grpc_proto import sglang_scheduler_pb2 as pb
+from smg_grpc_proto import sglang_scheduler_pb2_grpc as rpc
+
+from benchmarks.http_path import Server, load
+from benchmarks.machine import ROOT, result_path, setting
+
+STREAMS, TOKENS = 64, 200
+GOALS = {"one message a token": 70, "messages shared": 20}  # microseconds a token
+_PORTS = re.compile(r"(grpc|http)://127\.0\.0\.1:(\d+)")
+
+
+class Bare:
+    """Writes as many messages as there are tokens, and a last one."""
+
+    async def Generate(self, request: Any, context: Any) -> None:
+        """As of the service."""
+        chunk = pb.GenerateStreamChunk(token_ids=[7], prompt_tokens=10, completion_tokens=100, cached_tokens=9)
+        for _ in range(request.sampling_params.max_new_tokens):
+            await context.write(pb.GenerateResponse(request_id=request.request_id, chunk=chunk))
+        await context.write(pb.GenerateResponse(complete=pb.GenerateComplete(output_ids=[7])))
+
+    def __getattr__(self, name: str) -> Any:
+        return None  # the other calls of the service
+
+
+async def serve_bare() -> None:
+    """Until a signal."""
+    server = grpc.aio.server()
+    rpc.add_SglangSchedulerServicer_to_server(Bare(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(f"grpc://127.0.0.1:{port} http://127.0.0.1:0", file=sys.stderr, flush=True)
+    await server.wait_for_termination()
+
+
+@contextmanager
+def started(*module: str) -> Iterator[tuple[int, dict[str, int]]]:
+    """`python -m MODULE ...`: its process, and its ports by protocol."""
+    with tempfile.NamedTemporaryFile() as log:
+        process = subprocess.Popen([sys.executable, "-m", *module], cwd=ROOT, stderr=log)
+        try:
+            while len(found := dict(_PORTS.findall(Path(log.name).read_text()))) < 2:
+                assert process.poll() is None, Path(log.name).read_text()
+                time.sleep(0.05)
+            yield process.pid, {name: int(port) for name, port in found.items()}
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+
+
+async def streamed(port: int) -> tuple[int, int]:
+    """Tokens and messages of all streams, read by one client."""
+    sampling = pb.SamplingParams(max_new_tokens=TOKENS, ignore_eos=True)
+    request = pb.GenerateRequest(
+        tokenized=pb.TokenizedInput(input_ids=[65] * 10), sampling_params=sampling, stream=True
+    )
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = rpc.SglangSchedulerStub(channel)
+
+        async def one() -> tuple[int, int]:
+            messages = [each async for each in stub.Generate(request)]
+            return sum(len(each.chunk.token_ids) for each in messages), len(messages)
+
+        made = await asyncio.gather(*(one() for _ in range(STREAMS)))
+    return sum(tokens for tokens, _ in made), sum(messages for _, messages in made)
+
+
+def measured(pid: int, ports: dict[str, int]) -> dict[str, float]:
+    """One round over gRPC."""
+    server = Server(pid, 0)
+    before_s = server.cpu_s()
+    tokens, messages = asyncio.run(streamed(ports["grpc"]))
+    spent_s = server.cpu_s() - before_s
+    assert tokens == STREAMS * TOKENS, "tokens are missing"
+    return {
+        "cpu_us_a_token": 1e6 * spent_s / tokens,
+        "cpu_us_a_message": 1e6 * spent_s / messages,
+        "tokens_a_message": tokens / messages,
+    }
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    found: dict[str, list[dict[str, float]]] = {"bare": [], "oracle": [], "oracle, http": []}
+    body = {"prompt": "Count to 1", "temperature": 0, "max_tokens": TOKENS, "stream": True, "ignore_eos": True}
+    with ExitStack() as stack:
+        bare = stack.enter_context(started("benchmarks.grpc_streams", "bare"))
+        oracle = stack.enter_context(started("tests.oracle_server", "quick", "256", "grpc"))
+        over_http = Server(oracle[0], oracle[1]["http"])
+        for number in range(rounds + 1):
+            made = {"bare": measured(*bare), "oracle": measured(*oracle)}
+            made["oracle, http"] = load(over_http, STREAMS, STREAMS, body)
+            if number:  # the first one is to get warm
+                for name, figures in made.items():
+                    found[name].append(figures)
+    cases = {
+        name: {key: round(statistics.median(one[key] for one in each), 2) for key in each[0]}
+        for name, each in found.items()
+    }
+    print(json.dumps(cases, indent=1))
+    report = {
+        "what": __doc__.split("\n\n")[0], "streams": STREAMS, "tokens_a_stream": TOKENS, "rounds": rounds,
+        "goals, cpu_us_a_token": GOALS, "cases": cases, **setting(),
+    }  # fmt: skip
+    path = result_path("grpc")
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"-> {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["bare"]:
+        asyncio.run(serve_bare())
+    else:
+        main()
