@@ -97,10 +97,10 @@ def seeded(seed: int) -> Struct:
         ({"regex": "[ a-z]{4}"}, {"temperature": 0, "regex": "[ a-z]{4}"}),
         ({"json_schema": '{"enum": [12, "x"]}'}, {"temperature": 0, "json_schema": '{"enum": [12, "x"]}'}),
         (
-            {"frequency_penalty": 1.1, "min_new_tokens": 5, "ignore_eos": True, "logit_bias": {"7042": -0.3}},
+            {"repetition_penalty": 1.3, "min_new_tokens": 5, "ignore_eos": True, "logit_bias": {"7042": -0.3}},
             {
                 "temperature": 0,
-                "frequency_penalty": 1.1,
+                "repetition_penalty": 1.3,
                 "min_new_tokens": 5,
                 "ignore_eos": True,
                 "logit_bias": {"7042": -0.3},
@@ -258,7 +258,7 @@ def test_every_call_is_answered_or_refused_by_its_name(client: Client) -> None:
         ({"temperature": float("nan")}, "`sampling_params.temperature`"),
         ({"n": 129}, "`sampling_params.n`"),
         ({"top_logprobs_num": 21}, "`top_logprobs_num`"),
-        ({"repetition_penalty": 1.5}, "`sampling_params.repetition_penalty` is not supported"),
+        ({"repetition_penalty": -1.0}, "`sampling_params.repetition_penalty`"),
         ({"no_stop_trim": True}, "`sampling_params.no_stop_trim` is not supported"),
         ({"regex": "("}, "`(` is no regular expression"),
         ({"json_schema": "{"}, "`json_schema` is no JSON"),
