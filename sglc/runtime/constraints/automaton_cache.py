@@ -6,7 +6,6 @@ A file's name begins with the key of the form, which plans carry too (`ir.gramma
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
 import tempfile
@@ -46,7 +45,13 @@ def path_of_grammar(folder: Path, kind: str, text: str, *more: str | int) -> Pat
 
 
 def _hash(*key: str | int) -> str:
-    return hashlib.sha256(json.dumps([_made_by(_MAKERS), *key]).encode()).hexdigest()[:32]
+    digest = hashlib.sha256(_made_by(_MAKERS).encode())
+    for part in key:
+        # A form may have megabytes: others go on while they are hashed, but not while they are written as JSON.
+        data = str(part).encode("utf-8", "surrogatepass")
+        digest.update(b"%d:" % len(data))
+        digest.update(data)
+    return digest.hexdigest()[:32]
 
 
 @lru_cache(maxsize=2)
