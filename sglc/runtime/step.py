@@ -78,9 +78,6 @@ class StackTables:
     places: Sequence[tuple[int, tuple[int, ...]]]
 
 
-MOST_LEFT, MOST_PUT = 16, 4
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ByteAutomaton:
     """What text a row's samples may be, for an executor to follow: an automaton over the bytes of tokens.

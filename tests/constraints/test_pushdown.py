@@ -9,6 +9,7 @@ import pytest
 
 from sglc.ir.grammar import pushdown as module
 from sglc.ir.grammar.pushdown import MOST_NESTED, call, pushdown
+from sglc.ir.grammar.regex import compile_with_calls
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.pushdown_automaton import PushdownAutomaton
@@ -194,3 +195,80 @@ def test_one_that_has_come_to_many_places_is_made_anew(monkeypatch: pytest.Monke
     deepest(made, 1 + b"("[0])
     assert made.worn
     assert held(GRAMMARS["sums"], constraints) is not made
+
+
+@pytest.mark.parametrize("levels", [3, 4])
+def test_a_byte_that_calls_more_rules_than_a_token_may_is_a_parser_s(levels: int) -> None:
+    """Left to the automaton, nothing would be allowed behind `x`, where a text may not end."""
+    rules = [f'l{at} ::= l{at + 1} ("{"+-*/"[at]}" l{at + 1})* | "{at}(" l{at} ")"\n' for at in range(levels)]
+    grammar = f'root ::= "x" l0\n{"".join(rules)}l{levels} ::= [a-z] | "(" l0 ")" | "[" l{levels} "]"'
+    constraint = CONSTRAINTS.of(Sampling(ebnf=grammar, canonical=False))
+    assert constraint is not None
+    assert isinstance(constraint, PushdownAutomaton) == (levels == 3)
+    assert constraint.mask(constraint.advance(constraint.start, b"x"[0])).any()
+
+
+@pytest.mark.parametrize("levels", [15, 16])
+def test_a_byte_that_goes_back_further_than_a_token_may_is_a_parser_s(levels: int) -> None:
+    def level(at: int) -> str:
+        return rf"(?:-|<{call(at + 1)}{chr(0x60 + at)}?|\[{call(at)}\])"
+
+    made = pushdown([rf"\({call(1)}\)", *map(level, range(1, levels + 1)), rf"(?:-|\({call(1)}\))"])
+    assert (made is None) == (levels == 16)
+
+
+def test_as_many_rules_as_calls_tell_apart_are_called() -> None:
+    """Each has its bytes, which no byte of another call is taken for."""
+    count = 250
+    rules = [f'r{at} ::= "a" r{max(0, at - 1)} | "b" r{at} "c" | "d"\n' for at in range(count)]
+    made = held("root ::= " + " | ".join(f'"{at:03}" r{at}' for at in range(count)) + "\n" + "".join(rules))
+    state = made.start
+    for byte in b"249bab" + b"a" * 300 + b"dcc":
+        state = made.advance(state, byte)
+    assert made.done(state)
+
+
+def test_rules_that_may_be_nothing_one_through_the_other_are_compiled_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled: list[str] = []
+    monkeypatch.setattr(
+        module, "compile_with_calls", lambda rule: compiled.append(rule) or compile_with_calls(rule)
+    )
+    rules = [
+        rf"x{call(1)}",
+        *(f"(?:{call(at + 1)}|{at}{call(at)}b)" for at in range(1, 9)),
+        f"(?:9{call(9)}b)?",
+    ]
+    made = pushdown(rules)
+    assert made is not None
+    assert len(compiled) == 2 * len(rules)
+    state = (automaton := PushdownAutomaton(made, Vocabulary(TOKENS, len(TOKENS)), "")).start
+    for byte in b"x19bb":
+        state = automaton.advance(state, 1 + byte)
+        assert automaton.accepting(state) == (byte in b"xb" and not automaton._places[state][1])
+
+
+def test_what_was_looked_at_without_a_stack_is_not_kept_for_one() -> None:
+    """What is forced is told by states without one; it may go on into a rule that it calls itself."""
+    schema = (
+        '{"$ref": "#/$defs/list", "$defs": {"list": {"type": "array", "items": {"type": "object", '
+        '"properties": {"b": {"$ref": "#/$defs/list"}}, "required": ["b"], "additionalProperties": false}}}}'
+    )
+    tokens = [*(bytes([byte]) for byte in range(256)), b"]}", b"]}]"]
+
+    def mask(local_first: bool) -> list[bool]:
+        made = Constraints(tokens, len(tokens)).of(Sampling(json_schema=schema, canonical=False))
+        assert isinstance(made, PushdownAutomaton)
+        state = made.start
+        for byte in b'[{"b':
+            state = made.advance(state, byte)
+        local = made.local(state)
+        for byte in b'": [':
+            state, local = made.advance(state, byte), made.advance(local, byte)
+        if local_first:
+            made.mask(local)
+        return made.mask(state).tolist()
+
+    assert mask(local_first=True) == mask(local_first=False)
+    assert mask(local_first=True)[256:] == [True, True]

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sglc.runtime.step import I32, MOST_LEFT, MOST_PUT, Batch, Bool, ByteAutomaton, Step, pack_masks
+from sglc.ir.grammar.pushdown import MOST_LEFT, MOST_PUT
+from sglc.runtime.step import I32, Batch, Bool, ByteAutomaton, Step, pack_masks
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ stack of the states to go back to (an LL(1) grammar whose tokens are bytes; Knut
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from sglc.ir.grammar.regex import FIRST_CALL, compile_with_calls
 # rule; or it goes on there before the byte is read; or, from `CALL` on downwards, a rule is called (`calls`).
 RETURN, LEAVE, CALL = -2, -3, -4
 MOST_NESTED = 256  # calls that a text may be inside of
+MOST_LEFT, MOST_PUT = 16, 4  # how far a token may go back, and what it may put on top of the lowest it came to
 _MOST_STATES = 20_000
 _MOST_NEEDED = 16  # calls that a state may need to come to an end
 _NEVER = 1 << 30  # what one needs that comes to none
@@ -58,18 +60,32 @@ def pushdown(rules: Sequence[str]) -> Pushdown | None:
     Raises:
         LegalizeError: as `compile_regex`, of one of them.
     """
-    empty: set[int] = set()  # rules that may be nothing: it is up to who calls them to leave them out
-    while True:
+    automata = [compile_with_calls(rule) for rule in rules]
+    if empty := _empty(automata):  # it is up to who calls them to leave them out
         automata = [compile_with_calls(_optional(rule, empty)) for rule in rules]
-        found = {number for number, dfa in enumerate(automata) if number and dfa.accepting[0]}
-        if found == empty:
-            break
-        empty = found
     if sum(len(dfa.moves) for dfa in automata) > _MOST_STATES:
         return None
     return _Joined(
         [_never_empty(dfa) if number in empty else dfa for number, dfa in enumerate(automata)]
     ).made()
+
+
+def _empty(automata: Sequence[ByteDfa]) -> set[int]:
+    """The rules that may be nothing, but for the first one."""
+    empty: set[int] = set()
+    while True:
+        found = {number for number, dfa in enumerate(automata) if number and _may_be_nothing(dfa, empty)}
+        if found == empty:
+            return empty
+        empty = found
+
+
+def _may_be_nothing(dfa: ByteDfa, empty: set[int]) -> bool:
+    seen = [0]
+    for state in seen:  # grows while it is walked
+        calls = _calls(dfa, dfa.moves[state], 0) if empty else ()
+        seen += {behind for rule, behind in calls if rule in empty}.difference(seen)
+    return any(dfa.accepting[state] for state in seen)
 
 
 def _optional(pattern: str, empty: set[int]) -> str:
@@ -109,6 +125,8 @@ class _Joined:
                 self.called.append(_calls(dfa, row, begin))
                 self.ends.append(ends)
                 self.rule_of.append(number)
+        # What `_firsts` found of states: those of a rule that is called before those that call it.
+        self.known: dict[int, frozenset[int]] = {}
         # Where a rule has come to its end, and nothing else is possible, it is gone back from at once.
         self.over = [
             ends and not moves and not called and rule > 0
@@ -117,7 +135,7 @@ class _Joined:
 
     def made(self) -> Pushdown | None:
         firsts = self._firsts()
-        if firsts is None:
+        if firsts is None or not self._bytes_are_near():
             return None
         follows = self._follows(firsts)
         calls: dict[tuple[int, int], int] = {}
@@ -176,7 +194,7 @@ class _Joined:
 
     def _firsts(self) -> list[frozenset[int]] | None:
         """The classes that each state may go on with inside its rule; None if a rule begins with itself."""
-        known: dict[int, frozenset[int]] = {}
+        known = self.known
         asked: list[int] = []
 
         def of(state: int) -> frozenset[int] | None:
@@ -201,32 +219,74 @@ class _Joined:
     def _follows(self, firsts: Sequence[frozenset[int]]) -> list[set[int]]:
         """The classes that may come behind each rule."""
         follows: list[set[int]] = [set() for _ in self.first[1:]]
-        grows = True
-        while grows:
-            before = sum(map(len, follows))
-            for state, called in enumerate(self.called):
-                for rule, behind in called:
-                    follows[rule] |= firsts[behind]
-                    if self.ends[behind] and self.rule_of[state]:
-                        follows[rule] |= follows[self.rule_of[state]]
-            grows = sum(map(len, follows)) > before
+        last: list[set[int]] = [set() for _ in follows]  # of each rule those that it may end with
+        for state, called in enumerate(self.called):
+            for rule, behind in called:
+                follows[rule] |= firsts[behind]
+                if self.ends[behind] and self.rule_of[state]:
+                    last[self.rule_of[state]].add(rule)
+        _spread(follows, last)
         return follows
+
+    def _bytes_are_near(self) -> bool:
+        """Whether each byte that may come is a token that may: no further back or up than one may go."""
+        puts = [0] * len(self.moves)
+        for state in self.known:
+            for rule, behind in self.called[state]:
+                puts[state] = max(puts[state], puts[self.first[rule]] + (not self.over[behind]))
+        # Which rules a byte goes back from one after the other is told by the rules alone: what may come behind
+        # the outer one may come behind the inner one.
+        behind_of: list[set[int]] = [set() for _ in self.first[1:]]
+        last: list[set[int]] = [set() for _ in behind_of]
+        leaves = {
+            rule
+            for rule, ends, over in zip(self.rule_of, self.ends, self.over, strict=True)
+            if ends and not over
+        }
+        for state, called in enumerate(self.called):
+            outer = self.rule_of[state]
+            for rule, behind in called:
+                if self.over[behind]:
+                    last[outer].add(rule)
+                elif self.ends[behind] and outer:
+                    behind_of[rule].add(outer)
+        _spread(behind_of, last)
+        left = 0
+        while leaves and left < MOST_LEFT:
+            leaves = {outer for rule in leaves for outer in behind_of[rule]}
+            left += 1
+        return max(puts) <= MOST_PUT and left < MOST_LEFT
 
     def _needed(self) -> list[int]:
         """How many states more have to lie on the stack before each state's rule can come to its end."""
         needed = [0 if ends else _NEVER for ends in self.ends]
-        changed = True
-        while changed:
-            changed = False
-            for state in reversed(range(len(self.moves))):
-                ways = [needed[to] for to in self.moves[state].values()]
-                for rule, behind in self.called[state]:
-                    inside = needed[self.first[rule]]
-                    ways.append(inside if self.over[behind] else max(1 + inside, needed[behind]))
-                least = min([needed[state], *ways])
-                if least < needed[state]:
-                    needed[state], changed = least, True
+        before: list[list[int]] = [[] for _ in needed]  # of each state those whose need depends on its own
+        for state, (moves, called) in enumerate(zip(self.moves, self.called, strict=True)):
+            for to in {*moves.values(), *(self.first[rule] for rule, _ in called), *(to for _, to in called)}:
+                before[to].append(state)
+        asked = deque(state for to, need in enumerate(needed) if not need for state in before[to])
+        while asked:
+            state = asked.popleft()
+            ways = [needed[to] for to in self.moves[state].values()]
+            for rule, behind in self.called[state]:
+                inside = needed[self.first[rule]]
+                ways.append(inside if self.over[behind] else max(1 + inside, needed[behind]))
+            least = min(ways)
+            if least < needed[state] and least <= _MOST_NEEDED:
+                needed[state] = least
+                asked += before[state]
         return needed
+
+
+def _spread(sets: Sequence[set[int]], to: Sequence[set[int]]) -> None:
+    """Add what is in a set to those that it leads `to`, until none grows."""
+    asked = [*range(len(sets))]
+    while asked:
+        at = asked.pop()
+        for other in to[at]:
+            if not sets[at] <= sets[other]:
+                sets[other].update(sets[at])
+                asked.append(other)
 
 
 def _calls(dfa: ByteDfa, row: Sequence[int], begin: int) -> list[tuple[int, int]]:
@@ -236,8 +296,8 @@ def _calls(dfa: ByteDfa, row: Sequence[int], begin: int) -> list[tuple[int, int]
         inside = row[dfa.classes[first]]
         if inside != DEAD:
             moves = dfa.moves[inside]
-            for second in range(256):
+            for second in range(FIRST_CALL):
                 behind = moves[dfa.classes[second]]
                 if behind != DEAD:
-                    found.append(((first - FIRST_CALL) * 256 + second, begin + behind))
+                    found.append(((first - FIRST_CALL) * FIRST_CALL + second, begin + behind))
     return found

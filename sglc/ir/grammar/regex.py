@@ -29,7 +29,7 @@ _MOST_MOVES = 500_000
 _AUTOMATA = 128  # kept: compiling a program and running it builds each automaton once
 
 _SURROGATES = 0xD800, 0xDFFF
-MOST_CALLS = _SURROGATES[1] - _SURROGATES[0] + 1
+MOST_CALLS = 256  # rules that patterns may call: of more, telling what follows which takes long
 FIRST_CALL = 0xF5  # bytes from here on are in no text
 
 Range = tuple[int, int]  # first and last, both inside: of code points, or of bytes
@@ -72,8 +72,9 @@ def compile_with_calls(pattern: str) -> ByteDfa:
 
 
 def call_bytes(rule: int) -> tuple[int, int]:
-    """What a call of the rule with this number, up to `MOST_CALLS`, is read as."""
-    return FIRST_CALL + rule // 256, rule % 256
+    """What a call of the rule with this number, below `MOST_CALLS`, is read as: a byte that begins calls,
+    and one that does not."""
+    return FIRST_CALL + rule // FIRST_CALL, rule % FIRST_CALL
 
 
 def _compiled(pattern: str, *, calls: bool) -> ByteDfa:

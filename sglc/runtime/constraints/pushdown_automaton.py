@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from sglc.errors import RunError, shown
 from sglc.ir.grammar.dfa import DEAD
-from sglc.ir.grammar.pushdown import CALL, LEAVE, MOST_NESTED, RETURN, Pushdown
+from sglc.ir.grammar.pushdown import CALL, LEAVE, MOST_LEFT, MOST_NESTED, MOST_PUT, RETURN, Pushdown
 from sglc.runtime.constraints.token_automaton import Vocabulary, only_one, token_trie
-from sglc.runtime.step import I32, MOST_LEFT, MOST_PUT, Bool, ByteAutomaton, StackTables, pack_masks
+from sglc.runtime.step import I32, Bool, ByteAutomaton, StackTables, pack_masks
 
 _MASKS = 1024  # kept for each automaton
 _MOST_PLACES = 100_000  # states with their stacks that are told apart; for more an automaton is made anew
@@ -125,8 +125,8 @@ class PushdownAutomaton:
 
     def advance(self, state: int, token: int) -> int:
         """The state behind `token`, which `state` allows."""
-        if (state, token) in self._after:
-            return self._after[state, token]
+        if (known := self._after.get((state, token))) is not None:  # another thread may clear it meanwhile
+            return known
         at, stack = self._places[state]
         spot: Spot = (at, stack, len(stack), max(0, len(stack) - MOST_LEFT))
         for byte in self._vocabulary.token_bytes[token]:
@@ -199,8 +199,8 @@ class PushdownAutomaton:
         # Far below the bound nothing depends on how much lies there, and no token goes back further than this.
         near = len(stack) > MOST_NESTED // 2
         seen = stack if near else stack[-MOST_LEFT:]
-        # What may go back, and has nothing to go back to, is no part of a text (`local`).
-        kept = state, near, bool(self._form.rule_of[state]) and not stack
+        # Where the lowest may go back, and has nothing to go back to, is no part of a text (`local`).
+        kept = state, near, bool(self._form.rule_of[stack[0] if stack else state])
         depths = self._depths.setdefault(kept, set())
         for depth in depths:
             key = kept, seen[len(seen) - depth :]

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sglc.ir.grammar.pushdown import MOST_LEFT, MOST_PUT
 from sglc.runtime.kernels.automata import (
     CALLS_AT,
     CLASSES,
@@ -28,7 +29,6 @@ from sglc.runtime.kernels.automata import (
     mask_at,
 )
 from sglc.runtime.kernels.rows import AUTOMATON, DEPTH, ROW, SAMPLES, STATE, BatchLists, RowState
-from sglc.runtime.step import MOST_LEFT, MOST_PUT
 
 _RETURN, _LEAVE, _CALL = (
     tl.constexpr(-2),
