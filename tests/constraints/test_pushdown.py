@@ -7,6 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from sglc.errors import LegalizeError
 from sglc.ir.grammar import pushdown as module
 from sglc.ir.grammar.pushdown import MOST_NESTED, call, pushdown
 from sglc.ir.grammar.regex import compile_with_calls
@@ -187,8 +188,11 @@ def test_a_vocabulary_without_a_byte_leaves_the_grammar_to_the_parser() -> None:
         PushdownAutomaton(form, Vocabulary(lacking, len(lacking)), "brackets")
 
 
-def test_one_that_has_come_to_many_places_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sglc.runtime.constraints.pushdown_automaton._MOST_PLACES", 60)
+@pytest.mark.parametrize(("bound", "most"), [("_MOST_PLACES", 60), ("_MOST_STACKED", 2000)])
+def test_one_that_has_come_to_many_places_is_made_anew(
+    monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    monkeypatch.setattr(f"sglc.runtime.constraints.pushdown_automaton.{bound}", most)
     constraints = Constraints(TOKENS, len(TOKENS))
     made = held(GRAMMARS["sums"], constraints)
     assert held(GRAMMARS["sums"], constraints) is made
@@ -231,18 +235,20 @@ def test_as_many_rules_as_calls_tell_apart_are_called() -> None:
 def test_rules_that_may_be_nothing_one_through_the_other_are_compiled_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    compiled: list[str] = []
+    compiled: list[list[str]] = []
     monkeypatch.setattr(
-        module, "compile_with_calls", lambda rule: compiled.append(rule) or compile_with_calls(rule)
+        module,
+        "compile_with_calls",
+        lambda rules: compile_with_calls(compiled.append([*rules]) or compiled[-1]),
     )
     rules = [
         rf"x{call(1)}",
         *(f"(?:{call(at + 1)}|{at}{call(at)}b)" for at in range(1, 9)),
         f"(?:9{call(9)}b)?",
     ]
-    made = pushdown(rules)
+    made = pushdown(tuple(rules))
     assert made is not None
-    assert len(compiled) == 2 * len(rules)
+    assert len(compiled) == 2
     state = (automaton := PushdownAutomaton(made, Vocabulary(TOKENS, len(TOKENS)), "")).start
     for byte in b"x19bb":
         state = automaton.advance(state, 1 + byte)
@@ -272,3 +278,10 @@ def test_what_was_looked_at_without_a_stack_is_not_kept_for_one() -> None:
 
     assert mask(local_first=True) == mask(local_first=False)
     assert mask(local_first=True)[256:] == [True, True]
+
+
+def test_the_rules_of_a_grammar_take_no_longer_than_one_pattern() -> None:
+    rules = [f"(?:{at}{call(at)}|(?:[ab]*a[ab]{{12}}[c-{chr(100 + at)}])?[a-z]*;)" for at in range(1, 21)]
+    assert pushdown([call(1), rules[0]]) is not None
+    with pytest.raises(LegalizeError, match="SGLC452"):
+        pushdown(["|".join(map(call, range(1, 21))), *rules])

@@ -60,9 +60,9 @@ def pushdown(rules: Sequence[str]) -> Pushdown | None:
     Raises:
         LegalizeError: as `compile_regex`, of one of them.
     """
-    automata = [compile_with_calls(rule) for rule in rules]
+    automata = compile_with_calls(rules)
     if empty := _empty(automata):  # it is up to who calls them to leave them out
-        automata = [compile_with_calls(_optional(rule, empty)) for rule in rules]
+        automata = compile_with_calls(_optional(rule, empty) for rule in rules)
     if sum(len(dfa.moves) for dfa in automata) > _MOST_STATES:
         return None
     return _Joined(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from functools import lru_cache
 from re import _constants as sre
 from re import _parser
@@ -25,6 +26,9 @@ from sglc.ir.grammar.regex_positions import class_places, largest_repeat, part_p
 _MOST_PLACES = 100_000
 _MOST_LOOKED_AT = 3_000_000
 _MOST_MOVES = 500_000
+
+# The same of all rules of a grammar together, and states of the automata as they are first built.
+_MOST_STATES = 50_000
 
 _AUTOMATA = 128  # kept: compiling a program and running it builds each automaton once
 
@@ -59,16 +63,25 @@ def compile_regex(pattern: str) -> ByteDfa:
         LegalizeError: SGLC450 `re` does not take the pattern; SGLC451 it has a part that no automaton can do;
             SGLC452 its automaton is too large; SGLC453 no text matches it.
     """
-    return _compiled(pattern, calls=False)
+    return _compiled(pattern, _Effort(), calls=False)
 
 
-@lru_cache(maxsize=_AUTOMATA)
-def compile_with_calls(pattern: str) -> ByteDfa:
-    """As `compile_regex`, of a pattern in which surrogates stand for calls of other rules.
+def compile_with_calls(patterns: Iterable[str]) -> list[ByteDfa]:
+    """As `compile_regex`, of the patterns of a grammar, in which surrogates stand for calls of its rules.
 
-    U+D800 + n is read as the two bytes of `call_bytes(n)`, which no text in UTF-8 has.
+    U+D800 + n is read as the two bytes of `call_bytes(n)`, which no text in UTF-8 has. All of them may take as
+    long as one that stands alone.
     """
-    return _compiled(pattern, calls=True)
+    effort = _Effort()
+    return [_compiled(pattern, effort, calls=True) for pattern in patterns]
+
+
+@dataclass(slots=True)
+class _Effort:
+    """What compiling has taken: states that were built, and what was looked at for them."""
+
+    states: int = 0
+    looked_at: int = 0
 
 
 def call_bytes(rule: int) -> tuple[int, int]:
@@ -77,10 +90,10 @@ def call_bytes(rule: int) -> tuple[int, int]:
     return FIRST_CALL + rule // FIRST_CALL, rule % FIRST_CALL
 
 
-def _compiled(pattern: str, *, calls: bool) -> ByteDfa:
+def _compiled(pattern: str, effort: _Effort, *, calls: bool) -> ByteDfa:
     try:
         tree = _parser.parse(pattern, re.ASCII)
-        return _deterministic(_Nfa(pattern, tree, calls), pattern)
+        return _deterministic(_Nfa(pattern, tree, calls), pattern, effort)
     except (re.error, ValueError) as error:  # the latter of numbers with too many digits
         raise LegalizeError(
             "SGLC450", f"`{shown(pattern)}` is no regular expression", note=shown(f"{error}"),
@@ -114,7 +127,7 @@ class _Nfa:
 
     def __init__(self, pattern: str, tree: Any, calls: bool) -> None:
         self._pattern = pattern
-        self._calls = calls
+        self.calls = calls
         self.edges: list[list[tuple[int, int, int]]] = []
         self.jumps: list[list[int]] = []
         self._steps: dict[tuple[int, int, int], int] = {}
@@ -142,9 +155,9 @@ class _Nfa:
 
     def _item(self, item: Any, after: int, flags: int) -> int:
         match item:
-            case (sre.LITERAL, code) if self._calls and _SURROGATES[0] <= code <= _SURROGATES[1]:
+            case (sre.LITERAL, code) if self.calls and _SURROGATES[0] <= code <= _SURROGATES[1]:
                 return self._call(code - _SURROGATES[0], after)
-            case (sre.IN, members) if self._calls:  # the parser makes one of alternatives that are a character
+            case (sre.IN, members) if self.calls:  # the parser makes one of alternatives that are a character
                 called = [code - _SURROGATES[0] for code in _surrogates(members)]
                 others = self._character(characters(item, flags), after)
                 return self._place([others, *(self._call(rule, after) for rule in called)])
@@ -294,17 +307,15 @@ def _utf8(first: int, last: int) -> Iterator[tuple[Range, ...]]:
     yield tuple(zip(chr(first).encode(), chr(last).encode(), strict=True))
 
 
-def _deterministic(nfa: _Nfa, pattern: str) -> ByteDfa:
+def _deterministic(nfa: _Nfa, pattern: str, effort: _Effort) -> ByteDfa:
     labels, arrows = _labelled(nfa.edges)
     classes, kinds_of = _kinds(labels)
     kinds = max(classes) + 1
     closures: dict[int, frozenset[int]] = {}
-    looked_at = 0
 
     def count(places: Set[int]) -> None:
-        nonlocal looked_at
-        looked_at += len(places)
-        if looked_at > _MOST_LOOKED_AT:
+        effort.looked_at += len(places)
+        if effort.looked_at > _MOST_LOOKED_AT:
             raise _too_large(pattern)
 
     def closure(place: int) -> frozenset[int]:
@@ -343,7 +354,8 @@ def _deterministic(nfa: _Nfa, pattern: str) -> ByteDfa:
                 queue.append(state)
             behind[wanted] = numbers[state]
         moves.append([behind[wanted] for wanted in labels_of])
-        if len(numbers) * kinds > _MOST_MOVES:
+        effort.states += 1
+        if len(numbers) * kinds > _MOST_MOVES or (nfa.calls and effort.states > _MOST_STATES):
             raise _too_large(pattern)
     accepting = [nfa.final in state for state in numbers]
     blocks = blocks_of(moves, accepting)

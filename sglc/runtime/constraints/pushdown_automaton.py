@@ -23,6 +23,7 @@ from sglc.runtime.step import I32, Bool, ByteAutomaton, StackTables, pack_masks
 
 _MASKS = 1024  # kept for each automaton
 _MOST_PLACES = 100_000  # states with their stacks that are told apart; for more an automaton is made anew
+_MOST_STACKED = 2_000_000  # or for more states on these stacks
 _MOST_SPOTS = 20_000  # of a walk that are remembered
 _MOST_MASKED = 512  # states of one that executors follow
 _UNKNOWN = -1
@@ -59,6 +60,7 @@ class PushdownAutomaton:
         self._depths: dict[_Kept, set[int]] = {}  # of a state: how much of the stack its masks depend on
         self._places: list[tuple[int, tuple[int, ...]]] = [(state, ()) for state in range(len(form.moves))]
         self._numbers = {place: number for number, place in enumerate(self._places)}
+        self._stacked = 0  # states on the stacks of all places
         self._after: dict[tuple[int, int], int] = {}  # of a place and a token
         self._lock = threading.Lock()  # of all that is kept
         # Where each class of bytes has a token of one byte, there is a way on behind all that is allowed.
@@ -80,7 +82,7 @@ class PushdownAutomaton:
     @property
     def worn(self) -> bool:
         """Whether so many places were come to that those who begin should have a new one."""
-        return len(self._places) > _MOST_PLACES
+        return len(self._places) > _MOST_PLACES or self._stacked > _MOST_STACKED
 
     def bits(self, state: int) -> I32:
         """Ids that may come next, as `pack_masks` gives it, the caller's own."""
@@ -136,6 +138,7 @@ class PushdownAutomaton:
         with self._lock:
             if place not in self._numbers:
                 self._places.append(place)
+                self._stacked += len(spot[1])
                 self._numbers[place] = len(self._places) - 1
             if len(self._after) > _MOST_PLACES:
                 self._after.clear()
@@ -208,10 +211,11 @@ class PushdownAutomaton:
                 self._masks.move_to_end(key)
                 return self._masks[key]
         behind = self._walk.behind((state, seen, len(seen), max(0, len(seen) - MOST_LEFT)))
-        floors = np.array([spot[2] for spot in self._walk.spots])
-        depth = len(seen) if near else len(seen) - int(floors[np.unique(behind)].min())
-        room = self._form.room
-        lives = np.array([spot[0] != DEAD and len(spot[1]) <= room[spot[0]] for spot in self._walk.spots])
+        spots, room = self._walk.spots, self._form.room
+        reached = np.unique(behind).tolist()  # few of those that are remembered
+        depth = len(seen) if near else len(seen) - min(spots[at][2] for at in reached)
+        lives = np.zeros(len(spots), np.bool_)
+        lives[reached] = [spots[at][0] != DEAD and len(spots[at][1]) <= room[spots[at][0]] for at in reached]
         mask = pack_masks(lives[behind][self._class_of])
         depths.add(depth)
         made = self._masks[kept, seen[len(seen) - depth :]] = mask, only_one(mask)
@@ -307,7 +311,7 @@ class _Walk:
             number = self._numbers[spot] = len(self.spots)
             self.spots.append(spot)
             if number == len(self._moves):
-                more = np.full((64, self._kinds), _UNKNOWN, np.int64)
+                more = np.full((max(64, number), self._kinds), _UNKNOWN, np.int64)
                 self._moves = np.concatenate((self._moves, more))
             if spot[0] == DEAD:
                 self._moves[number] = number
