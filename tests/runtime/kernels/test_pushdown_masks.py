@@ -116,10 +116,10 @@ def wanted(held: PushdownAutomaton | CanonicalTokens, state: int) -> list[bool]:
 def test_masks_moves_and_counts_are_those_of_the_host(name: str, canonical: bool) -> None:
     inner, held = form(name, canonical=canonical)
     device, rng = Device(held), Random(name)
-    for _ in range(at_depth(1, 3, 20)):
+    for _ in range(at_depth(1, 1, 20)):
         state = held.start
         device.put(state)
-        for step in range(at_depth(8, 25, 60)):
+        for step in range(at_depth(8, 14, 60)):
             assert device.mask() == wanted(held, state), inner._places[state]
             allowed = np.flatnonzero(held.mask(state)).tolist()
             if not allowed:
