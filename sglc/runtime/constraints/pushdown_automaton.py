@@ -21,7 +21,7 @@ from sglc.ir.grammar.pushdown import CALL, LEAVE, MOST_LEFT, MOST_NESTED, MOST_P
 from sglc.runtime.constraints.token_automaton import Vocabulary, only_one, token_trie
 from sglc.runtime.step import I32, Bool, ByteAutomaton, StackTables, pack_masks
 
-_MASKS = 1024  # kept for each automaton
+_MASKS = 512  # kept for each automaton: 3 MB for 49,152 tokens
 _MOST_PLACES = 100_000  # states with their stacks that are told apart; for more an automaton is made anew
 _MOST_STACKED = 2_000_000  # or for more states on these stacks
 _MOST_SPOTS = 20_000  # of a walk that are remembered
@@ -31,7 +31,8 @@ _UNKNOWN = -1
 # Where a walk is: a state or `DEAD`, the stack, the least that lay there, and what has to stay there.
 Spot = tuple[int, tuple[int, ...], int, int]
 _Kept = tuple[int, bool, bool]  # a state, whether its stack is near its bound, whether it is a `local` one
-# `_BACK` - r it is just back from the rule r, and `_BEYOND` further on.
+# Of a walk above a stack that is not known: behind a rule r that the token did not call it is at `_BACK` - r,
+# and further on at `_BEYOND`.
 _BACK, _BEYOND = -2, -(1 << 30)
 
 
