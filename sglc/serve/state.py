@@ -86,7 +86,7 @@ def add_state(app: FastAPI, service: Service) -> None:
         return as_json({"timestamp": time.time(), "dp_rank_count": 1, "loads": [{"dp_rank": 0, **load}]})
 
     @app.get("/get_load")
-    async def getload_of() -> Response:
+    async def get_load() -> Response:
         load = load_of(await info.ask())
         told = {
             "num_reqs": load["num_running_reqs"] + load["num_waiting_reqs"],
