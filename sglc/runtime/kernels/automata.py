@@ -167,17 +167,17 @@ class Automata:
         begins = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
         spelled = np.frombuffer(b"".join(token_bytes[:vocab]) or b"\0", np.uint8)
         row = (-(-vocab // 32) + 3) // 4 * 4  # rows begin at 16 bytes
-        self.first_own, own_masks = own_masks, 2 * own_masks
+        self.first_own, first = own_masks, 2 * own_masks
         self.tables = AutomataTables(
             torch.zeros(words, dtype=torch.int32, device=device),
-            torch.zeros(own_masks + masks, row, dtype=torch.int32, device=device),
-            torch.full((own_masks + masks,), 2, dtype=torch.int32, device=device),
+            torch.zeros(first + masks, row, dtype=torch.int32, device=device),
+            torch.full((first + masks,), 2, dtype=torch.int32, device=device),
             torch.from_numpy(begins).to(device),
             torch.from_numpy(spelled.copy()).to(device),
         )
         self._vocab = vocab
         self._eos_ids = eos_ids
-        self._words, self._masks = _Room(0, words), _Room(own_masks, masks)
+        self._words, self._masks = _Room(0, words), _Room(first, masks)
         self._most_words = words // 4
         self._resident: OrderedDict[int, _Resident] = OrderedDict()  # by identity; the last used last
         self._placed: dict[int, _Resident] = {}  # by where their words begin
@@ -264,30 +264,17 @@ def _stack_words(automaton: ByteAutomaton) -> I32:
     stack = automaton.stack
     if stack is None:
         return np.empty(0, np.int32)
-    states = len(automaton.moves)
     spelled = automaton.masks[2, automaton.mask_of] >= 0
-    others = [
-        np.empty(0, np.int32) if spelled[state] else stack.others[group]
-        for state, group in enumerate(stack.group_of.tolist())
-    ]
-    sizes = np.array([ids.size for ids in others])
-    kept, firsts = {}, np.zeros(states, np.int64)  # each list once
-    ids: list[I32] = []
-    size = 0
-    for state, group in enumerate(stack.group_of.tolist()):
-        if sizes[state] and group not in kept:
-            kept[group] = size
-            ids.append(others[state])
-            size += int(sizes[state])
-        firsts[state] = -1 if spelled[state] else kept.get(group, 0)
-    parts = [stack.ends, stack.room, firsts, firsts + sizes, stack.calls.ravel(), *ids]
+    begins_of = np.cumsum([0, *[ids.size for ids in stack.others]])
+    firsts, lasts = (np.where(spelled, -1, begins_of[stack.group_of + end]) for end in (0, 1))
+    parts = [stack.ends, stack.room, firsts, lasts, stack.calls.ravel(), *stack.others]
     begins = np.cumsum([STACK_HEADER.value, *[part.size for part in parts[:5]]])
     return np.concatenate(([*begins, stack.near], *parts)).astype(np.int32)
 
 
 def _base_masks(automaton: ByteAutomaton, stack: StackTables) -> tuple[I32, I32]:
     """The masks of an automaton as far as they do not depend on the stack, and how many ids they allow."""
-    base = stack.base[stack.group_of[automaton.masks[0]]].copy()
+    base = stack.base[stack.group_of[automaton.masks[0]]]  # a copy
     for mask in np.flatnonzero(automaton.masks[2] >= 0).tolist():
         token = int(automaton.masks[2, mask])
         base[mask] = 0

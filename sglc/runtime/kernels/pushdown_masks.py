@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sglc.ir.grammar.pushdown import MOST_LEFT, MOST_PUT
+from sglc.ir.grammar.pushdown import CALL, LEAVE, MOST_LEFT, MOST_PUT, RETURN
 from sglc.runtime.kernels.automata import (
     CALLS_AT,
     CLASSES,
@@ -30,11 +30,7 @@ from sglc.runtime.kernels.automata import (
 )
 from sglc.runtime.kernels.rows import AUTOMATON, DEPTH, ROW, SAMPLES, STATE, BatchLists, RowState
 
-_RETURN, _LEAVE, _CALL = (
-    tl.constexpr(-2),
-    tl.constexpr(-3),
-    tl.constexpr(-4),
-)  # as of `sglc.ir.grammar.pushdown`
+_RETURN, _LEAVE, _CALL = tl.constexpr(RETURN), tl.constexpr(LEAVE), tl.constexpr(CALL)
 _MOST_LEFT, _MOST_PUT = tl.constexpr(MOST_LEFT), tl.constexpr(MOST_PUT)
 _PARTS = 16  # programs for each row
 _BLOCK = 128  # tokens

@@ -17,6 +17,7 @@ from sglc.runtime.kernels.rows import batch_lists, row_state
 from sglc.runtime.kernels.sample import adjustments, sample, sample_scratch
 from sglc.runtime.step import ByteAutomaton, pack_masks, unpack_masks
 from tests.depth import at_depth
+from tests.reference.longest_match import longest_match
 
 pytestmark = [
     pytest.mark.kernel, pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
@@ -38,17 +39,7 @@ PATTERNS = (
 def constraint(pattern: str, *, canonical: bool) -> Constraint:
     vocabulary = Vocabulary(TOKENS, VOCAB)
     automaton = TokenAutomaton(build(compile_regex(pattern), vocabulary), vocabulary, pattern)
-    single = {data: token for token, data in enumerate(TOKENS)}
-
-    def longest(text: str) -> list[int]:
-        data, ids = text.encode(), []
-        while data:
-            size = max(n for n in range(1, 13) if data[:n] in single)
-            ids.append(single[data[:size]])
-            data = data[size:]
-        return ids
-
-    return CanonicalTokens(automaton, vocabulary, longest) if canonical else automaton
+    return CanonicalTokens(automaton, vocabulary, longest_match(TOKENS)) if canonical else automaton
 
 
 def held(automaton: ByteAutomaton, **room: int) -> tuple[Automata, int]:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sglc.ir.grammar.pushdown import MOST_NESTED, call, pushdown
+from sglc.ir.grammar.pushdown import MOST_NESTED, pushdown
+from sglc.ir.grammar.regex import call
 from sglc.runtime.constraints.canonical_tokens import CanonicalTokens
 from sglc.runtime.constraints.pushdown_automaton import PushdownAutomaton
 from sglc.runtime.constraints.token_automaton import Vocabulary
@@ -19,6 +20,7 @@ from sglc.runtime.kernels.rows import DEPTH, BatchLists, RowState, batch_lists, 
 from sglc.runtime.kernels.sample import adjustments, sample, sample_scratch
 from sglc.runtime.step import unpack_masks
 from tests.depth import at_depth
+from tests.reference.longest_match import longest_match
 
 pytestmark = [
     pytest.mark.kernel, pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
@@ -47,17 +49,7 @@ def form(name: str, *, canonical: bool) -> tuple[PushdownAutomaton, PushdownAuto
     made = pushdown(RULES[name])
     assert made is not None
     inner = PushdownAutomaton(made, vocabulary, name)
-    single = {data: token for token, data in reversed([*enumerate(TOKENS)]) if data}
-
-    def longest(text: str) -> list[int]:
-        data, ids = text.encode(), []
-        while data:
-            size = max(n for n in range(1, 10) if data[:n] in single)
-            ids.append(single[data[:size]])
-            data = data[size:]
-        return ids
-
-    return inner, CanonicalTokens(inner, vocabulary, longest) if canonical else inner
+    return inner, CanonicalTokens(inner, vocabulary, longest_match(TOKENS)) if canonical else inner
 
 
 class Device:
