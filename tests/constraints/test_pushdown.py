@@ -9,8 +9,8 @@ import pytest
 
 from sglc.errors import LegalizeError
 from sglc.ir.grammar import pushdown as module
-from sglc.ir.grammar.pushdown import MOST_NESTED, call, pushdown
-from sglc.ir.grammar.regex import compile_with_calls
+from sglc.ir.grammar.pushdown import MOST_NESTED, pushdown
+from sglc.ir.grammar.regex import call, compile_with_calls
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.pushdown_automaton import PushdownAutomaton

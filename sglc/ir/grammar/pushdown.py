@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sglc.ir.grammar.dfa import DEAD, ByteDfa
-from sglc.ir.grammar.regex import FIRST_CALL, compile_with_calls
+from sglc.ir.grammar.regex import FIRST_CALL, call, called_rule, compile_with_calls
 
 # What a move may be besides a state and `DEAD`: the byte is read, and the text goes on behind the call of this
 # rule; or it goes on there before the byte is read; or, from `CALL` on downwards, a rule is called (`calls`).
@@ -45,11 +45,6 @@ class Pushdown:
     rule_of: tuple[int, ...]
     room: tuple[int, ...]
     follows: tuple[frozenset[int], ...]
-
-
-def call(rule: int) -> str:
-    """What stands in a pattern for a rule, by its number."""
-    return chr(0xD800 + rule)
 
 
 def pushdown(rules: Sequence[str]) -> Pushdown | None:
@@ -112,9 +107,8 @@ class _Joined:
         self.classes = bytes(alike.setdefault(column, len(alike)) for column in columns)
         self.kinds = len(alike)
         self.moves: list[dict[int, int]] = []  # of each state by class
-        self.called: list[
-            list[tuple[int, int]]
-        ] = []  # of each state: rules that it may call, and the state behind
+        # Of each state, the rules that it may call, each with the state behind the call.
+        self.called: list[list[tuple[int, int]]] = []
         self.ends: list[bool] = []
         self.rule_of: list[int] = []
         for number, dfa in enumerate(automata):
@@ -154,15 +148,16 @@ class _Joined:
                         return None
                     row[kind] = LEAVE
             moves.append(tuple(row.get(kind, DEAD) for kind in range(self.kinds)))
+        pairs = list(calls)
         reached = [0]
         seen = {0}
         for state in reached:  # grows while it is walked
-            to = [place for move in moves[state] if move <= CALL for place in list(calls)[CALL - move]]
+            to = [place for move in moves[state] if move <= CALL for place in pairs[CALL - move]]
             for place in [*moves[state], *to]:
                 if place >= 0 and place not in seen:
                     seen.add(place)
                     reached.append(place)
-        return self._kept(reached, moves, list(calls), follows)
+        return self._kept(reached, moves, pairs, follows)
 
     def _kept(
         self, kept: Sequence[int], moves: Sequence[Sequence[int]], calls: Sequence[tuple[int, int]],
@@ -299,5 +294,5 @@ def _calls(dfa: ByteDfa, row: Sequence[int], begin: int) -> list[tuple[int, int]
             for second in range(FIRST_CALL):
                 behind = moves[dfa.classes[second]]
                 if behind != DEAD:
-                    found.append(((first - FIRST_CALL) * FIRST_CALL + second, begin + behind))
+                    found.append((called_rule(first, second), begin + behind))
     return found

@@ -84,10 +84,19 @@ class _Effort:
     looked_at: int = 0
 
 
+def call(rule: int) -> str:
+    """What stands in a pattern for a rule, by its number, which is below `MOST_CALLS`."""
+    return chr(_SURROGATES[0] + rule)
+
+
 def call_bytes(rule: int) -> tuple[int, int]:
-    """What a call of the rule with this number, below `MOST_CALLS`, is read as: a byte that begins calls,
-    and one that does not."""
+    """What a call is read as: a byte that begins calls, and one that does not."""
     return FIRST_CALL + rule // FIRST_CALL, rule % FIRST_CALL
+
+
+def called_rule(first: int, second: int) -> int:
+    """The rule whose call these bytes are."""
+    return (first - FIRST_CALL) * FIRST_CALL + second
 
 
 def _compiled(pattern: str, effort: _Effort, *, calls: bool) -> ByteDfa:

@@ -14,8 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from sglc.ir.grammar.json_schema import enforced
-from sglc.ir.grammar.pushdown import call
-from sglc.ir.grammar.regex import MOST_CALLS
+from sglc.ir.grammar.regex import MOST_CALLS, call
 from sglc.ir.grammar.schema_leaves import kinds_of
 
 _CHAR = r'(?:[^"\\\x00-\x1f\x7f]|\\[nrbtf\\"])'

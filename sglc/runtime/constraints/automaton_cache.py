@@ -98,7 +98,7 @@ def load(path: Path, size: int) -> Tables | None:
                 tuple(map(tuple, file["moves"].tolist())),
                 tuple(file["accepting"].tolist()),
             )
-            tables = Tables(dfa, *(file[name] for name in _ARRAYS))
+            tables = Tables(dfa=dfa, **{name: file[name] for name in _ARRAYS})
     except _UNREADABLE:
         return None
     whole = len(dfa.classes) == 256 and len(dfa.moves) == len(dfa.accepting) == tables.is_open.size - 1

@@ -75,7 +75,8 @@ class Constraints:
         return True
 
     def _is_at_hand(self, kind: str, text: str) -> bool:
-        return (kind, text) in self._automata or self._grammars.at_hand(kind, text)
+        made = self._automata.get((kind, text))
+        return (made is not None and not made[0].worn) or self._grammars.at_hand(kind, text)
 
     def of(self, sampling: Sampling) -> Constraint | None:
         """What a generation with `sampling` is held to, if to anything.

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from sglc.ir.grammar.pushdown import call
-from sglc.ir.grammar.regex import MOST_CALLS
+from sglc.ir.grammar.regex import MOST_CALLS, call
 
 _MOST_LENGTH = 100_000  # of all patterns together
 

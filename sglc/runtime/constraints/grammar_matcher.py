@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,7 +29,7 @@ from sglc.runtime.constraints.grammar_constraint import Form, GrammarConstraint,
 from sglc.runtime.constraints.llguidance_matcher import Guidance
 
 if TYPE_CHECKING:
-    from xgrammar import CompiledGrammar, GrammarMatcher, TokenizerInfo
+    from xgrammar import CompiledGrammar, Grammar, GrammarMatcher, TokenizerInfo
 
 # Compiled ones kept for each tokenizer: so many, and so many bytes of them.
 _GRAMMARS, _BYTES = 32, 128 << 20
@@ -201,32 +201,47 @@ class Grammars:
 
     def rules(self, text: str) -> tuple[str, ...] | None:
         """The rules of a grammar in GBNF, as `gbnf_rules`; None also if it is none, or cannot be read."""
-        with suppress(SglcError, RuntimeError, UnicodeError, ImportError):
-            check_gbnf(text)
-            from xgrammar import Grammar
-
-            serialized = Grammar.from_ebnf(text).serialize_json()
-            return None if endless_rule(serialized) else gbnf_rules(serialized)
+        with suppress(SglcError, ImportError):
+            return gbnf_rules(_parsed(text)[1])
         return None
 
     def _compile_ebnf(self, text: str) -> CompiledGrammar:
         check_gbnf(text)
         info = self._tokenizer_info
-        from xgrammar import Grammar, GrammarCompiler
+        from xgrammar import GrammarCompiler
 
-        try:
-            grammar = Grammar.from_ebnf(text)
-            if rule := endless_rule(grammar.serialize_json()):
-                raise RunError(
-                    "SGLC457", "the `ebnf` of this generation has a part that no finite text satisfies",
-                    note=f"its rule `{rule}` always needs itself again", hint="give it a way to end",
-                )  # fmt: skip
+        grammar = _parsed(text)[0]
+        with _named():
             return GrammarCompiler(info, cache_enabled=False).compile_grammar(grammar)
-        except (RuntimeError, UnicodeError) as error:  # the latter of names and texts that it cannot read
-            said = shown(re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(error)).strip())
-            raise RunError(
-                "SGLC457", "the `ebnf` of this generation cannot be compiled", note=said, hint="mend it"
-            ) from None
+
+
+@lru_cache(maxsize=1)  # where no automaton holds it, it is compiled next
+def _parsed(text: str) -> tuple[Grammar, str]:
+    """A grammar in GBNF as xgrammar parses it, and the same serialized. Raises as `Grammars.ebnf`."""
+    check_gbnf(text)
+    from xgrammar import Grammar
+
+    with _named():
+        grammar = Grammar.from_ebnf(text)
+        serialized = grammar.serialize_json()
+    if rule := endless_rule(serialized):
+        raise RunError(
+            "SGLC457", "the `ebnf` of this generation has a part that no finite text satisfies",
+            note=f"its rule `{rule}` always needs itself again", hint="give it a way to end",
+        )  # fmt: skip
+    return grammar, serialized
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """What xgrammar says of a grammar is an error of ours."""
+    try:
+        yield
+    except (RuntimeError, UnicodeError) as error:  # the latter of names and texts that it cannot read
+        said = shown(re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(error)).strip())
+        raise RunError(
+            "SGLC457", "the `ebnf` of this generation cannot be compiled", note=said, hint="mend it"
+        ) from None
 
 
 class NextBytes:

@@ -10,7 +10,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from sglc.errors import RunError, shown
 from sglc.ir.grammar.dfa import DEAD
 from sglc.ir.grammar.pushdown import CALL, LEAVE, MOST_LEFT, MOST_NESTED, MOST_PUT, RETURN, Pushdown
-from sglc.runtime.constraints.token_automaton import Vocabulary, only_one, token_trie
+from sglc.runtime.constraints.token_automaton import Level, Vocabulary, only_one, token_trie
 from sglc.runtime.step import I32, Bool, ByteAutomaton, StackTables, pack_masks
 
 _MASKS = 512  # kept for each automaton: 3 MB for 49,152 tokens
@@ -51,11 +50,8 @@ class PushdownAutomaton:
         self._vocabulary = vocabulary
         self._size = vocabulary.node_of.size
         trie = token_trie(form.classes, form.moves, vocabulary)
-        self._class_of: NDArray[np.int64] = np.full(self._size, -1, np.int64)  # the node of a token
-        self._class_of[trie.tokens] = np.repeat(np.arange(trie.parent.size), np.diff(trie.begins))
-        levels = pairwise(trie.levels.tolist())
-        parent, kind = trie.parent.astype(np.int64), trie.kind.astype(np.int64)
-        self._levels = [(first, last, parent[first:last], kind[first:last]) for first, last in levels]
+        self._class_of = trie.nodes(self._size)
+        self._levels = trie.by_depth()
         self._walk = _Walk(self._levels, len(form.moves[0]), self._read)
         self._masks: OrderedDict[tuple[_Kept, tuple[int, ...]], tuple[I32, int | None]] = OrderedDict()
         self._depths: dict[_Kept, set[int]] = {}  # of a state: how much of the stack its masks depend on
@@ -267,7 +263,7 @@ class _Walk:
 
     def __init__(
         self,
-        levels: list[tuple[int, int, NDArray[np.int64], NDArray[np.int64]]],
+        levels: list[Level],
         kinds: int,
         read: Callable[[Spot, int], Spot],
     ) -> None:

@@ -65,38 +65,54 @@ class Vocabulary:
         self.closed = set(np.unique(flat).tolist()) <= set(self.single)
 
 
+# Of a depth of a trie: its first node, the one behind its last, and of each the parent and what it reads.
+Level = tuple[int, int, NDArray[np.int64], NDArray[np.int64]]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Tables:
-    """A byte automaton with a vocabulary's classes of tokens, as plain arrays.
+class TokenTrie:
+    """The tokens of a vocabulary as sequences of classes of bytes, as plain arrays.
 
     Fields:
         parent, kind: int32 [N], the trie of the classes, ordered by depth: a node's byte has the class `kind`.
         levels: int32 [D + 1]; nodes levels[d] up to levels[d + 1] have depth d + 1. Node 0 is the root.
         tokens, begins: int32, the tokens that a text can have, by their nodes; those of node n stand from
             begins[n] up to begins[n + 1].
+    """
+
+    parent: I32
+    kind: I32
+    levels: I32
+    tokens: I32
+    begins: I32
+
+    def nodes(self, size: int) -> NDArray[np.int64]:
+        """The node of each id, int64 [size]; -1 of what no text has."""
+        nodes: NDArray[np.int64] = np.full(size, -1, np.int64)
+        nodes[self.tokens] = np.repeat(np.arange(self.parent.size), np.diff(self.begins))
+        return nodes
+
+    def by_depth(self) -> list[Level]:
+        """The nodes below the root, in the type of an index, as numpy would make them of others each time."""
+        parent, kind = self.parent.astype(np.int64), self.kind.astype(np.int64)
+        return [
+            (first, last, parent[first:last], kind[first:last])
+            for first, last in pairwise(self.levels.tolist())
+        ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tables(TokenTrie):
+    """The same with a byte automaton.
+
+    Fields:
         is_open: bool [states + 1], the states from which tokens lead to a match; the last one is `DEAD`.
         alike: int32 [states], of each state the first one with the same mask, as far as is known.
     """
 
     dfa: ByteDfa
-    parent: I32
-    kind: I32
-    levels: I32
-    tokens: I32
-    begins: I32
     is_open: Bool
     alike: I32
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenTrie:
-    """The tokens of a vocabulary as sequences of classes of bytes; fields as those of `Tables`."""
-
-    parent: I32
-    kind: I32
-    levels: I32
-    tokens: I32
-    begins: I32
 
 
 def token_trie(classes: bytes, moves: Sequence[Sequence[int]], vocabulary: Vocabulary) -> TokenTrie:
@@ -135,7 +151,7 @@ def build(dfa: ByteDfa, vocabulary: Vocabulary) -> Tables:
     """The tables of an automaton."""
     trie = token_trie(dfa.classes, dfa.moves, vocabulary)
     tables = Tables(
-        dfa, trie.parent, trie.kind, trie.levels, trie.tokens, trie.begins,
+        trie.parent, trie.kind, trie.levels, trie.tokens, trie.begins, dfa,
         np.zeros(len(dfa.moves) + 1, np.bool_),
         np.arange(len(dfa.moves), dtype=np.int32),
     )  # fmt: skip
@@ -183,12 +199,7 @@ class _VocabularyWalk:
         self._first_child = np.concatenate(([1], 1 + np.cumsum(counts)))
         self._children_of = lru_cache(maxsize=_CHILDREN)(self._children)
         self._ways_of = lru_cache(maxsize=_CHILDREN)(self._ways)
-        # In the type of an index, as numpy would make them of others each time.
-        parent, kind = tables.parent.astype(np.int64), tables.kind.astype(np.int64)
-        self._levels = [
-            (first, last, parent[first:last], kind[first:last])
-            for first, last in pairwise(tables.levels.tolist())
-        ]
+        self._levels = tables.by_depth()
 
     def live(self, state: int) -> list[tuple[int, int]] | None:
         """The nodes that `state` leads on to from the root, each with its state.
@@ -245,8 +256,7 @@ class TokenAutomaton:
         self._walk = _VocabularyWalk(tables)
         self._opens = np.repeat(tables.is_open, self._walk.kinds)  # by rows of the walk
         self._size = vocabulary.node_of.size
-        self._class_of: NDArray[np.int64] = np.full(self._size, -1, np.int64)  # the node of a token
-        self._class_of[tables.tokens] = np.repeat(np.arange(tables.parent.size), np.diff(tables.begins))
+        self._class_of = tables.nodes(self._size)
         self._alike: list[int] = tables.alike.tolist()
         self._made = lru_cache(maxsize=_MASKS)(self._make)
         # The first mask is made with the rest: each text needs it, and what waits for this waits for that too.
