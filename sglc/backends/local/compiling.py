@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import socket
 import subprocess
@@ -57,7 +56,8 @@ class ConstraintCompiler:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._known: OrderedDict[bytes, None] = OrderedDict()  # their digests: a form may have megabytes
+        # By hash: a form may have megabytes, whose hash Python keeps, and nobody else goes on meanwhile.
+        self._known: OrderedDict[int, None] = OrderedDict()
 
     def forms_of(self, segment: Segment) -> dict[int, Sampling]:
         """The nodes that have to wait for `compile_all`, and what each is held to."""
@@ -69,7 +69,7 @@ class ConstraintCompiler:
         return {
             index: form
             for index, form in forms.items()
-            if _digest(form) not in self._known and (self._regexes or form.regex is None)
+            if hash(form) not in self._known and (self._regexes or form.regex is None)
         }
 
     async def compile_all(
@@ -94,7 +94,7 @@ class ConstraintCompiler:
         except (OSError, SglcError) as failure:
             error = BackendError("SGLC506", f"constraints cannot be compiled: {failure}")
         if error is None:
-            self._known[_digest(form)] = None
+            self._known[hash(form)] = None
             if len(self._known) > _KNOWN:
                 self._known.popitem(last=False)
         for node in nodes:
@@ -195,12 +195,6 @@ def _form(sampling: Sampling) -> Sampling | None:
 
 def _kind(form: Sampling) -> str:
     return next(kind for kind in _TOO_MUCH if getattr(form, kind) is not None)
-
-
-def _digest(form: Sampling) -> bytes:
-    kind = _kind(form)
-    text: str = getattr(form, kind)  # may have megabytes, and nobody else goes on meanwhile
-    return hashlib.sha256(f"{kind} {form.canonical} ".encode() + text.encode("utf-8", "surrogatepass")).digest()
 
 
 _PLAIN = Sampling(max_tokens=1)
