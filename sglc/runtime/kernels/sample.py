@@ -6,7 +6,8 @@ far; so they choose the same token up to rounding, that is unless the two best o
 about 1e-6.
 
 `_race` reads the logits once, several programs to a row. What filters do returns at once for rows without
-top_k, top_p and min_p, so one CUDA graph serves all. A row that does not sample costs nothing.
+top_k, top_p and min_p, so one CUDA graph serves all; rows that they leave less than all have a race behind
+them. A row that does not sample costs nothing.
 """
 
 from __future__ import annotations
@@ -44,15 +45,20 @@ from sglc.runtime.kernels.sample_filter import (
     filter_rows,
     filter_scratch,
     load_tile,
+    race_winner,
     row_ban,
     row_bounds,
     row_field,
+    row_filters,
 )
 
 _PROGRAMS = 792  # of a race: 6 for each of 132 multiprocessors, as many as their registers hold
 _REGISTERS = 80
 _MOST_PARTS = 128  # of a row
+_FILTERED_PARTS = 16  # of a row with filters, at least
 _BLOCK = 2048  # tokens
+# Which rows race: all, those whose tokens may all be sampled, or those that filters have left less.
+_ALL, _WHOLE, _FILTERED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,7 @@ def adjustments(rows: int, vocab: int, device: torch.device | str) -> Adjustment
 
 def sample_scratch(rows: int, device: torch.device | str) -> SampleScratch:
     """Scratch for batches of up to `rows` rows."""
-    parts = max(_PROGRAMS, rows)
+    parts = max(_PROGRAMS, rows * _FILTERED_PARTS)
     return SampleScratch(
         torch.empty(4, parts, dtype=torch.float32, device=device),
         torch.empty(parts, dtype=torch.int32, device=device),
@@ -138,16 +144,47 @@ def _exponential(u):
 
 @triton.jit
 def _race(
-    logits, rows, fields, eos, masks, adjust, lowest, values, winners,
-    vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, parts, chunk,
-    BLOCK: tl.constexpr, FILTERED: tl.constexpr,
+    logits, rows, fields, eos, masks, adjust, listed, lowest, values, winners,
+    vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, parts, chunk, splits,
+    BLOCK: tl.constexpr, RACING: tl.constexpr,
 ):  # fmt: skip
     """values: of a part of a row the largest logit, the sum of exp(logit - it), the largest that may be
-    sampled, and the winner's noise / weight, relative to that one."""
-    r = tl.program_id(0)
-    part = r * tl.num_programs(1) + tl.program_id(1)
-    if tl.load(rows + SAMPLES * row_stride + r) == 0:
-        return
+    sampled, and the winner's noise / weight, relative to that one.
+
+    _FILTERED rows race among the tokens that are left. Where they race apart, the others have done so before,
+    among them those that top_p alone may leave less.
+    """
+    if RACING == _FILTERED:
+        for item in range(tl.program_id(0), tl.load(listed) * splits, tl.num_programs(0)):
+            filtered = tl.load(listed + 1 + item // splits)
+            floor = tl.maximum(tl.load(lowest + filtered), LOWEST)
+            _race_part(
+                logits, rows, fields, eos, masks, adjust, values, winners,
+                vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, parts, chunk,
+                splits, filtered, item % splits, floor, BLOCK,
+            )  # fmt: skip
+    else:
+        r, number = tl.program_id(0) // splits, tl.program_id(0) % splits
+        races = tl.load(rows + SAMPLES * row_stride + r) != 0
+        if RACING == _WHOLE:
+            filters = row_filters(fields, capacity, tl.load(rows + ROW * row_stride + r), vocab)
+            races = races & (filters[5] | (not filters[6]))
+        if races:
+            _race_part(
+                logits, rows, fields, eos, masks, adjust, values, winners,
+                vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, parts, chunk,
+                splits, r, number, tl.full([], LOWEST, tl.float32), BLOCK,
+            )  # fmt: skip
+
+
+@triton.jit
+def _race_part(
+    logits, rows, fields, eos, masks, adjust, values, winners,
+    vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, parts, chunk,
+    splits, r, number, floor, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Part `number` of row `r` races, as of `_race`, among logits from `floor` on."""
+    part = r * splits + number
     row = tl.load(rows + ROW * row_stride + r)
     banned, position = row_ban(fields, capacity, rows, row_stride, r, row)
     temperature = row_field(fields, capacity, row, TEMPERATURE).to(tl.float32, bitcast=True)
@@ -157,15 +194,12 @@ def _race(
     key = _mix64(seed + _mix64(position.to(tl.uint64) + 0x9E3779B97F4A7C15))
     key_low = key.to(tl.uint32)
     key_high = (key >> 32).to(tl.uint32)
-    floor = LOWEST
-    if FILTERED:
-        floor = tl.maximum(tl.load(lowest + r), LOWEST)
     masked, masks, adjusted, adjust = row_bounds(
         fields, capacity, row, masks, mask_stride, adjust, adjust_stride
     )
     logits += r.to(tl.int64) * logits_stride
 
-    begin = tl.program_id(1) * chunk
+    begin = number * chunk
     end = tl.minimum(begin + chunk, vocab)
     top = tl.full([], LOWEST, tl.float32)
     # Sums stay apart until the end: added up inside a thread they cost no barrier.
@@ -221,23 +255,9 @@ def _decide(
     if tl.load(rows + SAMPLES * row_stride + r) != 0:
         row = tl.load(rows + ROW * row_stride + r)
         temperature = row_field(fields, capacity, row, TEMPERATURE).to(tl.float32, bitcast=True)
-        at = tl.arange(0, SPLITS)
-        live = at < splits
-        part = r * splits + at
+        token, _, part, live = race_winner(values, winners, r, parts, splits, temperature, vocab, SPLITS)
         tops = tl.load(values + part, mask=live, other=LOWEST)
         totals = tl.load(values + parts + part, mask=live, other=0.0)
-        ceilings = tl.load(values + 2 * parts + part, mask=live, other=LOWEST)
-        scores = tl.load(values + 3 * parts + part, mask=live, other=float("inf"))
-        tokens = tl.load(winners + part, mask=live, other=vocab)
-        ceiling = tl.max(ceilings, 0)
-        if temperature > 0:
-            scale = LOG2E / tl.maximum(temperature, 1e-30)
-            scores *= tl.exp2((ceiling - ceilings) * scale)
-            wins = scores == tl.min(scores, 0)
-        else:
-            wins = ceilings == ceiling
-        # Garbage (all logits NaN) still gives a token that exists.
-        token = tl.minimum(tl.min(tl.where(wins, tokens, vocab), 0), vocab - 1)
         top = tl.max(tops, 0)
         total = tl.sum(totals * tl.exp2((tops - top) * LOG2E), 0)
         logit = tl.load(logits + r.to(tl.int64) * logits_stride + token).to(tl.float32)
@@ -275,9 +295,14 @@ def _decide(
     finish_rows(r, r >= 0, token, logprob, rows, row_stride, fields, capacity, ids, logprobs)
 
 
-def race_parts(rows: int, vocab: int) -> tuple[int, int]:
-    """Into how many parts each of `rows` rows is cut, and their length in tokens, a multiple of the block."""
-    wanted = min(max(_PROGRAMS // rows, 1), triton.cdiv(vocab, _BLOCK), _MOST_PARTS)
+def race_parts(rows: int, vocab: int, *, filters: bool = False) -> tuple[int, int]:
+    """Into how many parts each of `rows` rows is cut, and their length in tokens, a multiple of the block.
+
+    Of rows with `filters` few may race a second time, which all multiprocessors are to have work with.
+    """
+    wanted = min(
+        max(_PROGRAMS // rows, _FILTERED_PARTS if filters else 1), triton.cdiv(vocab, _BLOCK), _MOST_PARTS
+    )
     chunk = triton.cdiv(triton.cdiv(vocab, wanted), _BLOCK) * _BLOCK
     return triton.cdiv(vocab, chunk), chunk
 
@@ -314,17 +339,25 @@ def sample(
     assert logits.stride(1) == 1, logits.stride()
     assert len(ids) == len(logprobs) == rows, (len(ids), len(logprobs), rows)
     masks, adjust, seen = automata.masks, adjustments.added, adjustments.seen
-    strides = masks.stride(0), adjust.stride(0)
-    splits, chunk = race_parts(rows, vocab)
+    read = (logits, lists.rows, state.fields, eos_ids, masks, adjust)
     row_stride, capacity = lists.rows.shape[1], state.fields.shape[1]
+    sizes = (vocab, logits.stride(0), row_stride, capacity, len(eos_ids), masks.stride(0), adjust.stride(0))
+    splits, chunk = race_parts(rows, vocab, filters=filters)
+    less = scratch.filters
+
+    def race(racing: tl.constexpr) -> None:
+        programs = min(rows * splits, _PROGRAMS) if racing is _FILTERED else rows * splits
+        _race[(programs,)](
+            *read, less.listed, less.lowest, scratch.values, scratch.ids, *sizes, scratch.ids.shape[0], chunk,
+            splits, BLOCK=_BLOCK, RACING=racing.value, num_warps=4, maxnreg=_REGISTERS,
+        )  # fmt: skip
+
     if filters:
-        filter_rows(logits, lists.rows, state.fields, eos_ids, masks, adjust, scratch.filters)
-    _race[(rows, splits)](
-        logits, lists.rows, state.fields, eos_ids, masks, adjust, scratch.filters.lowest, scratch.values,
-        scratch.ids, vocab, logits.stride(0), row_stride, capacity, len(eos_ids), *strides,
-        scratch.ids.shape[0], chunk,
-        BLOCK=_BLOCK, FILTERED=filters, num_warps=4, maxnreg=_REGISTERS,
-    )  # fmt: skip
+        race(_WHOLE)
+        filter_rows(*read, scratch.values, scratch.ids, splits, _MOST_PARTS, less)
+        race(_FILTERED)
+    else:
+        race(_ALL)
     _decide[(rows,)](
         logits, lists.rows, state.fields, state.stacks, scratch.values, scratch.ids, automata.words,
         automata.follow, automata.begins, automata.spelled, adjust, seen, ids, logprobs, follows,

@@ -1,6 +1,9 @@
 """What top_k, top_p and min_p keep of a row: its lowest logit that may be sampled.
 
-They nearly always keep few tokens, so those that may be kept are gathered first, and looked through alone.
+What wins the race among all tokens of a row wins it among the kept ones as well, if it is one of them; of rows
+with top_p alone that is asked first, and mostly it is. Where it is not, the mass above a few logits is summed
+up, twice, and what lies between the two that the bound lies between is gathered, and looked through alone. So
+are the tokens that top_k may keep, which are few.
 The meaning is `sampler.filtered`'s, but logits are compared where that compares weights: tokens whose
 logits differ and whose weights round to the same are told apart here.
 """
@@ -28,10 +31,13 @@ from sglc.runtime.kernels.rows import (
     TOP_P,
 )
 
-_MOST_PARTS = 32  # of a row
-_FEW_ROWS = 64  # of which some programs would leave multiprocessors idle
-_BLOCK = 4096  # tokens
-_TILE = 512  # of those that are gathered: few have a token that may be kept, and only they cost more
+_PARTS = tl.constexpr(32)  # of a row, so that there is work for all where few rows are filtered
+_LANES = tl.constexpr(128)  # largest logits that are told apart in a part, and places for what is gathered
+_PROGRAMS = 1056  # that share the parts of all rows that are filtered: 8 for each of 132 multiprocessors
+_TILE = tl.constexpr(1024)  # tokens
+_PIVOTS = tl.constexpr(16)  # logits above which the mass is summed up
+_NARROW_TILE = tl.constexpr(512)  # a thread has a sum for each of them
+_BY_P, _BY_OTHERS = tl.constexpr(1), tl.constexpr(2)  # who leaves less of a row than all
 # How many low bits of a float32 are 0 when it was widened from the type.
 _IDLE_BITS = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -129,16 +135,18 @@ def _above(
 
 @triton.jit
 def _kept(
-    logits, length, bottom, ceiling, scale, left, top_k, top_p, by_k, banned, eos, eos_count, masks, masked,
-    adjust, adjusted, idle, BLOCK: tl.constexpr,
+    logits, length, bottom, top, above, ceiling, scale, left, top_k, top_p, by_k, banned, eos, eos_count, masks,
+    masked, adjust, adjusted, idle, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The lowest logit above the order `bottom` that top_k, then top_p keep; `left` is the row's mass.
+
+    Where that is known to be no more than `top`, `above` is the mass above `top` that `logits` are without.
 
     With M(t) tokens, or their mass, above a logit t, top_k keeps the smallest t with M(t) < k, and top_p
     the smallest with M(t) < p * what top_k left. Both t are among the logits, so ties with them stay.
     They are found by bisection over the bit patterns.
     """
-    most = _order(ceiling, idle)
+    most = _order(top, idle)
     found = most
     if by_k:
         low = bottom
@@ -171,7 +179,7 @@ def _kept(
                 logits, middle, ceiling, scale, length, banned, eos, eos_count, masks, masked, adjust, adjusted,
                 idle, BLOCK,
             )  # fmt: skip
-            if mass < left * top_p:
+            if above + mass < left * top_p:
                 high = middle
             else:
                 low = middle
@@ -180,70 +188,173 @@ def _kept(
 
 
 @triton.jit
-def _row_filters(fields, capacity, row, vocab):
-    """A row's temperature, top_k, top_p and min_p; whether top_k keeps less than all, and whether any does."""
-    temperature = row_field(fields, capacity, row, TEMPERATURE).to(tl.float32, bitcast=True)
-    top_k = row_field(fields, capacity, row, TOP_K)
-    top_p = row_field(fields, capacity, row, TOP_P).to(tl.float32, bitcast=True)
-    min_p = row_field(fields, capacity, row, MIN_P).to(tl.float32, bitcast=True)
-    by_k = (top_k > 0) & (top_k < vocab)
-    return temperature, top_k, top_p, min_p, by_k, (temperature > 0) & (by_k | (top_p < 1) | (min_p > 0))
-
-
-@triton.jit
-def _peaks(
-    logits, rows, fields, eos, masks, adjust, peaks,
-    vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, chunk,
-    PARTS: tl.constexpr, BLOCK: tl.constexpr,
+def row_at(
+    logits, rows, fields, masks, adjust, logits_stride, row_stride, capacity, mask_stride, adjust_stride, r
 ):  # fmt: skip
-    """peaks [R, BLOCK]: a part of a row is read in BLOCK / PARTS lanes; their largest logits."""
-    r, part = tl.program_id(0), tl.program_id(1)
-    if tl.load(rows + SAMPLES * row_stride + r) == 0:
-        return
+    """Row `r`: its number, where its logits begin, whether it may not end its turn, and as `row_bounds`."""
     row = tl.load(rows + ROW * row_stride + r)
-    if not _row_filters(fields, capacity, row, vocab)[5]:
-        return
     banned = row_ban(fields, capacity, rows, row_stride, r, row)[0]
     masked, masks, adjusted, adjust = row_bounds(
         fields, capacity, row, masks, mask_stride, adjust, adjust_stride
     )
-    logits += r.to(tl.int64) * logits_stride
-    LANES: tl.constexpr = BLOCK // PARTS
-    # Lanes stay apart until the end: inside a thread they cost no barrier.
-    found = tl.full([BLOCK], float("-inf"), tl.float32)
-    end = tl.minimum(part * chunk + chunk, vocab)
-    for start in range(part * chunk, end, BLOCK):
-        allowed = load_tile(logits, start, end, banned, eos, eos_count, masks, masked, adjust, adjusted, BLOCK)[
-            1
-        ]
-        found = tl.maximum(found, allowed)
-    found = tl.max(tl.reshape(found, [PARTS, LANES]), 0)
-    tl.store(peaks + r.to(tl.int64) * BLOCK + part * LANES + tl.arange(0, LANES), found)
+    return row, logits + r.to(tl.int64) * logits_stride, banned, masks, masked, adjust, adjusted
 
 
 @triton.jit
-def _bound(rows, fields, peaks, bounds, vocab, row_stride, capacity, IDLE: tl.constexpr, BLOCK: tl.constexpr):
-    """bounds int32 [R]: the order from which on a row's likeliest tokens are gathered.
+def race_winner(values, winners, r, parts, splits, temperature, vocab, SPLITS: tl.constexpr):
+    """The token that won the race of row `r`; its largest logit; where programs' results lie, and which do."""
+    at = tl.arange(0, SPLITS)
+    live = at < splits
+    part = r * splits + at
+    ceilings = tl.load(values + 2 * parts + part, mask=live, other=LOWEST)
+    scores = tl.load(values + 3 * parts + part, mask=live, other=float("inf"))
+    tokens = tl.load(winners + part, mask=live, other=vocab)
+    ceiling = tl.max(ceilings, 0)
+    if temperature > 0:
+        scores *= tl.exp2((ceiling - ceilings) * (LOG2E / tl.maximum(temperature, 1e-30)))
+        wins = scores == tl.min(scores, 0)
+    else:
+        wins = ceilings == ceiling
+    # Garbage (all logits NaN) still gives a token that exists.
+    token = tl.minimum(tl.min(tl.where(wins, tokens, vocab), 0), vocab - 1)
+    return token, ceiling, part, live
+
+
+@triton.jit
+def row_filters(fields, capacity, row, vocab):
+    """A row's temperature, top_k, top_p and min_p; whether top_k keeps less than all, or else top_p does; and
+    whether any does."""
+    temperature = row_field(fields, capacity, row, TEMPERATURE).to(tl.float32, bitcast=True)
+    top_k = row_field(fields, capacity, row, TOP_K)
+    top_p = row_field(fields, capacity, row, TOP_P).to(tl.float32, bitcast=True)
+    min_p = row_field(fields, capacity, row, MIN_P).to(tl.float32, bitcast=True)
+    by_k = (temperature > 0) & (top_k > 0) & (top_k < vocab)
+    by_p = (temperature > 0) & (not by_k) & (top_p < 1)
+    return temperature, top_k, top_p, min_p, by_k, by_p, by_k | by_p | ((temperature > 0) & (min_p > 0))
+
+
+@triton.jit
+def _check(
+    logits, rows, fields, eos, masks, adjust, values, winners, sums, listed,
+    vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, chunk, parts, splits,
+    SPLITS: tl.constexpr,
+):  # fmt: skip
+    """sums float64 [R, 2, _PARTS]: of each part of rows with top_p and without top_k the mass above the token
+    that won the race among all, infinite if min_p does not keep that, and the whole. Nothing is listed yet."""
+    r, part = tl.program_id(0), tl.program_id(1)
+    if (r == 0) & (part == 0):
+        tl.store(listed, 0)
+    if tl.load(rows + SAMPLES * row_stride + r) == 0:
+        return
+    row, logits, banned, masks, masked, adjust, adjusted = row_at(
+        logits, rows, fields, masks, adjust, logits_stride, row_stride, capacity, mask_stride, adjust_stride, r
+    )
+    temperature, _, _, min_p, _, by_p, _ = row_filters(fields, capacity, row, vocab)
+    if not by_p:
+        return
+    scale = LOG2E / tl.maximum(temperature, 1e-30)
+    token, ceiling, _, _ = race_winner(values, winners, r, parts, splits, temperature, vocab, SPLITS)
+    near = token // 32 * 32
+    around = load_tile(logits, near, vocab, banned, eos, eos_count, masks, masked, adjust, adjusted, 32)[1]
+    won = tl.max(tl.where(near + tl.arange(0, 32) == token, around, float("-inf")), 0)
+    above = tl.zeros([_TILE], tl.float32)
+    whole = tl.zeros([_TILE], tl.float32)
+    end = tl.minimum(part * chunk + chunk, vocab)
+    for start in range(part * chunk, end, _TILE):
+        allowed = load_tile(logits, start, end, banned, eos, eos_count, masks, masked, adjust, adjusted, _TILE)[
+            1
+        ]
+        weights = tl.exp2((allowed - ceiling) * scale)
+        whole += weights
+        above += tl.where(allowed > won, weights, 0.0)
+    if min_p > 0:
+        above = tl.where(won < ceiling + tl.log(min_p) * temperature, float("inf"), above)
+    sums += r * 2 * _PARTS + part
+    tl.store(sums, tl.sum(above.to(tl.float64), 0))
+    tl.store(sums + _PARTS, tl.sum(whole.to(tl.float64), 0))
+
+
+@triton.jit
+def _tell(
+    rows, fields, values, winners, sums, listed, filtered, ceilings, totals,
+    vocab, row_stride, capacity, parts, splits, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """listed int32 [1 + R]: how many rows are left less than all, and which; filtered int32 [R]: by what, _BY_P
+    or _BY_OTHERS. Of the first the largest logits and the mass: ceilings float32 [R] and totals float64 [R]."""
+    r = tl.program_id(0)
+    found = 0
+    if tl.load(rows + SAMPLES * row_stride + r) != 0:
+        row = tl.load(rows + ROW * row_stride + r)
+        temperature, _, top_p, _, _, by_p, some = row_filters(fields, capacity, row, vocab)
+        if by_p:
+            at = sums + r * 2 * _PARTS + tl.arange(0, _PARTS)
+            total = tl.sum(tl.load(at + _PARTS), 0)
+            if tl.sum(tl.load(at), 0) >= total * top_p:
+                found = _BY_P
+            ceiling = race_winner(values, winners, r, parts, splits, temperature, vocab, SPLITS)[1]
+            tl.store(ceilings + r, ceiling)
+            tl.store(totals + r, total)
+        elif some:
+            found = _BY_OTHERS
+    tl.store(filtered + r, found)
+    if found != 0:
+        tl.store(listed + 1 + tl.atomic_add(listed, 1), r)
+
+
+@triton.jit
+def _peaks(
+    logits, rows, fields, eos, masks, adjust, listed, filtered, peaks,
+    vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, chunk,
+    PARTS: tl.constexpr,
+):  # fmt: skip
+    """peaks [R, _PARTS, _LANES]: a part of a row is read in lanes; their largest logits."""
+    for item in range(tl.program_id(0), tl.load(listed) * PARTS, tl.num_programs(0)):
+        r, part = tl.load(listed + 1 + item // PARTS), item % PARTS
+        if tl.load(filtered + r) == _BY_OTHERS:
+            _, own, banned, allowing, masked, added, adjusted = row_at(
+                logits, rows, fields, masks, adjust, logits_stride, row_stride, capacity, mask_stride,
+                adjust_stride, r,
+            )  # fmt: skip
+            # Lanes stay apart until the end: inside a thread they cost no barrier.
+            found = tl.full([_TILE], float("-inf"), tl.float32)
+            end = tl.minimum(part * chunk + chunk, vocab)
+            for start in range(part * chunk, end, _TILE):
+                allowed = load_tile(
+                    own, start, end, banned, eos, eos_count, allowing, masked, added, adjusted, _TILE
+                )[1]
+                found = tl.maximum(found, allowed)
+            peak = tl.max(tl.reshape(found, [_TILE // _LANES, _LANES]), 0)
+            tl.store(peaks + (r * _PARTS + part) * _LANES + tl.arange(0, _LANES), peak)
+
+
+@triton.jit
+def _bound(
+    rows, fields, listed, filtered, peaks, bounds, ceilings, vocab, row_stride, capacity, IDLE: tl.constexpr
+):  # fmt: skip
+    """ceilings; and bounds int32 [R]: the order from which on the tokens are gathered that top_k may keep.
 
     From the largest logits of all lanes, the K-th largest has at least K tokens at or above it.
     """
-    r = tl.program_id(0)
-    if tl.load(rows + SAMPLES * row_stride + r) == 0:
+    if tl.program_id(0) >= tl.load(listed):
+        return
+    r = tl.load(listed + 1 + tl.program_id(0))
+    if tl.load(filtered + r) != _BY_OTHERS:
         return
     row = tl.load(rows + ROW * row_stride + r)
-    _, top_k, top_p, _, by_k, some = _row_filters(fields, capacity, row, vocab)
-    if (not some) | ((not by_k) & (top_p >= 1)):
-        return
+    _, top_k, _, _, by_k, _, _ = row_filters(fields, capacity, row, vocab)
     # Where something was added, logits have digits that their type has not.
     idle = tl.where(row_field(fields, capacity, row, ADJUSTED) != 0, 0, IDLE)
-    found = tl.load(peaks + r.to(tl.int64) * BLOCK + tl.arange(0, BLOCK))
+    found = tl.load(peaks + r * _PARTS * _LANES + tl.arange(0, _PARTS * _LANES))
+    ceiling = tl.maximum(tl.max(found, 0), LOWEST)
+    tl.store(ceilings + r, ceiling)
+    if not by_k:
+        return
     orders = _order(found, idle)
-    wanted = tl.where(by_k, top_k, BLOCK // 4)
     low = _order(tl.full([], float("-inf"), tl.float32), idle)
-    high = _order(tl.maximum(tl.max(found, 0), LOWEST), idle)
+    high = _order(ceiling, idle)
     while high - 1 > low:
         middle = (low >> 1) + (high >> 1) + (low & high & 1)
-        if tl.sum((orders > middle).to(tl.int32), 0) < wanted:
+        if tl.sum((orders > middle).to(tl.int32), 0) < top_k:
             high = middle
         else:
             low = middle
@@ -251,102 +362,154 @@ def _bound(rows, fields, peaks, bounds, vocab, row_stride, capacity, IDLE: tl.co
 
 
 @triton.jit
-def _gather(
-    logits, rows, fields, eos, masks, adjust, peaks, bounds, likely, sums,
-    vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, chunk,
-    IDLE: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """likely [R, BLOCK]: of each part of a row the logits that top_k and top_p may keep, -inf behind them.
+def _interval(pivots, masses, ceiling, wanted, LEVELS: tl.constexpr):
+    """The logits between which the lowest one lies that top_p keeps, the upper one included, and the mass above
+    that; the lower one is -inf where no pivot had `wanted` above it."""
+    low = tl.full([], float("-inf"), tl.float32)
+    high = ceiling
+    above = tl.full([], 0.0, tl.float64)
+    at = tl.arange(0, _PIVOTS)
+    for level in tl.static_range(LEVELS):
+        parts = tl.arange(0, _PARTS)[None, :]
+        mass = tl.sum(tl.load(masses + (at + level * _PIVOTS)[:, None] * _PARTS + parts), 1)
+        values = tl.load(pivots + level * _PIVOTS + at)
+        high = tl.minimum(high, tl.min(tl.where(mass < wanted, values, float("inf")), 0))
+        low = tl.maximum(low, tl.max(tl.where(mass < wanted, float("-inf"), values), 0))
+        above = tl.maximum(above, tl.max(tl.where(mass < wanted, mass, 0.0), 0))
+    return low, high, above
 
-    sums float64 [R, 3, PARTS]: how many there are in a part, their weight, and that of all in the part.
-    """
-    r, part = tl.program_id(0), tl.program_id(1)
-    if tl.load(rows + SAMPLES * row_stride + r) == 0:
-        return
-    row = tl.load(rows + ROW * row_stride + r)
-    temperature, _, top_p, _, by_k, some = _row_filters(fields, capacity, row, vocab)
-    if (not some) | ((not by_k) & (top_p >= 1)):
-        return
-    banned = row_ban(fields, capacity, rows, row_stride, r, row)[0]
-    masked, masks, adjusted, adjust = row_bounds(
-        fields, capacity, row, masks, mask_stride, adjust, adjust_stride
-    )
-    idle = tl.where(adjusted, 0, IDLE)
-    logits += r.to(tl.int64) * logits_stride
-    scale = LOG2E / tl.maximum(temperature, 1e-30)
-    ceiling = tl.max(tl.load(peaks + r.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)), 0)
-    ceiling = tl.maximum(ceiling, LOWEST)
-    bound = tl.load(bounds + r)
-    LANES: tl.constexpr = BLOCK // PARTS
-    likely += r.to(tl.int64) * BLOCK + part * LANES
-    tl.store(likely + tl.arange(0, LANES), tl.full([LANES], float("-inf"), tl.float32))
-    tl.debug_barrier()  # other threads of this program write there now
-    count = tl.full([], 0, tl.int32)
-    mass = tl.full([], 0.0, tl.float64)
-    totals = tl.zeros([TILE // 8], tl.float32)
-    end = tl.minimum(part * chunk + chunk, vocab)
-    for start in range(part * chunk, end, TILE):
-        allowed = load_tile(logits, start, end, banned, eos, eos_count, masks, masked, adjust, adjusted, TILE)[
-            1
-        ]
-        weights = tl.exp2((allowed - ceiling) * scale)
-        totals += tl.sum(tl.reshape(weights, [TILE // 8, 8]), 1)
-        may = _order(allowed, idle) >= bound
-        more = tl.sum(may.to(tl.int32), 0)
-        if more > 0:
-            at = count + tl.cumsum(may.to(tl.int32), 0) - 1
-            tl.store(likely + at, allowed, mask=may & (at < LANES))
-            mass += tl.sum(tl.where(may, weights, 0.0), 0).to(tl.float64)
-            count += more
-    sums += r * 3 * PARTS + part
-    tl.store(sums, count.to(tl.float64))
-    tl.store(sums + PARTS, mass)
-    tl.store(sums + 2 * PARTS, tl.sum(totals.to(tl.float64), 0))
+
+@triton.jit
+def _narrow(
+    logits, rows, fields, eos, masks, adjust, listed, filtered, ceilings, totals, pivots, masses,
+    vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, chunk,
+    PARTS: tl.constexpr, LEVEL: tl.constexpr,
+):  # fmt: skip
+    """pivots [R, 2, _PIVOTS]: logits of rows that top_p leaves less, LEVEL 0 over most of the row, LEVEL 1
+    between two of those. masses float64 [R, 2, _PIVOTS, _PARTS]: in a part the mass above each."""
+    for item in range(tl.program_id(0), tl.load(listed) * PARTS, tl.num_programs(0)):
+        r, part = tl.load(listed + 1 + item // PARTS), item % PARTS
+        if tl.load(filtered + r) == _BY_P:
+            row, own, banned, allowing, masked, added, adjusted = row_at(
+                logits, rows, fields, masks, adjust, logits_stride, row_stride, capacity, mask_stride,
+                adjust_stride, r,
+            )  # fmt: skip
+            filters = row_filters(fields, capacity, row, vocab)
+            scale = LOG2E / tl.maximum(filters[0], 1e-30)
+            ceiling = tl.load(ceilings + r)
+            total = tl.load(totals + r)
+            row_pivots = pivots + r * 2 * _PIVOTS
+            row_masses = masses + r * 2 * _PIVOTS * _PARTS
+            between = _interval(row_pivots, row_masses, ceiling, total * filters[2], LEVEL)
+            low, high = between[0], between[1]
+            # Were all logits equal, they would lie so far below the largest; nearly all mass lies in half as
+            # much more.
+            span = (1.5 * tl.log2((vocab / total).to(tl.float32)) + 1) / scale
+            at = tl.arange(0, _PIVOTS)
+            values = high - tl.where(low == float("-inf"), span, high - low) * ((at + 1) * (1.0 / _PIVOTS))
+            if part == 0:
+                tl.store(row_pivots + LEVEL * _PIVOTS + at, values)
+            found = tl.zeros([_NARROW_TILE, _PIVOTS], tl.float32)
+            end = tl.minimum(part * chunk + chunk, vocab)
+            for start in range(part * chunk, end, _NARROW_TILE):
+                allowed = load_tile(
+                    own, start, end, banned, eos, eos_count, allowing, masked, added, adjusted, _NARROW_TILE
+                )[1]
+                weights = tl.exp2((allowed - ceiling) * scale)
+                found += tl.where(allowed[:, None] > values[None, :], weights[:, None], 0.0)
+            mass = tl.sum(found.to(tl.float64), 0)
+            tl.store(row_masses + (at + LEVEL * _PIVOTS) * _PARTS + part, mass)
+
+
+@triton.jit
+def _gather(
+    logits, rows, fields, eos, masks, adjust, listed, filtered, ceilings, totals, pivots, masses, likely,
+    counts, bounds, vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, chunk,
+    PARTS: tl.constexpr, IDLE: tl.constexpr,
+):  # fmt: skip
+    """likely [R, _PARTS, _LANES]: of each part of a row the logits that top_k may keep, or those around the
+    bound of top_p, -inf behind them; and how many there would be: counts int32 [R, _PARTS]."""
+    for item in range(tl.program_id(0), tl.load(listed) * PARTS, tl.num_programs(0)):
+        r, part = tl.load(listed + 1 + item // PARTS), item % PARTS
+        row, own, banned, allowing, masked, added, adjusted = row_at(
+            logits, rows, fields, masks, adjust, logits_stride, row_stride, capacity, mask_stride,
+            adjust_stride, r,
+        )  # fmt: skip
+        filters = row_filters(fields, capacity, row, vocab)
+        by_k, by_p = filters[4], filters[5]
+        if by_k | by_p:
+            idle = tl.where(adjusted, 0, IDLE)
+            low = tl.full([], float("-inf"), tl.float32)
+            high = tl.load(ceilings + r)
+            bound = tl.full([], -(2**31), tl.int32)
+            if by_k:
+                bound = tl.load(bounds + r)
+            else:
+                between = _interval(
+                    pivots + r * 2 * _PIVOTS, masses + r * 2 * _PIVOTS * _PARTS, high,
+                    tl.load(totals + r) * filters[2], 2,
+                )  # fmt: skip
+                low = between[0]
+                high = between[1]
+            places = likely + (r * _PARTS + part) * _LANES
+            tl.store(places + tl.arange(0, _LANES), tl.full([_LANES], float("-inf"), tl.float32))
+            tl.debug_barrier()  # other threads of this program write there now
+            count = tl.full([], 0, tl.int32)
+            end = tl.minimum(part * chunk + chunk, vocab)
+            for start in range(part * chunk, end, _TILE):
+                allowed = load_tile(
+                    own, start, end, banned, eos, eos_count, allowing, masked, added, adjusted, _TILE
+                )[1]
+                may = (allowed > low) & (allowed <= high) & (_order(allowed, idle) >= bound)
+                more = tl.sum(may.to(tl.int32), 0)
+                if more > 0:
+                    at = count + tl.cumsum(may.to(tl.int32), 0) - 1
+                    tl.store(places + at, allowed, mask=may & (at < _LANES))
+                    count += more
+            tl.store(counts + r * _PARTS + part, count)
 
 
 @triton.jit
 def _keep(
-    logits, rows, fields, eos, masks, adjust, peaks, likely, sums, lowest,
-    vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride,
-    IDLE: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    logits, rows, fields, eos, masks, adjust, listed, filtered, ceilings, totals, pivots, masses, likely,
+    counts, lowest, vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride,
+    IDLE: tl.constexpr,
 ):  # fmt: skip
     """lowest [R]: what the filters keep of a row are the logits from there on."""
-    r = tl.program_id(0)
-    tl.store(lowest + r, float("-inf"))
-    if tl.load(rows + SAMPLES * row_stride + r) == 0:
+    if tl.program_id(0) >= tl.load(listed):
         return
-    row = tl.load(rows + ROW * row_stride + r)
-    temperature, top_k, top_p, min_p, by_k, some = _row_filters(fields, capacity, row, vocab)
-    if not some:
-        return
-    ceiling = tl.max(tl.load(peaks + r.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)), 0)
-    ceiling = tl.maximum(ceiling, LOWEST)
+    r = tl.load(listed + 1 + tl.program_id(0))
+    row, logits, banned, masks, masked, adjust, adjusted = row_at(
+        logits, rows, fields, masks, adjust, logits_stride, row_stride, capacity, mask_stride, adjust_stride, r
+    )
+    temperature, top_k, top_p, min_p, by_k, by_p, _ = row_filters(fields, capacity, row, vocab)
+    ceiling = tl.load(ceilings + r)
     found = tl.full([], LOWEST, tl.float32)
     if min_p > 0:
         found = ceiling + tl.log(min_p) * temperature
-    if by_k | (top_p < 1):
-        banned = row_ban(fields, capacity, rows, row_stride, r, row)[0]
-        masked, masks, adjusted, adjust = row_bounds(
-            fields, capacity, row, masks, mask_stride, adjust, adjust_stride
-        )
+    if by_k | by_p:
         idle = tl.where(adjusted, 0, IDLE)
         scale = LOG2E / tl.maximum(temperature, 1e-30)
-        bottom = _order(tl.full([], float("-inf"), tl.float32), idle)
-        parts = tl.arange(0, PARTS)
-        sums += r * 3 * PARTS
-        counts = tl.load(sums + parts)
-        mass = tl.sum(tl.load(sums + PARTS + parts), 0)
-        total = tl.sum(tl.load(sums + 2 * PARTS + parts), 0)
-        enough = tl.where(by_k, tl.sum(counts, 0) >= top_k, mass > total * top_p)
-        if enough & (tl.max(counts, 0) <= BLOCK // PARTS):
+        low = tl.full([], float("-inf"), tl.float32)
+        high = ceiling
+        above = tl.full([], 0.0, tl.float64)
+        total = tl.full([], 0.0, tl.float64)
+        if by_p:
+            total = tl.load(totals + r)
+            low, high, above = _interval(
+                pivots + r * 2 * _PIVOTS, masses + r * 2 * _PIVOTS * _PARTS, ceiling, total * top_p, 2
+            )
+        # Of a pivot, which has more digits than a logit, it may be that of the next logit above.
+        bottom = _order(low, idle) - (low > float("-inf")).to(tl.int32)
+        if tl.max(tl.load(counts + r * _PARTS + tl.arange(0, _PARTS)), 0) <= _LANES:
             kept = _kept(
-                likely + r.to(tl.int64) * BLOCK, BLOCK, bottom, ceiling, scale, total, top_k, top_p, by_k,
-                False, eos, 0, masks, False, adjust, False, idle, BLOCK,
+                likely + r * _PARTS * _LANES, _PARTS * _LANES, bottom, high, above, ceiling, scale, total,
+                top_k, top_p, by_k, False, eos, 0, masks, False, adjust, False, idle, _PARTS * _LANES,
             )  # fmt: skip
         else:
             kept = _kept(
-                logits + r.to(tl.int64) * logits_stride, vocab, bottom, ceiling, scale, total, top_k, top_p,
-                by_k, banned, eos, eos_count, masks, masked, adjust, adjusted, idle, BLOCK,
+                logits, vocab, bottom, high, 0.0, ceiling, scale, total, top_k,
+                top_p, by_k, banned, eos, eos_count, masks, masked, adjust, adjusted, idle, _PARTS * _LANES,
             )  # fmt: skip
         found = tl.maximum(found, kept)
     tl.store(lowest + r, found)
@@ -354,53 +517,83 @@ def _keep(
 
 @dataclass(frozen=True, slots=True)
 class FilterScratch:
-    """Of rows: lowest float32 [R], what `filter_rows` gives; peaks and likely float32 [R, BLOCK], sums float64
-    [R, 3 * _MOST_PARTS], and bounds int32 [R]."""
+    """What is known of rows, as the kernels that make it say."""
 
-    lowest: Tensor
-    peaks: Tensor
-    likely: Tensor
     sums: Tensor
+    listed: Tensor
+    filtered: Tensor
+    ceilings: Tensor
+    totals: Tensor
+    peaks: Tensor
     bounds: Tensor
+    pivots: Tensor
+    masses: Tensor
+    likely: Tensor
+    counts: Tensor
+    lowest: Tensor
 
 
 def filter_scratch(rows: int, device: torch.device | str) -> FilterScratch:
     """Scratch for batches of up to `rows` rows."""
-    lowest, peaks, likely = (
-        torch.empty(rows, *shape, dtype=torch.float32, device=device) for shape in ((), (_BLOCK,), (_BLOCK,))
+    parts, lanes, pivots = _PARTS.value, _LANES.value, _PIVOTS.value
+
+    def room(dtype: torch.dtype, *shape: int) -> Tensor:
+        return torch.empty(rows, *shape, dtype=dtype, device=device)
+
+    return FilterScratch(
+        sums=room(torch.float64, 2, parts),
+        listed=torch.empty(1 + rows, dtype=torch.int32, device=device),
+        filtered=room(torch.int32),
+        ceilings=room(torch.float32),
+        totals=room(torch.float64),
+        peaks=room(torch.float32, parts, lanes),
+        bounds=room(torch.int32),
+        pivots=room(torch.float32, 2, pivots),
+        masses=room(torch.float64, 2, pivots, parts),
+        likely=room(torch.float32, parts, lanes),
+        counts=room(torch.int32, parts),
+        lowest=room(torch.float32),
     )
-    sums = torch.empty(rows, 3 * _MOST_PARTS, dtype=torch.float64, device=device)
-    return FilterScratch(lowest, peaks, likely, sums, torch.empty(rows, dtype=torch.int32, device=device))
 
 
 def filter_rows(
     logits: Tensor, rows: Tensor, fields: Tensor, eos_ids: Tensor, masks: Tensor, adjust: Tensor,
-    scratch: FilterScratch,
+    values: Tensor, winners: Tensor, splits: int, most_splits: int, scratch: FilterScratch,
 ) -> None:  # fmt: skip
-    """`scratch.lowest` gets the lowest logit of each row that may be sampled, of rows without filters -inf.
+    """`scratch.filtered` says which rows sample from less than all, `scratch.lowest` from which logit on.
 
-    Arguments as those of `sample.sample`: rows int32 [4, R], fields int32 [fields, capacity]. A row is read in
-    parts, each by a program, and read twice; what rows without filters cost is four launches.
+    Arguments as those of `sample.sample`: rows int32 [4, R], fields int32 [fields, capacity]; and what `splits`
+    programs to a row, at most `most_splits`, have left of a race among all tokens, which rows have behind them
+    that have no filter, or of which top_p without top_k. A row is read in parts, each by a program: once where
+    top_p keeps who won, else four times; twice for top_k. What rows without filters cost is eight launches.
     """
     count, vocab = logits.shape
-    parts = _MOST_PARTS if count <= _FEW_ROWS else _MOST_PARTS // 4  # each number is compiled by itself
-    chunk = triton.cdiv(triton.cdiv(vocab, parts), _BLOCK) * _BLOCK
-    read = (logits, rows, fields, eos_ids, masks, adjust, scratch.peaks)
+    chunk = triton.cdiv(triton.cdiv(vocab, _PARTS.value), _TILE.value) * _TILE.value
+    read = (logits, rows, fields, eos_ids, masks, adjust)
+    row_stride, capacity = rows.shape[1], fields.shape[1]
     sizes = (
-        vocab, logits.stride(0), rows.shape[1], fields.shape[1], len(eos_ids), masks.stride(0),
-        adjust.stride(0),
+        vocab, logits.stride(0), row_stride, capacity, len(eos_ids), masks.stride(0), adjust.stride(0)
     )  # fmt: skip
     idle = _IDLE_BITS[logits.dtype]
-    _peaks[(count, parts)](*read, *sizes, chunk, PARTS=parts, BLOCK=_BLOCK, num_warps=8)
+    race = (winners.shape[0], splits, most_splits)
+    told = (scratch.listed, scratch.filtered)
+    parts = _PARTS.value  # Triton's interpreter divides by no constexpr
+    _check[(count, parts)](
+        *read, values, winners, scratch.sums, scratch.listed, *sizes, chunk, *race, num_warps=4
+    )
+    _tell[(count,)](
+        rows, fields, values, winners, scratch.sums, *told, scratch.ceilings, scratch.totals,
+        vocab, row_stride, capacity, *race, num_warps=1,
+    )  # fmt: skip
+    programs = (min(count * parts, _PROGRAMS),)
+    _peaks[programs](*read, *told, scratch.peaks, *sizes, chunk, parts, num_warps=4)
     _bound[(count,)](
-        rows, fields, scratch.peaks, scratch.bounds, vocab, rows.shape[1], fields.shape[1],
-        IDLE=idle, BLOCK=_BLOCK, num_warps=8,
+        rows, fields, *told, scratch.peaks, scratch.bounds, scratch.ceilings, vocab, row_stride, capacity, idle,
+        num_warps=8,
     )  # fmt: skip
-    _gather[(count, parts)](
-        *read, scratch.bounds, scratch.likely, scratch.sums, *sizes, chunk,
-        IDLE=idle, PARTS=parts, BLOCK=_BLOCK, TILE=_TILE, num_warps=4,
-    )  # fmt: skip
-    _keep[(count,)](
-        *read, scratch.likely, scratch.sums, scratch.lowest, *sizes,
-        IDLE=idle, PARTS=parts, BLOCK=_BLOCK, num_warps=8,
-    )  # fmt: skip
+    made = (*told, scratch.ceilings, scratch.totals, scratch.pivots, scratch.masses)
+    gathered = (scratch.likely, scratch.counts)
+    for level in range(2):
+        _narrow[programs](*read, *made, *sizes, chunk, parts, level, num_warps=8)
+    _gather[programs](*read, *made, *gathered, scratch.bounds, *sizes, chunk, parts, idle, num_warps=4)
+    _keep[(count,)](*read, *made, *gathered, scratch.lowest, *sizes, idle, num_warps=8)

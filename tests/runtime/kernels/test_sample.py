@@ -14,6 +14,7 @@ from sglc.runtime.executor.sampler import SamplerInput, choose, exponentials, fi
 from sglc.runtime.kernels.automata import Automata
 from sglc.runtime.kernels.rows import LAST, BatchLists, RowState, batch_lists, pack, row_state, stage
 from sglc.runtime.kernels.sample import SampleScratch, adjustments, race_parts, sample, sample_scratch
+from sglc.runtime.kernels.sample_filter import filter_rows
 from sglc.runtime.step import Opened, Step, pack_masks
 from tests.depth import DEPTH, at_depth, some_of
 
@@ -94,6 +95,21 @@ def random_logits(
     return (torch.randn(count, vocab, generator=generator) * spread).to(DEVICE, dtype)
 
 
+def lowest_of(logits: Tensor, case: Case, scratch: SampleScratch) -> Tensor:
+    """The lowest logit of each row that filters keep, of rows without -inf: [R, 1]. Whoever won is not kept."""
+    count, vocab = logits.shape
+    scratch.values[2, :count] = logits.float().amax(1)
+    scratch.values[3] = 0.5
+    scratch.ids[:count] = logits.argmin(1)
+    eos = torch.tensor(EOS, dtype=torch.int32, device=DEVICE)
+    masks = Automata((), vocab, eos, 8, words=8, masks=0).tables.masks
+    added = adjustments(41, vocab, DEVICE).added
+    read = (logits, case.lists.rows, case.state.fields, eos, masks, added)
+    filter_rows(*read, scratch.values, scratch.ids, 1, 128, scratch.filters)
+    filtered, lowest = scratch.filters.filtered[:count], scratch.filters.lowest[:count]
+    return torch.where(filtered > 0, lowest, float("-inf"))[:, None]
+
+
 def run(
     logits: Tensor, case: Case, masks: np.ndarray | None = None, scratch: SampleScratch | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -102,13 +118,8 @@ def run(
     ids = torch.full((count,), -77, dtype=torch.int32, device=DEVICE)
     logprobs = torch.full((count,), float("nan"), device=DEVICE)
     scratch = scratch or sample_scratch(64, DEVICE)
-    for poisoned in (
-        scratch.values,
-        scratch.filters.lowest,
-        scratch.filters.likely,
-        scratch.filters.peaks,
-        scratch.filters.sums,
-    ):
+    less = scratch.filters
+    for poisoned in (scratch.values, less.lowest, less.likely, less.peaks, less.sums, less.pivots, less.masses):
         poisoned.fill_(float("nan"))
     scratch.ids.fill_(10**9)
     eos = torch.tensor(EOS, dtype=torch.int32, device=DEVICE)
@@ -223,9 +234,24 @@ def test_filters_keep_what_the_sampler_keeps(dtype: torch.dtype, temperature: fl
     kept = filtered(logits.float(), this.choice, np.arange(len(rows))) > 0
     scratch = sample_scratch(64, DEVICE)
     ids, _ = run(logits, this, scratch=scratch)
-    assert torch.equal(logits.float() >= scratch.filters.lowest[: len(rows), None], kept)
+    found = lowest_of(logits, this, scratch)
+    assert torch.equal(logits.float() >= found, kept)
     wanted, _ = choose(logits, this.choice, torch.tensor(EOS, device=DEVICE))
     assert ids.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("dtype", some_of(DTYPES[::-1], 1, 1))
+def test_top_p_that_keeps_much_of_a_row(dtype: torch.dtype) -> None:
+    """Which is found among the logits around the bound, and not among all."""
+    of_top_p = [(spread, top_p) for spread in (0.3, 2.5) for top_p in (0.5, 0.99)]
+    logits = torch.cat([random_logits(1, dtype, spread=spread) for spread, _ in of_top_p])
+    this = case(*[{"top_p": top_p, "temperature": 1.3} for _, top_p in of_top_p])
+    kept = filtered(logits.float(), this.choice, np.arange(len(of_top_p))) > 0
+    assert (kept.sum(1) > 1000).sum() == 3
+    scratch = sample_scratch(64, DEVICE)
+    assert torch.equal(logits.float() >= lowest_of(logits, this, scratch), kept)
+    gathered = scratch.filters.counts[: len(of_top_p)].amax(1)
+    assert ((gathered > 0) & (gathered <= scratch.filters.likely.shape[2])).all()  # else all are looked through
 
 
 @pytest.mark.parametrize("dtype", some_of(DTYPES, 1, 1))
@@ -239,8 +265,7 @@ def test_filters_keep_ties_and_see_one_zero(dtype: torch.dtype) -> None:
     kept = filtered(logits.float(), this.choice, np.arange(4)) > 0
     assert kept.sum(1).tolist() == [41, 41, VOCAB, 41]
     scratch = sample_scratch(64, DEVICE)
-    run(logits, this, scratch=scratch)
-    assert torch.equal(logits.float() >= scratch.filters.lowest[:4, None], kept)
+    assert torch.equal(logits.float() >= lowest_of(logits, this, scratch), kept)
 
 
 def test_masks() -> None:
