@@ -8,6 +8,7 @@ launches is the order of effects; pinned buffers are a ring, each used again onl
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -543,10 +544,16 @@ class CudaExecutor:
     def _capture(self, piece: _PassPiece) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self._device)
-        with torch.cuda.stream(self._capturing):
-            graph.capture_begin(pool=self._graph_pool, capture_error_mode="thread_local")
-            self._run(piece, pdl=self._model.overlaps)
-            graph.capture_end()
+        collects = gc.isenabled()
+        gc.disable()  # graphs of an executor that is no more may not be freed while another one is captured
+        try:
+            with torch.cuda.stream(self._capturing):
+                graph.capture_begin(pool=self._graph_pool, capture_error_mode="thread_local")
+                self._run(piece, pdl=self._model.overlaps)
+                graph.capture_end()
+        finally:
+            if collects:
+                gc.enable()
         return graph
 
     def _run(self, piece: _PassPiece, *, pdl: bool) -> None:
