@@ -29,7 +29,7 @@ from sglc.runtime.engine.jump_forward import force, land, stretched, worth_waiti
 from sglc.runtime.engine.logit_masks import steered
 from sglc.runtime.engine.lookahead import Lookaheads
 from sglc.runtime.engine.matcher_threads import MatcherThreads
-from sglc.runtime.engine.scores import account, likeliest_at, take_scores
+from sglc.runtime.engine.scores import account, likeliest_at, likeliest_of, take_scores
 from sglc.runtime.ids import Handle, RequestId
 from sglc.runtime.scheduler.batch_state import PrefillChunk
 from sglc.runtime.scheduler.kv_allocator import KVAllocator
@@ -403,14 +403,15 @@ class Engine:
         self._flights.popleft()
         assert result.index == flight.index, "steps are drained out of order"
         self.allocator.drained(flight.index)
-        self._events += take_scores(flight, result)
-        self._take_tokens(flight, result)
+        likeliest = likeliest_of(result)
+        self._events += take_scores(flight, result, likeliest)
+        self._take_tokens(flight, result, likeliest)
         self._end_runs(flight)
         for request in flight.ended:
             if request.live:
                 self._end_part(request)
 
-    def _take_tokens(self, flight: Flight, result: StepResult) -> None:
+    def _take_tokens(self, flight: Flight, result: StepResult, listed: Sequence[Likely]) -> None:
         rows = flight.rows[flight.sampled]
         current = self.rows.generation[rows] == flight.generation[flight.sampled]
         offsets = flight.sampled[current]
@@ -421,29 +422,27 @@ class Engine:
         stopped, full = self.rows.take(rows, tokens, logprobs)
         looked_at = self.rows.looked_at[rows]
         over, forced = self._followed(rows, offsets, result)
+        likeliest = self._note_likeliest(flight, rows, offsets, stopped, listed) if flight.tops else {}
         places = np.flatnonzero(stopped | full | looked_at | over | forced)
         if not places.size:
             return
-        top_at = {offset: i for i, offset in enumerate(flight.tops)}
         refused = False
-        arrays = (rows, offsets, tokens, logprobs, stopped, full, looked_at, over, forced)
+        arrays = (rows, tokens, logprobs, stopped, full, looked_at, over, forced)
         columns = [values[places].tolist() for values in arrays]
-        for row, offset, token, logprob, is_stop, is_full, look, ends, single in zip(*columns, strict=True):
+        for row, token, logprob, is_stop, is_full, look, ends, single in zip(*columns, strict=True):
             if row not in self.allocator.work:
                 assert refused, f"a result for row {row}, which nobody uses"
                 continue
             part = self.allocator.work[row].part
-            likeliest: Likely = ()
-            if offset in top_at:
-                likeliest = likeliest_at(result, top_at[offset], int(self.rows.tops[row]))
+            likely = likeliest.get(row, ())
             if is_stop:
-                self._end_sample(part.request, part.index, "stop", (token, logprob, likeliest))
+                self._end_sample(part.request, part.index, "stop", (token, logprob, likely))
                 continue
             if look:
                 if part.request.watch:
-                    self._events.append(Token(part.request.id, part.index, token, logprob, likeliest))
+                    self._events.append(Token(part.request.id, part.index, token, logprob, likely))
                 try:
-                    ends = account(part, token, likeliest) or ends
+                    ends = account(part, token) or ends
                     if part.request.constraint is not None and part.request.constraint.slow:
                         self.rows.late[row] = True
                         self._lookaheads.behind(part, token, int(self.rows.made[row]), last=is_full)
@@ -460,6 +459,20 @@ class Engine:
                 self._end_sample(part.request, part.index, "length")
             elif single:
                 self._jump(row, part)
+
+    def _note_likeliest(
+        self, flight: Flight, rows: I32, offsets: I32, stopped: Bool, listed: Sequence[Likely]
+    ) -> dict[int, Likely]:
+        """Enter the likeliest ids at the places of ids that are kept; gives those of all `rows` that asked."""
+        at = {offset: place for place, offset in enumerate(flight.tops)}
+        found: dict[int, Likely] = {}
+        for row, offset, stops in zip(rows.tolist(), offsets.tolist(), stopped.tolist(), strict=True):
+            if offset in at:
+                found[row] = likeliest_at(listed, at[offset], int(self.rows.tops[row]))
+                if not stops:
+                    part = self.allocator.work[row].part
+                    part.request.samples[part.index].likeliest.append(found[row])
+        return found
 
     def _followed(self, rows: I32, offsets: I32, result: StepResult) -> tuple[Bool, Bool]:
         """Of `rows` whose automata the executor follows: whose text has to end, and which may jump."""

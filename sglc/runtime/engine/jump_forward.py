@@ -150,8 +150,9 @@ def land(rows: BatchState, row: int, part: RequestPart) -> list[EngineEvent]:
     assert len(run.logprobs) == len(run.ids), "a run lands without its scores"
     rows.enter(row, run.logprobs)
     likeliest = run.likeliest or [()] * len(run.ids)
-    for token, likely in zip(run.ids, likeliest, strict=True):
-        account(part, token, likely)
+    state.likeliest += run.likeliest
+    for token in run.ids:
+        account(part, token)
     if request.constraint is not None and request.constraint.slow:
         state.state = run.state
     if not request.watch:

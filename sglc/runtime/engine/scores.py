@@ -1,23 +1,35 @@
 """What a drained step says beyond ids: scores go to their requests, likeliest ids to their places.
 
-A new id is accounted for here too, where its sample has a constraint, penalties or likeliest ids.
+A new id is accounted for here too, where its sample has a constraint or penalties.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from sglc.runtime.scheduler.requests import FORCED, PROMPT, Flight, PromptScored, RequestPart
 from sglc.runtime.scheduler.samples import Likely
 from sglc.runtime.step import StepResult
 
 
-def likeliest_at(result: StepResult, index: int, count: int) -> Likely:
+def likeliest_of(result: StepResult) -> list[Likely]:
+    """The likeliest ids at all places of a step that asked, as many as the one that asked for most."""
+    # Lists of Python's at once: a place of an array at a time takes ten times as long.
+    ids, logprobs = result.top_ids.tolist(), result.top_logprobs.tolist()
+    return [tuple(zip(*each, strict=True)) for each in zip(ids, logprobs, strict=True)]
+
+
+def likeliest_at(found: Sequence[Likely], index: int, count: int) -> Likely:
     """The `count` likeliest ids at one place of a step, `index` counting the places that asked."""
-    ids, logprobs = result.top_ids[index, :count].tolist(), result.top_logprobs[index, :count].tolist()
-    return tuple(zip(ids, logprobs, strict=True))
+    return found[index][:count]
 
 
-def take_scores(flight: Flight, result: StepResult) -> list[PromptScored]:
-    """Enter a step's scores into the requests they belong to; gives events for prompts that are through."""
+def take_scores(flight: Flight, result: StepResult, likeliest: Sequence[Likely]) -> list[PromptScored]:
+    """Enter a step's scores into the requests they belong to; gives events for prompts that are through.
+
+    Args:
+        likeliest: of `likeliest_of`.
+    """
     events = []
     at, top = 0, len(flight.tops)
     for score in flight.scored:
@@ -31,7 +43,7 @@ def take_scores(flight: Flight, result: StepResult) -> list[PromptScored]:
             assert request.sampling is not None
             if count := request.sampling.top_logprobs:
                 score.run.likeliest += [
-                    likeliest_at(result, index, count) for index in range(top, top + score.count)
+                    likeliest_at(likeliest, index, count) for index in range(top, top + score.count)
                 ]
                 top += score.count
             continue
@@ -42,7 +54,7 @@ def take_scores(flight: Flight, result: StepResult) -> list[PromptScored]:
         assert request.sampling is not None
         if count := request.sampling.top_logprobs:
             places = range(top, top + score.count)
-            request.prompt_likeliest += [likeliest_at(result, index, count) for index in places]
+            request.prompt_likeliest += [likeliest_at(likeliest, index, count) for index in places]
             top += score.count
         if request.live and score.first + score.count == len(request.prompt_logprobs):
             events.append(
@@ -51,7 +63,7 @@ def take_scores(flight: Flight, result: StepResult) -> list[PromptScored]:
     return events
 
 
-def account(part: RequestPart, token: int, likeliest: Likely) -> bool:
+def account(part: RequestPart, token: int) -> bool:
     """Enter a sample's new kept id into its state; whether nothing can follow it, as far as is known.
 
     Raises:
@@ -62,8 +74,6 @@ def account(part: RequestPart, token: int, likeliest: Likely) -> bool:
     assert sampling is not None
     if sampling.penalised:
         state.counts[token] = state.counts.get(token, 0) + 1
-    if sampling.top_logprobs:
-        state.likeliest.append(likeliest)
     if request.constraint is None or request.constraint.slow or not request.steered:
         return False
     state.state = request.constraint.advance(state.state, token)

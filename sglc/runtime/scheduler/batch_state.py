@@ -171,7 +171,7 @@ class BatchState:
         self.top_k[row] = sampling.top_k
         self.min_p[row] = sampling.min_p
         self.seeds[row] = np.uint64(seed & 0xFFFF_FFFF_FFFF_FFFF)
-        if watched or constrained or penalised or sampling.top_logprobs:
+        if watched or constrained or penalised:
             self.looked_at[row] = True
             self.watched += 1
 
