@@ -23,7 +23,7 @@ from tests.depth import at_depth
 from tests.serving import ROOT, Server, serving
 from tests.waiting import until
 
-REQUESTS = at_depth(40, 80, 1_000)
+REQUESTS = at_depth(40, 40, 1_000)
 SECRET = "Zanzibar"  # stands in whatever a client may choose
 NAMED = "named-by-its-owner"
 

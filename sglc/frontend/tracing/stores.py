@@ -105,7 +105,7 @@ class Stores:
 
 
 def _users() -> Sequence[ModuleType]:
-    """The modules that are the user's. Libraries have thousands of others, which are not looked at each time."""
+    """The modules that are the user's. Libraries have thousands of others: they are told apart once."""
     global _LOADED
     now = list(sys.modules.values())
     before, found = _LOADED

@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="module")
 def _interpreter_that_patches_once() -> Iterator[None]:
-    """The language is made the interpreter's once a module, not in every launch and every call of a device function.
+    """The language is made the interpreter's once a module, not for every launch and every call in a kernel.
 
     Nor is each sum and product of integers made twice to see whether it overflows: without `debug` the
     interpreter asserts nothing of it.
