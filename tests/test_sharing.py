@@ -71,9 +71,10 @@ def test_every_row_is_one_submit_a_launch(graded: list[Result]) -> None:
 def test_the_command_line_gives_one_json_line_a_row(tmp_path: Path) -> None:
     rows = open_rows(str(ROOT / "examples" / "essays.jsonl"))
     essays = some_of([row["essay"] for row in rows], 4, 6)
-    (tmp_path / "essays.jsonl").write_text("".join(json.dumps({"essay": essay}) + "\n" for essay in essays))
+    few = tmp_path / "essays.jsonl"
+    few.write_text("".join(json.dumps({"essay": essay}) + "\n" for essay in essays))
     done = subprocess.run(
-        [sys.executable, "-m", "sglc.cli", "run", "examples/judge.py", "--batch", str(tmp_path / "essays.jsonl"),
+        [sys.executable, "-m", "sglc.cli", "run", "examples/judge.py", "--batch", str(few),
          "--json", "--seed", "1"],
         cwd=ROOT, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip

@@ -142,7 +142,7 @@ def _stored_by(code: CodeType) -> _Stored:
         installed = code.co_filename.startswith(_OTHERS)  # it is only imported
         known = code, _NOTHING if installed else _looked_up(code)
         with _ADDING:
-            while len(_KNOWN) >= _MOST:
+            while id(code) not in _KNOWN and len(_KNOWN) >= _MOST:
                 del _KNOWN[next(iter(_KNOWN))]  # the oldest
             _KNOWN[id(code)] = known
     return known[1]
