@@ -51,10 +51,9 @@ def kill_at_random(server: Server, times: int, seed: int) -> KillSummary:
             os.kill(pid, (signal.SIGKILL, signal.SIGUSR1)[number % 2])
             for each, answer in zip(asked, answers, strict=True):
                 _take(summary, number, each, answer.result())
-        meanwhile: list[Answer] = []
-        until(lambda told=meanwhile: told.append(send(address, _short(), HANG_S)) or told[-1].status == 200)
-        for answer in meanwhile:
-            _take(summary, number, _short(), answer)
+        meanwhile = _until_answered(address)
+        for again in meanwhile:
+            _take(summary, number, _short(), again)
         if server.runtime() in (None, *summary.killed, pid):
             summary.wrong.append(f"kill {number}: no other runtime answers")
         summary.killed.append(pid)
@@ -66,6 +65,18 @@ def kill_at_random(server: Server, times: int, seed: int) -> KillSummary:
     except AssertionError as error:
         summary.wrong.append(f"it is not idle afterwards: {error}")
     return summary
+
+
+def _until_answered(address: tuple[str, int]) -> list[Answer]:
+    """What comes of one request after the other, up to the first that is answered."""
+    told: list[Answer] = []
+
+    def answered() -> bool:
+        told.append(send(address, _short(), HANG_S))
+        return told[-1].status == 200
+
+    until(answered, "none is answered again")
+    return told
 
 
 def _take(summary: KillSummary, number: int, asked: Hostile, answer: Answer) -> None:
