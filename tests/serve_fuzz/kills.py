@@ -36,7 +36,8 @@ class KillSummary:
 def kill_at_random(server: Server, times: int, seed: int) -> KillSummary:
     """End the runtime so many times, by turns with SIGKILL and SIGUSR1, which it was taught to raise at.
 
-    All that ran has one end each, what is asked for meanwhile is answered, and another runtime is begun.
+    All that ran has one end each, what is asked for meanwhile is answered, and behind SIGKILL another runtime is
+    begun. An exception may come where it fails nothing but one request, or nothing at all.
     """
     summary, random, address = KillSummary(), Random(seed), address_of(server)
     for number in range(times):
@@ -55,8 +56,8 @@ def kill_at_random(server: Server, times: int, seed: int) -> KillSummary:
         for again in meanwhile:
             _take(summary, number, _short(), again)
         summary.killed.append(pid)
-        # One that raised may still be ending while the next one answers.
-        until(lambda: server.runtime() not in (None, *summary.killed), f"kill {number}: no other runtime")
+        if number % 2 == 0 and server.runtime() in (None, pid):
+            summary.wrong.append(f"kill {number}: no other runtime answers")
         summary.refused.append(len(meanwhile) - 1)
         if number > 1:
             time.sleep(max(0.0, _LIVES_S - (time.monotonic() - killed_s)))
