@@ -36,8 +36,8 @@ class KillSummary:
 def kill_at_random(server: Server, times: int, seed: int) -> KillSummary:
     """End the runtime so many times, by turns with SIGKILL and SIGUSR1, which it was taught to raise at.
 
-    All that ran has one end each, what is asked for meanwhile is answered, and behind SIGKILL another runtime is
-    begun. An exception may come where it fails nothing but one request, or nothing at all.
+    All that ran has one end each, what is asked for meanwhile is answered, and behind SIGKILL another runtime
+    is begun. An exception may come where it fails nothing but one request, or nothing at all.
     """
     summary, random, address = KillSummary(), Random(seed), address_of(server)
     for number in range(times):
