@@ -25,7 +25,7 @@ from tests.waiting import until
 
 MEMORY_BYTES = 7_000_000 << 10  # of addresses, for each process
 COMPILE_S = 1.0
-TIMEOUT_S = 6.0  # of a request
+TIMEOUT_S = 3.0  # of a request
 MOST_S = TIMEOUT_S + 5.0  # until its connection is closed, on a machine that has more to do
 _CLIENTS = 4
 _CALM = 100  # events of the free stream before anybody else asks, and twice as many as requests
