@@ -58,14 +58,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What was imported stays: the garbage collector does not look through it again, and seldom at all."""
     gc.freeze()
-    if DEPTH == "quick":
-        gc.set_threshold(20_000, 20, 100)
+    gc.set_threshold(20_000, 20, 100)
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
-    """At quick depth what earlier files have left stays as well: a bench looks through the whole heap."""
+    """What earlier files have left and nobody can free stays as well: a bench looks through the whole heap."""
     file = nodeid.partition("::")[0]
-    if DEPTH == "quick" and file != _FROZEN[-1]:
+    if file != _FROZEN[-1]:
+        gc.collect()
         gc.freeze()
         _FROZEN.append(file)
 

@@ -166,7 +166,7 @@ def wrong(made: Played) -> str:
 
 
 def test_no_result_is_lost_whenever_a_batch_ends() -> None:
-    found = {seed: said for seed in range(at_depth(25, 150, 5_000)) if (said := wrong(play(seed)))}
+    found = {seed: said for seed in range(at_depth(25, 60, 5_000)) if (said := wrong(play(seed)))}
     assert not found
 
 

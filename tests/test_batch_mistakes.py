@@ -246,6 +246,7 @@ def test_a_row_that_is_none_behind_others(
 ) -> None:  # fmt: skip
     """As it comes only when they run: their results are there, and the command that goes on is told."""
     (folder / "rows").write_bytes(b'{"q": "r0"}\n{"q": "r1"}\n' + line + b'{"q": "r3"}\n')
+    monkeypatch.setattr(sys, "argv", ["sglc"])  # which is told, too
     with open("rows") as rows:
         monkeypatch.setattr(sys, "stdin", rows)
         assert main(command("-o", "out.jsonl", *(["--ordered"] if ordered else []), rows="-")) == 2

@@ -42,7 +42,7 @@ def typed(s, n: int, yes: bool, x: float = 0.5):
 """
 ROWS = 40
 SLOW = 7  # the row with a long answer
-CUTS = at_depth(quick=6, usual=24, nightly=200)
+CUTS = at_depth(quick=6, usual=12, nightly=200)
 # Python before 3.12 leaves a torn one where the disk is full.
 WITHOUT_PYC = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -552,7 +552,7 @@ def test_the_reorder_buffer_gives_each_text_once_and_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sglc.cli.batch.reorder_buffer._COMPACTED", 2000)
-    for seed in range(at_depth(quick=5, usual=20, nightly=200)):
+    for seed in range(at_depth(quick=5, usual=10, nightly=200)):
         draw = random.Random(seed)
         skipped = {n for n in range(300) if draw.random() < 0.1}
         numbers = [n for n in range(300) if n not in skipped]

@@ -14,7 +14,7 @@ from sglc.cli import main
 from sglc.frontend.tracing import tools
 from tests.corpus.case import Case, Script
 from tests.corpus.ledger import cases, read
-from tests.depth import few
+from tests.depth import some_of
 
 
 def by_json(row: Any) -> bool:
@@ -69,7 +69,7 @@ def without_times(printed: str) -> list[Any]:
     return lines
 
 
-@pytest.mark.parametrize("case", few(WHOLE, 2), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", some_of(WHOLE, 2, 25), ids=lambda case: case.name)
 def test_a_plan_prints_the_same(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

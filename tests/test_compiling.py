@@ -47,7 +47,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def backend(folder: Path, cache: Path) -> Iterator[LocalBackend]:
-    backend = LocalBackend(options(folder, compile_s=2.0, compile_bytes=1 << 30))
+    backend = LocalBackend(options(folder, compile_s=1.0, compile_bytes=1 << 30))
     backend.server_info()
     yield backend
     backend.close()
@@ -138,14 +138,14 @@ def test_what_takes_too_much_is_refused_and_nobody_waits(backend: LocalBackend) 
     events, answered = asyncio.run(main())
     assert told(events) == "SGLC457"
     (failed,) = [event for event in events if isinstance(event, NodeFailed)]
-    assert failed.error.message == "the `ebnf` of this generation takes more than 2 s or 1024 MiB to compile"
+    assert failed.error.message == "the `ebnf` of this generation takes more than 1 s or 1024 MiB to compile"
     assert answered >= 3
     until(lambda: at_work(backend) == 0, "it goes on")
 
 
 def test_in_a_thread_of_the_program_too(folder: Path, cache: Path) -> None:
     """A regex is small enough to be compiled where the runtime is."""
-    here = LocalBackend(options(folder, process=False, compile_s=2.0))
+    here = LocalBackend(options(folder, process=False, compile_s=1.0))
     assert told(run(here, asks("a", json_schema='{"const": "apart"}', max_tokens=20))) == '"apart"'
     assert "libxgrammar" not in Path(f"/proc/{server(here)}/maps").read_text()  # it takes seconds
     nodes = (

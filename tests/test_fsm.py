@@ -49,7 +49,7 @@ def walked(dfa: ByteDfa, rng: random.Random) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=at_depth(50, 150, 150), deadline=None, derandomize=True)
+@settings(max_examples=at_depth(50, 60, 150), deadline=None, derandomize=True)
 @given(patterns(), st.lists(st.text(st.sampled_from(LETTERS), max_size=5), min_size=8, max_size=8))
 def test_compressed_automata_take_the_same_texts(pattern: str, texts: list[str]) -> None:
     dfa = compile_regex(pattern)
@@ -58,7 +58,7 @@ def test_compressed_automata_take_the_same_texts(pattern: str, texts: list[str])
         assert taken(dfa, edges, data) == accepts(dfa, data), data
 
 
-@settings(max_examples=at_depth(40, 100, 100), deadline=None, derandomize=True)
+@settings(max_examples=at_depth(40, 50, 100), deadline=None, derandomize=True)
 @given(patterns())
 def test_what_is_forced_is_what_every_match_has(pattern: str) -> None:
     dfa = compile_regex(pattern)
@@ -155,7 +155,7 @@ def f(q):
 
 
 @given(st.lists(st.text("abé한", max_size=4), min_size=1, max_size=6))
-@settings(max_examples=at_depth(30, 100, 1000), deadline=None, derandomize=True)
+@settings(max_examples=at_depth(30, 50, 1000), deadline=None, derandomize=True)
 def test_automata_of_choices_take_just_these(choices: list[str]) -> None:
     dfa = automaton_of_choices(choices)
     assert dfa is not None

@@ -14,4 +14,4 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("setting", some_of(SETTINGS, 1, 2), ids=str)
 def test_a_run_that_is_killed_again_and_again_ends_as_one_that_is_not(setting: Setting, tmp_path: Path) -> None:
-    assert check(setting, at_depth(1, 2, 12), 5, tmp_path)
+    assert check(setting, at_depth(1, 1, 12), 5, tmp_path)

@@ -197,7 +197,7 @@ def test_programs_on_a_model(program: Any, local: LocalBackend) -> None:
 def test_random_plans() -> None:
     backend = OracleBackend()
     given = asked = 0
-    for seed in range(at_depth(5, 16, 400)):
+    for seed in range(at_depth(5, 8, 400)):
         plan = random_plan(seed, backend)
 
         def run(used: Backend, plan: Any = plan, seed: int = seed) -> Result:
@@ -206,8 +206,8 @@ def test_random_plans() -> None:
         more, rest = check(run, lambda: backend, Random(seed), at_depth(2, 3, 6))
         given, asked = given + more, asked + rest
     backend.close()
-    assert given > at_depth(6, 25, 600)
-    assert asked > at_depth(6, 25, 600)
+    assert given > at_depth(6, 12, 600)
+    assert asked > at_depth(6, 12, 600)
 
 
 def test_an_answer_is_given_in_pieces_and_as_a_whole() -> None:

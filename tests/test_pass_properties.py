@@ -45,10 +45,10 @@ from tests.soak_ir import PASSES as TOKEN_EXACT
 from tests.soak_ir import PLAIN, means
 from tests.templates import TEMPLATES, ByteTokenizer
 
-RAW, CHAT_PROGRAMS = at_depth(10, 30, 300), at_depth(4, 10, 60)
+RAW, CHAT_PROGRAMS = at_depth(10, 12, 300), at_depth(4, 5, 60)
 
 
-PROGRAMS = at_depth(30, 100, 400)
+PROGRAMS = at_depth(30, 40, 400)
 
 
 def programs(count: int = PROGRAMS) -> Iterator[Program]:
@@ -76,7 +76,7 @@ def test_token_exact_passes_keep_the_ids_of_every_prompt(name: str, default_toke
 def test_inlined_programs_are_written_by_templates_as_calls_are(style: str, least: int) -> None:
     """Where the template writes more than the turn itself, or earlier turns once more."""
     tokenizer = ByteTokenizer(TEMPLATES[style])
-    found = [check_ids(chat_program(seed), tokenizer, "inline_calls") for seed in range(at_depth(6, 30, 30))]
+    found = [check_ids(chat_program(seed), tokenizer, "inline_calls") for seed in range(at_depth(6, 10, 30))]
     assert sum(1 for counts in found if counts is not None) >= least * len(found) // 30
 
 

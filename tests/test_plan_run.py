@@ -159,7 +159,7 @@ def tupled(value: Any) -> Any:
 def test_random_programs_run_as_they_are_interpreted() -> None:
     backend = OracleBackend()
     generations = 0
-    programs = at_depth(4, 60, 300)
+    programs = at_depth(4, 20, 300)
     for seed in range(programs):
         generations += check_run(seed, backend)
         backend.settle()

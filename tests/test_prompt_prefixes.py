@@ -122,7 +122,7 @@ def differing(seeds: range) -> int:
 
 
 def test_it_changes_nothing() -> None:
-    assert differing(range(at_depth(4, 15, 200))) == 0
+    assert differing(range(at_depth(4, 8, 200))) == 0
 
 
 def test_a_wrong_cut_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -721,7 +721,7 @@ def check_random(seeds: range, folder: Path) -> int:
 
 
 def test_random_programs_are_replayed(tmp_path: Path) -> None:
-    assert check_random(range(at_depth(2, 20, 200)), tmp_path) > at_depth(6, 60, 660)
+    assert check_random(range(at_depth(2, 8, 200)), tmp_path) > at_depth(6, 24, 660)
 
 
 # -- the tests find what they should ---------------------------------------------------------------------

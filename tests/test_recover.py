@@ -295,7 +295,7 @@ def test_the_local_runtime_goes_on() -> None:
 
 def test_random_programs_that_recover() -> None:
     """The prompts are those of a program in which the failed generations are not there."""
-    for seed in range(at_depth(12, 60, 60)):
+    for seed in range(at_depth(12, 25, 60)):
         backend, asked = scripted()
         rng = random.Random(seed)
         steps = [(rng.randrange(3), rng.choice(["good", "good", "bad"]), rng.random() < 0.6) for _ in range(12)]

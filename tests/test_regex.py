@@ -55,7 +55,7 @@ def patterns() -> st.SearchStrategy[str]:
     return examples().map(lambda example: example[0])
 
 
-@settings(max_examples=at_depth(40, 100, 1000), deadline=None, derandomize=True)
+@settings(max_examples=at_depth(40, 50, 1000), deadline=None, derandomize=True)
 @given(examples(), st.lists(st.text(st.sampled_from(LETTERS), max_size=5), min_size=8, max_size=8))
 def test_the_automaton_takes_what_fullmatch_takes(example: Example, texts: list[str]) -> None:
     pattern, taken = example
@@ -78,7 +78,7 @@ def test_examples_take_their_texts() -> None:
     assert sum(taken) > 0.8 * len(taken)
 
 
-@settings(max_examples=at_depth(40, 100, 1000), deadline=None, derandomize=True)
+@settings(max_examples=at_depth(40, 50, 1000), deadline=None, derandomize=True)
 @given(patterns())
 def test_no_state_is_dead_or_double(pattern: str) -> None:
     dfa = compile_regex(pattern)
@@ -97,7 +97,7 @@ def test_no_state_is_dead_or_double(pattern: str) -> None:
     assert len(set(zip(*dfa.moves, strict=True))) == len(dfa.moves[0]), "two classes that move alike"
 
 
-@settings(max_examples=at_depth(20, 60, 500), deadline=None, derandomize=True)
+@settings(max_examples=at_depth(20, 30, 500), deadline=None, derandomize=True)
 @given(st.binary(max_size=6))
 def test_only_utf8_is_text(data: bytes) -> None:
     """`.` with the flag `s` takes any character, so its repeat takes exactly what decodes."""

@@ -348,7 +348,7 @@ def test_random_plans_run_as_without_a_cache(tmp_path: Path) -> None:
         identity = "the oracle"
 
     backend, hits, random = Known(), 0, Random(1)
-    for seed in range(at_depth(4, 12, 300)):
+    for seed in range(at_depth(4, 6, 300)):
         plan, place = record.random_plan(seed, backend), str(tmp_path / f"c{random.randrange(3)}")
 
         def run(plan: Any = plan, seed: int = seed, **options: Any) -> tuple[Result, Handed]:
@@ -368,7 +368,7 @@ def test_random_plans_run_as_without_a_cache(tmp_path: Path) -> None:
         assert not handed.kept
         hits += warm.usage.cache_hits
     backend.close()
-    assert hits > at_depth(6, 25, 600)
+    assert hits > at_depth(6, 12, 600)
 
 
 def test_a_run_with_a_cache_is_recorded_as_a_whole_and_replayed(tmp_path: Path) -> None:
@@ -516,7 +516,7 @@ def damaged(data: bytearray, random: Random) -> bytearray:
 
 def test_no_damage_makes_a_wrong_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And it is over when all has been asked again, once or twice."""
-    for seed in range(at_depth(20, 60, 2000)):
+    for seed in range(at_depth(20, 30, 2000)):
         place, random = tmp_path / str(seed), Random(seed)
         keys = filled(place, 100)
         (file,) = place.glob("*.sqlite")

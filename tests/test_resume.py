@@ -257,7 +257,7 @@ class Whole:
 def lengths(recording: bytes, torn: int, seed: int) -> list[int]:
     """Where to cut: behind every line, and at some other places."""
     ends = [0] + [at + 1 for at, byte in enumerate(recording) if byte == ord("\n")]
-    ends = ends[:: at_depth(4, 2, 1)] + ends[-2:]
+    ends = ends[:: at_depth(4, 4, 1)] + ends[-2:]
     return ends + random.Random(seed).sample(range(len(recording)), min(torn, len(recording)))
 
 
@@ -267,7 +267,7 @@ CASES = few([(program, mode) for program in PROGRAMS for mode in ("auto", "pytho
 @pytest.mark.parametrize(("program", "mode"), CASES, ids=lambda one: getattr(one, "__name__", one))
 def test_a_run_that_was_cut_anywhere_goes_on(program: sgl.Function, mode: str, tmp_path: Path) -> None:
     whole = Whole(program, tmp_path / "whole", mode)
-    for number, length in enumerate(lengths(whole.recording, at_depth(1, 2, 50), 3)):
+    for number, length in enumerate(lengths(whole.recording, at_depth(1, 1, 50), 3)):
         whole.cut(tmp_path / str(number), length)
 
 
@@ -1041,4 +1041,4 @@ def check_random(seeds: range, folder: Path) -> int:
 
 
 def test_random_programs_go_on(tmp_path: Path) -> None:
-    assert check_random(range(at_depth(2, 12, 200)), tmp_path) > at_depth(1, 30, 600)
+    assert check_random(range(at_depth(2, 6, 200)), tmp_path) > at_depth(1, 15, 600)

@@ -40,7 +40,7 @@ from tests.soak_ir import declared, host
 from tests.templates import TEMPLATES, ByteTokenizer
 
 PLAIN = Target("plain")
-SEEDS = range(at_depth(15, 90, 600))
+SEEDS = range(at_depth(15, 30, 600))
 # Templates that keep contents as they are, so that the whole text can be compared.
 STYLES = ("chatml", "smollm2", "moving", "countdown", "qwen3")
 # These write the last answer of a closed conversation as they write no other. Generations are compared.
@@ -126,7 +126,7 @@ def test_turns_in_blocks_keep_their_meaning(style: str, least: int) -> None:
     tokenizer = ByteTokenizer(TEMPLATES[style])
     target = Target("local", tokenizer)
     lowered = 0
-    count = at_depth(6, 60, 60)
+    count = at_depth(6, 20, 60)
     for seed in range(count):
         program = random_program(seed, chat=True, regions=True, images=False)
         expected = meaning(program, with_functions(tokenizer), ARGS)
@@ -346,7 +346,7 @@ def test_messages_keep_their_meaning(regions: bool) -> None:
     tokenizer = ByteTokenizer(_SHOWN)
     chat = Target("chat", images=True, scores_tokens=True, protocol="chat", takes=Takes(samples=1))
     kept, refused = 0, set()
-    count = at_depth(30, 300, 300)
+    count = at_depth(30, 100, 300)
     for seed in range(count):
         program = random_program(seed, chat=True, regions=regions, length=12)
         try:
@@ -368,7 +368,7 @@ def test_speculate_only_says_what_may_go_on(protocol: str) -> None:
     """Nothing but `ahead` changes, and where it is left one generation alone goes on from the other."""
     target = Target("api", images=True, guesses=True, protocol=protocol)
     joined = 0
-    count = at_depth(30, 300, 300)
+    count = at_depth(30, 100, 300)
     for seed in range(count):
         program = random_program(seed, chat=True, regions=True, length=40)
         asked = with_ahead(program, lambda _: 64)

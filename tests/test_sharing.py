@@ -13,6 +13,7 @@ from sglc.backends.local import LocalBackend
 from sglc.cli.batch.rows import open_rows
 from sglc.cli.program_file import open_function
 from sglc.execution.result import CallRecord, Result, total
+from tests.depth import some_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -67,16 +68,19 @@ def test_every_row_is_one_submit_a_launch(graded: list[Result]) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_line_gives_one_json_line_a_row() -> None:
+def test_the_command_line_gives_one_json_line_a_row(tmp_path: Path) -> None:
+    rows = open_rows(str(ROOT / "examples" / "essays.jsonl"))
+    essays = some_of([row["essay"] for row in rows], 4, 6)
+    few = tmp_path / "essays.jsonl"
+    few.write_text("".join(json.dumps({"essay": essay}) + "\n" for essay in essays))
     done = subprocess.run(
-        [sys.executable, "-m", "sglc.cli", "run", "examples/judge.py", "--batch", "examples/essays.jsonl",
+        [sys.executable, "-m", "sglc.cli", "run", "examples/judge.py", "--batch", str(few),
          "--json", "--seed", "1"],
         cwd=ROOT, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    essays = [row["essay"] for row in open_rows(str(ROOT / "examples" / "essays.jsonl"))]
-    assert [line["index"] for line in lines] == list(range(16))
+    assert [line["index"] for line in lines] == list(range(len(essays)))
     for essay, line in zip(essays, lines, strict=True):
         assert essay in line["text"]  # control-token text in an essay stays text
         assert line["error"] is None

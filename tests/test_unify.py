@@ -595,7 +595,7 @@ def check_random(seed: int) -> tuple[int, int]:
     return model.calls, plainly.calls
 
 
-PROGRAMS = at_depth(6, 50, 1_000)
+PROGRAMS = at_depth(6, 20, 1_000)
 
 
 def test_batches_of_random_programs() -> None:

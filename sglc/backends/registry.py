@@ -36,8 +36,6 @@ def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> B
     Raises:
         UsageError: SGLC012, an unknown name.
     """
-    from sglc.backends.local import LocalBackend, LocalOptions
-
     name, _, rest = (spec or "local").partition(":")
     if name == "scripted" and rest:
         return _scripted(rest)
@@ -54,6 +52,8 @@ def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> B
             note=_HERE,
             hint="for a model of your own: `local:MODEL`",
         )  # fmt: skip
+    from sglc.backends.local import LocalBackend, LocalOptions
+
     key = (rest or model(), device, dtype)
     if key not in _CONNECTED:
         _CONNECTED[key] = LocalBackend(LocalOptions(*key))

@@ -160,10 +160,15 @@ def repeat(
 
 @contextmanager
 def _no_pauses() -> Iterator[None]:
-    """No garbage collection looks at what was there before, as in the runtime's own process."""
+    """No garbage collection looks at what was there before, as in the runtime's own process.
+
+    What the program has frozen itself stays so.
+    """
+    frozen = gc.get_freeze_count()
     gc.collect()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()

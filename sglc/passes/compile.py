@@ -68,7 +68,7 @@ def cached(program: Program, target: Target) -> Compiled:
     if known is None:
         known = compile_program(program, target)
         with _ADDING:  # rows compile in threads of their own
-            while len(_CACHE) >= _CACHE_SIZE:
+            while key not in _CACHE and len(_CACHE) >= _CACHE_SIZE:
                 del _CACHE[next(iter(_CACHE))]  # the oldest
             _CACHE[key] = known
     return known

@@ -57,7 +57,7 @@ def test_texts_are_those_of_the_parser(name: str) -> None:
     """Byte for byte along random texts: what may come next, and whether the text may end."""
     rng = Random(name)
     ours, theirs = held(GRAMMARS[name]), CONSTRAINTS._grammars.ebnf(GRAMMARS[name])
-    for _ in range(at_depth(3, 10, 200)):
+    for _ in range(at_depth(3, 5, 200)):
         at, other = ours.start, theirs.start
         for _ in range(80):
             mask = ours.mask(at)
@@ -79,7 +79,7 @@ def test_a_token_is_its_bytes(name: str) -> None:
     assert made.automaton is not None
     assert made.automaton.stack is not None
     oracle, stack = KeptRows(TOKENS, ()), made.automaton.stack
-    for _ in range(at_depth(2, 6, 60)):
+    for _ in range(at_depth(2, 3, 60)):
         state = made.start
         for _ in range(30):
             place = stack.places[state]

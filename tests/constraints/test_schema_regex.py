@@ -120,17 +120,17 @@ def recursive(rng: Random) -> dict[str, Any]:
 def test_a_stack_and_a_parser_allow_the_same() -> None:
     rng = Random(5)
     with_stack = 0
-    for _ in range(at_depth(20, 100, 2_000)):
+    for _ in range(at_depth(20, 40, 2_000)):
         schema = recursive(rng)
         assert not differs(schema, rng, 120), schema
         made = CONSTRAINTS._automata.get(("json_schema", json.dumps(schema)))
         with_stack += made is not None and isinstance(made[0], PushdownAutomaton)
-    assert with_stack >= at_depth(12, 60, 1_200)
+    assert with_stack >= at_depth(12, 24, 1_200)
 
 
 def test_automaton_and_parser_allow_the_same() -> None:
     rng = Random(3)
-    for _ in range(at_depth(40, 200, 4_000)):
+    for _ in range(at_depth(40, 80, 4_000)):
         schema = drawn(rng, 2) | {"$defs": {"shared": rng.choice(SHARED)}}
         assert not differs(schema, rng), schema
 

@@ -16,7 +16,7 @@ from sglc.explain.estimate.prefix_tree import PrefixTree
 from tests.depth import at_depth, some_of
 from tests.soak_explain import check
 
-PROGRAMS = at_depth(6, 45, 400)
+PROGRAMS = at_depth(6, 15, 400)
 
 
 def test_bounds_hold_on_random_programs() -> None:

@@ -51,7 +51,7 @@ from sglc.ir.text.printer import from_text, to_text
 from sglc.passes.base import run_pipeline
 from sglc.passes.lowering.lower_plan import lower_plan
 from sglc.passes.pipelines import LOCAL
-from tests.depth import at_depth, few
+from tests.depth import at_depth, some_of
 from tests.random_programs import random_program
 from tests.templates import TEMPLATES, ByteTokenizer
 
@@ -208,7 +208,7 @@ def test_control_tokens_reach_the_plan_and_name_their_tokenizer() -> None:
 
 def test_a_dumped_program_gives_the_same_plan() -> None:
     """What `--dump-ir` prints can be compiled instead of the program."""
-    for seed in range(at_depth(8, 30, 30)):
+    for seed in range(at_depth(8, 12, 30)):
         program = random_program(seed, chat=True)
         dumped = from_text(to_text(program, locs=True), "dump.sglir")
         assert to_text(dumped, locs=True) == to_text(program, locs=True)
@@ -301,7 +301,7 @@ def test_every_damaged_place_is_refused_or_another_plan() -> None:
     data = json.loads(json.dumps(plan_to_json(EVERYTHING)))
     refused = 0
     every = list(_paths(data))
-    paths = few(every, 25)
+    paths = some_of(every, 25, 80)
     for path in paths:
         wrongs: tuple[object, ...] = (None, -1, "wrong", [], {"is": "gen"}, True, 1.5)
         for wrong in wrongs:

@@ -65,7 +65,7 @@ def _asking(program: Program) -> Program:
 
 def test_texts_of_streams_are_what_the_streams_say() -> None:
     through, codes = 0, set[str]()
-    for seed in range(at_depth(60, 300, 300)):
+    for seed in range(at_depth(60, 120, 300)):
         made = random_program(seed, regions=True, images=False, python=False, resumed=False)
         program = _asking(replace(made, ops=tuple(map(_plain, made.ops))))
         verify(program)
@@ -78,13 +78,13 @@ def test_texts_of_streams_are_what_the_streams_say() -> None:
         assert not any(isinstance(op, TextOf) for op in walk(texts.ops))
         assert _means(texts) == _means(program), seed
         through += sum(isinstance(op, Cond | Switch | Loop) for op in walk(program.ops))
-    assert (through > at_depth(6, 60, 60), codes) == (True, {"SGLC330"})
+    assert (through > at_depth(6, 20, 60), codes) == (True, {"SGLC330"})
 
 
 @pytest.mark.parametrize("name", ["fold_text", "share_prefixes", "inline_calls"])
 def test_passes_keep_what_is_stored(name: str) -> None:
     changed = 0
-    for seed in range(at_depth(12, 40, 40)):
+    for seed in range(at_depth(12, 20, 40)):
         made = random_program(seed, regions=True, images=False, python=False, resumed=False, length=15)
         program = _asking(replace(made, ops=tuple(map(_plain, made.ops))))
         after = run_pipeline(program, Target("plain"), [name])[0]

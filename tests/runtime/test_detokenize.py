@@ -93,7 +93,7 @@ def _check(ids: list[int], stops: list[str]) -> None:
     st.lists(st.integers(0, len(_BYTES) - 1), max_size=14),
     st.lists(st.sampled_from(_STOPS), max_size=3, unique=True),
 )
-@settings(max_examples=at_depth(60, 1500, 5000), deadline=None, derandomize=True)
+@settings(max_examples=at_depth(60, 300, 5000), deadline=None, derandomize=True)
 @example([0, 7, 0], ["b\na"])
 def test_equals_the_naive_method(ids: list[int], stops: list[str]) -> None:
     _check(ids, stops)
@@ -165,7 +165,7 @@ def _naive_patterns(ids: list[int], stops: list[str], patterns: list[str]) -> tu
     return b"".join(_BYTES[i] for i in ids).decode("utf-8", "replace"), False, len(ids)
 
 
-@settings(max_examples=at_depth(60, 600, 3000), deadline=None, derandomize=True)
+@settings(max_examples=at_depth(60, 200, 3000), deadline=None, derandomize=True)
 @given(
     st.lists(st.integers(0, len(_BYTES) - 1), max_size=14),
     st.lists(st.sampled_from(_STOPS), max_size=1),
@@ -214,7 +214,7 @@ def test_patterns_of_bounded_length_hold_back_no_more_than_that() -> None:
     assert [stream.push(i) for i in (0, 0, 1, 0, 0)] == ["", "", "a", "a", "b"]
 
 
-@settings(max_examples=at_depth(100, 1000, 20_000), deadline=None, derandomize=True)
+@settings(max_examples=at_depth(100, 300, 20_000), deadline=None, derandomize=True)
 @given(
     st.recursive(
         st.sampled_from(

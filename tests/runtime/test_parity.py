@@ -181,7 +181,7 @@ def test_default_model(
     encode = default_tokenizer.encode
     length = at_depth(12, 12, 64)
     assert len(PROMPTS) == 32
-    prompts = [encode(text) for text in some_of(PROMPTS, 32, 8)]
+    prompts = [encode(text) for text in some_of(PROMPTS, 32, 4)]
     expected = references(default_reference, prompts, length)
     engine = Engine(default_executor, EngineConfig(token_budget=256, max_rows=32))
     samples, _ = generate(engine, prompts, length, at_once=32)
@@ -297,7 +297,7 @@ def test_forked_samples_equal_separate_requests(tiny: Tiny, page_size: int) -> N
 @pytest.mark.model
 def test_repetition_is_that_of_transformers(local: LocalBackend, default_reference: PreTrainedModel) -> None:
     """Greedy, over prompt and text; without the penalty each of them says something else."""
-    for prompt in PROMPTS[2], PROMPTS[4], PROMPTS[17]:
+    for prompt in some_of((PROMPTS[2], PROMPTS[4], PROMPTS[17]), 1, 2):
         asked = {"max_tokens": 24, "temperature": 0.0, "ignore_eos": True}
         done = answer(local, prompt, repetition_penalty=1.3, **asked)
         made = default_reference.generate(

@@ -58,7 +58,7 @@ def raw(request: pytest.FixtureRequest, default_tokenizer: LocalTokenizer) -> To
     return raw
 
 
-@settings(max_examples=at_depth(12, 100, 1000), deadline=None, derandomize=True)
+@settings(max_examples=at_depth(12, 40, 1000), deadline=None, derandomize=True)
 @given(text=_TEXT, more=_TEXT)
 def test_pieces_are_the_whole(raw: Tokenizer, text: str, more: str) -> None:
     assert cuts_into_words(raw)
@@ -68,7 +68,7 @@ def test_pieces_are_the_whole(raw: Tokenizer, text: str, more: str) -> None:
     assert pieces.encode(long) == whole(raw, long)
 
 
-@settings(max_examples=at_depth(12, 100, 1000), deadline=None, derandomize=True)
+@settings(max_examples=at_depth(12, 40, 1000), deadline=None, derandomize=True)
 @given(text=_TEXT, more=_TEXT)
 def test_a_text_may_be_cut_whatever_follows(raw: Tokenizer, text: str, more: str) -> None:
     for begun in (text, text + " and some more words" + text):

@@ -259,7 +259,7 @@ class TreeMachine(RuleBasedStateMachine):
 
 TestTree = TreeMachine.TestCase
 TestTree.settings = settings(
-    max_examples=at_depth(15, 120, 120),
+    max_examples=at_depth(15, 40, 120),
     stateful_step_count=50,
     deadline=None,
     derandomize=True,

@@ -12,7 +12,7 @@ from tests.depth import at_depth
 from tests.soak_constrained import GRAMMARS, REGEXES, SCHEMAS, TAGS, soak
 
 PROMPTS = at_depth(1, 1, 2)
-PART = at_depth(3, 3, 1)  # one in so many cases, of each temperature others
+PART = at_depth(3, 5, 1)  # one in so many cases, of each temperature others
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ TEXTS = ("", "a", "Ärger\n", "\x00", "日本語", "🙂 <|im_end|>", "x" * 300)
 INTS = (0, 1, -1, 127, 128, -(2**63), 2**31, 2**64 - 1)
 FLOATS = (0.0, -0.0, 1.0, -1.5, 1e-300, 1e300, float("inf"), float("-inf"), 0.1)
 BEFORE = 4  # nodes that a made-up node may read
-EACH = at_depth(30, 200, 200)
+EACH = at_depth(30, 80, 200)
 
 
 def made(hint: Any, rng: random.Random, name: str = "") -> Any:

@@ -62,7 +62,7 @@ RAISES: tuple[Change, ...] = (
 
 def changed_copy(changes: tuple[Change, ...], folder: Path) -> Path:
     """The package with these changes, in a folder that Python can run it from."""
-    shutil.copytree(ROOT / "sglc", folder / "sglc", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "sglc", folder / "sglc")  # with what is compiled of it: that takes seconds
     for file, old, new in changes:
         path = folder / "sglc" / file
         text = path.read_text()

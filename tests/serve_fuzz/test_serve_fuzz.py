@@ -33,7 +33,7 @@ def test_hostile_requests_are_answered_and_leave_nothing_behind() -> None:
 def test_a_runtime_that_is_ended_at_any_moment_is_begun_again(kills: int, tmp_path: Path) -> None:
     with tiny_server("--request-timeout", "60", root=changed_copy(RAISES, tmp_path)) as server:
         summary = kill_at_random(server, kills, SEED)
-    assert len(summary.back_s) == kills
+    assert len(summary.killed) == kills
     assert summary.wrong == []
 
 

@@ -16,7 +16,7 @@ from tests.source_fuzz.sequence_faults import FAULTS
 from tests.source_fuzz.sequences import played, random_sequence, shown, unequal
 
 SEED = 0
-SEQUENCES = at_depth(10, 15, 3_000)
+SEQUENCES = at_depth(10, 10, 3_000)
 # The sequence that found a fault the last time is looked at first: the others are made when it no longer does.
 FOUND_BY = json.loads((Path(__file__).parent / "found_by.json").read_text())
 _MOST = 300  # sequences until a planted fault has to be found

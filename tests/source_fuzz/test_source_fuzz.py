@@ -22,7 +22,7 @@ from tests.source_fuzz.runner import Fuzzer, shown
 from tests.source_fuzz.ways import PLAN
 
 SEED = 0
-PROGRAMS = at_depth(20, 50, 3_000)
+PROGRAMS = at_depth(20, 20, 3_000)
 PLANTED = (
     *some_of(list(IN_PLANS), 2, 7),
     *some_of(list(IN_FUNCTIONS), 2, 4),

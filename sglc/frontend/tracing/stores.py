@@ -7,16 +7,17 @@ are put together when they are stored, and code that is loaded later.
 from __future__ import annotations
 
 import dis
+import operator
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 INSTALLED = tuple({path for path in (*site.getsitepackages(), *sysconfig.get_paths().values()) if path})
 _OTHERS = (*INSTALLED, f"{Path(__file__).parents[2]}/")
@@ -66,9 +67,8 @@ class Stores:
             own: the globals of the code that reads it, which may be those of no module.
         """
         if not self.seen:
-            for module in list(sys.modules.values()):
-                if _is_users(module):
-                    self._look(vars(module))
+            for module in _users():
+                self._look(vars(module))
         self._look(own)
         attribute = "cell_contents" if names is VARIABLES else name
         return attribute in self.as_attributes or name in self.as_globals.get(id(names), ())
@@ -104,7 +104,21 @@ class Stores:
                 yield from self._functions([getattr(value, "__wrapped__", None)])
 
 
-def _is_users(module: object) -> bool:
+def _users() -> Sequence[ModuleType]:
+    """The modules that are the user's. Libraries have thousands of others: they are told apart once."""
+    global _LOADED
+    now = list(sys.modules.values())
+    before, found = _LOADED
+    if len(now) != len(before) or not all(map(operator.is_, now, before)):
+        found = tuple(module for module in now if _is_users(module))
+        _LOADED = now, found
+    return found
+
+
+_LOADED: tuple[list[ModuleType], Sequence[ModuleType]] = [], ()  # at the last look
+
+
+def _is_users(module: object) -> TypeGuard[ModuleType]:
     if not isinstance(module, ModuleType) or module.__name__.partition(".")[0] == "sglc":
         return False
     return module.__name__ == "__main__" or _is_users_file(vars(module).get("__file__") or "")
@@ -128,7 +142,7 @@ def _stored_by(code: CodeType) -> _Stored:
         installed = code.co_filename.startswith(_OTHERS)  # it is only imported
         known = code, _NOTHING if installed else _looked_up(code)
         with _ADDING:
-            while len(_KNOWN) >= _MOST:
+            while id(code) not in _KNOWN and len(_KNOWN) >= _MOST:
                 del _KNOWN[next(iter(_KNOWN))]  # the oldest
             _KNOWN[id(code)] = known
     return known[1]

@@ -193,6 +193,7 @@ def main(arguments: Sequence[str], made: Callable[[LocalOptions, Path], Machine]
 
 
 def _run(made: Callable[[], Machine], options: LocalOptions, link: Link, parent: int) -> None:
+    gc.disable()  # what is loaded is no garbage, and to look for some took a tenth of the start
     try:
         machine = made()
     except SglcError:
@@ -205,6 +206,7 @@ def _run(made: Callable[[], Machine], options: LocalOptions, link: Link, parent:
     # Requests make many objects and few cycles, and looking for them at Python's pace took 2 to 3 % of the time
     # of a tree of thought.
     gc.set_threshold(_BETWEEN_COLLECTIONS, 50, 50)
+    gc.enable()
     # A thread of matchers that runs Python for a moment gives way to the steps at once, and not after 5 ms.
     sys.setswitchinterval(_SWITCH_S)
     _die_with(parent)
