@@ -156,6 +156,7 @@ def test_a_fault_is_found(name: str, wrong: str, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "schema",
     [
+        {"type": ["boolean", "integer"], "multipleOf": 12},  # of integers as of numbers
         {"type": "string", "pattern": "a"},
         {"type": "string", "format": "date"},
         {"type": "string", "maxLength": 5_000},

@@ -138,7 +138,9 @@ def _piece(form: Any) -> _Piece:
 
 
 def _of_kind(form: dict[str, Any], kind: str) -> dict[str, Any]:
+    # What numbers have to keep to integers have to as well, also if no pattern says it.
     others = {key for keys, _ in _KINDS.values() for key in keys} - _KINDS[kind][0]
+    others -= _OF_NUMBERS if kind == "integer" else frozenset()
     return {key: value for key, value in form.items() if key not in others} | {"type": kind}
 
 
