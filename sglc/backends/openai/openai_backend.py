@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from sglc.backends.models.vendor_rules import ApiModel, openai_model
 from sglc.backends.openai.echoed_choices import echo, scored
-from sglc.backends.openai.openai_wire import bodies, piece_of, reply_of, usage_of
-from sglc.backends.remote.answers import Answer, Piece, RequestBody, Unanswered, reading
+from sglc.backends.openai.openai_wire import Steering, bodies, piece_of, reply_of, steered, usage_of
+from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, Unanswered
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing, unreachable
 from sglc.backends.remote.prompts import Prompt
 from sglc.backends.remote.sdk_errors import sdk_trouble
@@ -75,47 +75,55 @@ class OpenAIBackend(ApiBackend):
             return None
         return TextTokenizer(jinja_of(template), {}, template.stops, f"text of {template.name}")
 
+    @cached_property
+    def _steering(self) -> Steering:
+        return steered(self.model)
+
     # -- requests ------------------------------------------------------------------------------------
 
-    async def ask(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
+    def ask(self, request: ApiRequest, emit: Callable[[Event], None]) -> Awaitable[ApiAnswer]:
         """As of `ApiBackend`; in completions, turns are written by the template and end with its stops."""
         if self.tokenizer is None:
-            return await super().ask(request, emit)
+            return super().ask(request, emit)
+        return self._ask_text(request, emit, self.tokenizer)
+
+    async def _ask_text(
+        self, request: ApiRequest, emit: Callable[[Event], None], tokenizer: TextTokenizer
+    ) -> ApiAnswer:
         template = self.options.chat_template
         assert template is not None
-        request = _as_text(request, self.tokenizer, template)
-        if request.node.fused:
-            return await self.ask_fused(request, emit)
-        if isinstance(request.node, GenNode) and request.node.ahead:
+        request = _as_text(request, tokenizer, template)
+        if isinstance(request.node, GenNode) and request.node.ahead and not request.node.fused:
             return await self.ask_jointly(request, emit, template.stops)
-        return await self.ask_one(request, emit)
+        return await super().ask(request, emit)
 
-    async def ask_one(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
+    def ask_one(self, request: ApiRequest, emit: Callable[[Event], None]) -> Coroutine[Any, Any, ApiAnswer]:
         """As of `ApiBackend`; where given text can be scored, choices are."""
-        if not (isinstance(request.node, SelectNode) and self.model.scores_tokens):
-            return await super().ask_one(request, emit)
+        if isinstance(request.node, SelectNode) and self.model.scores_tokens:
+            return self._scored(request)
+        return super().ask_one(request, emit)
+
+    async def _scored(self, request: ApiRequest) -> ApiAnswer:
         body = echo(request, self.options.model)
 
-        async def attempt(client: Any) -> Any:
-            return await self.create(client, body.fields)
-
-        made, tries = await self.tried(request, body, attempt)
+        made, tries = await self.tried(request, body, lambda client: self.create(client, body.fields))
         replies = [choice.logprobs for choice in _choices(made)]
         return scored(request, replies, replace(usage_of(made.usage), calls=tries))
 
     def bodies(self, request: ApiRequest) -> tuple[RequestBody, ...]:
         """As of `ApiBackend`."""
-        return bodies(request, self.model, self.options.model)
+        return bodies(request, self.model, self.options.model, self._steering)
 
-    async def create(self, client: Any, fields: Mapping[str, Any]) -> Any:
+    def create(self, client: Any, fields: Mapping[str, Any]) -> Awaitable[Any]:
         """The answer of the SDK, or its stream."""
         method = client.chat.completions if self.model.protocol == "chat" else client.completions
-        return await method.create(**fields)
+        made: Awaitable[Any] = method.create(**fields)
+        return made
 
     async def whole(self, client: Any, body: RequestBody) -> Answer:
         """As of `ApiBackend`."""
         made = await self.create(client, body.fields)
-        with reading():
+        with Reading():
             replies = [reply_of(choice, self.model.protocol) for choice in _choices(made)]
             return Answer(tuple(replies), usage_of(made.usage))
 
@@ -125,7 +133,7 @@ class OpenAIBackend(ApiBackend):
         asked = {**body.fields, "stream": True, "stream_options": {"include_usage": True}}
         async with aclosing(_Closing(await self.create(client, asked))) as stream:
             async for chunk in stream.chunks:
-                with reading():
+                with Reading():
                     pieces = [piece_of(choice, self.model.protocol) for choice in chunk.choices]
                     if getattr(chunk, "usage", None):
                         pieces.append(Piece(usage=usage_of(chunk.usage)))
