@@ -22,6 +22,7 @@ from sglc.backends.retry import Trouble
 from sglc.frontend.language.chat_templates import ChatTemplate, jinja_of
 from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import GenNode, SelectNode
+from sglc.ir.target import Encoding
 
 _OFFICIAL = "https://api.openai.com"
 _AZURE_KEY, _AZURE_ENDPOINT = "AZURE_OPENAI_API_KEY", "AZURE_OPENAI_ENDPOINT"
@@ -78,6 +79,11 @@ class OpenAIBackend(ApiBackend):
     @cached_property
     def _steering(self) -> Steering:
         return steered(self.model)
+
+    def encoding(self) -> Encoding | None:
+        """As of `ApiBackend`; that of OpenAI's own models, if `tiktoken` is installed."""
+        own = self.options.azure or _OFFICIAL in self.identity
+        return self.options.encoding or (_encoding_of(self.options.model) if own else None)
 
     # -- requests ------------------------------------------------------------------------------------
 
@@ -193,6 +199,17 @@ class _Closing:
         close = getattr(self.chunks, "aclose", None) or getattr(self.chunks, "close", None)
         if close is not None:
             await close()
+
+
+def _encoding_of(model: str) -> Encoding | None:
+    """A model's tokenizer, which is fetched once; None if it cannot be had."""
+    try:
+        import tiktoken
+
+        found: Encoding = tiktoken.encoding_for_model(model)
+    except (ImportError, KeyError, OSError):
+        return None
+    return found
 
 
 def _choices(made: Any) -> list[Any]:

@@ -35,7 +35,7 @@ from sglc.backends.retry import Patience, Places, Trouble, patiently
 from sglc.errors import BackendError
 from sglc.ir.plan.events import Delta, Event, Usage
 from sglc.ir.plan.segment import GenNode, Segment
-from sglc.ir.target import Takes, Target, Tokenizer
+from sglc.ir.target import Encoding, Takes, Target, Tokenizer
 
 PATIENCE = Patience()
 _T = TypeVar("_T")
@@ -48,8 +48,8 @@ class ApiOptions:
 
     `takes`: what the model takes, and `images` whether pictures, where the table does not know it.
     `concurrency`: requests at once. `api_retries`: requests more than there are generations, where one asks for
-    several. `client`: keywords of the SDK's client (`base_url`, `api_key`, ...); its environment variables
-    count too.
+    several. `encoding`: the model's tokenizer, for estimates. `client`: keywords of the SDK's client
+    (`base_url`, `api_key`, ...); its environment variables count too.
     """
 
     model: str
@@ -58,6 +58,7 @@ class ApiOptions:
     concurrency: int = 16
     api_retries: int = 2
     patience: Patience = PATIENCE
+    encoding: Encoding | None = None
     client: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -134,6 +135,10 @@ class ApiBackend(ABC):
         """What writes prompts, if they are not messages."""
         return None
 
+    def encoding(self) -> Encoding | None:
+        """The model's tokenizer, for estimates; None: they are made by lengths."""
+        return self.options.encoding
+
     @cached_property
     def target(self) -> Target:
         """Capabilities, from the table of models; nothing is asked of the API."""
@@ -148,6 +153,7 @@ class ApiBackend(ABC):
             protocol=model.protocol,
             takes=model.takes,
             known=model.known,
+            encoding=self.encoding,
             guesses=True,
             whole_answers=True,
         )
