@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from sglc.backends.models.vendor_rules import ApiModel, openai_model
+from sglc.backends.models.vendor_rules import ApiModel, dialect_model, openai_model
+from sglc.backends.openai.dialects import DIALECTS, OPENAI, in_dialect
 from sglc.backends.openai.echoed_choices import echo, scored
 from sglc.backends.openai.openai_wire import Steering, bodies, piece_of, reply_of, steered, usage_of
 from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, Unanswered
@@ -35,12 +36,13 @@ class OpenAIOptions(ApiOptions):
     `chat`: False for the completions protocol; None: as the model's name says, else chat. `chat_template`:
     how turns are written in completions, which otherwise have none. `azure`: the model is a deployment of
     Azure's; with an `api_version` (or `OPENAI_API_VERSION`) it is asked as one of that version, else by
-    the API that has none.
+    the API that has none. `dialect`: the service is another one, by its name in `DIALECTS`.
     """
 
     chat: bool | None = None
     chat_template: ChatTemplate | None = None
     azure: bool = False
+    dialect: str = ""
 
 
 class OpenAIBackend(ApiBackend):
@@ -51,10 +53,13 @@ class OpenAIBackend(ApiBackend):
 
     def __init__(self, options: OpenAIOptions) -> None:
         super().__init__(options)
-        self.kind = "azure" if options.azure else "openai"
+        self.kind = options.dialect or ("azure" if options.azure else "openai")
+        self._dialect = DIALECTS.get(options.dialect, OPENAI)
 
     def usual_model(self) -> ApiModel:
         """By the table; a server of one's own may have models of OpenAI's names."""
+        if self.options.dialect:
+            return dialect_model(f"{self.kind}:{self.options.model}")
         own_server = not self.options.azure and _OFFICIAL not in self.identity
         known = openai_model(f"{self.kind}:{self.options.model}", own_server=own_server, chat=self.options.chat)
         # Servers that speak the protocol leave the key unread, or refuse it.
@@ -66,7 +71,8 @@ class OpenAIBackend(ApiBackend):
         given = self.options.client
         if self.options.azure:
             return str(given.get("azure_endpoint") or given.get("base_url") or os.environ.get(_AZURE_ENDPOINT))
-        return str(given.get("base_url") or os.environ.get("OPENAI_BASE_URL") or _OFFICIAL)
+        url = self._dialect.url or os.environ.get("OPENAI_BASE_URL") or _OFFICIAL
+        return str(given.get("base_url") or url)
 
     @cached_property
     def tokenizer(self) -> TextTokenizer | None:
@@ -123,7 +129,7 @@ class OpenAIBackend(ApiBackend):
     def create(self, client: Any, fields: Mapping[str, Any]) -> Awaitable[Any]:
         """The answer of the SDK, or its stream."""
         method = client.chat.completions if self.model.protocol == "chat" else client.completions
-        made: Awaitable[Any] = method.create(**fields)
+        made: Awaitable[Any] = method.create(**in_dialect(fields, self._dialect))
         return made
 
     async def whole(self, client: Any, body: RequestBody) -> Answer:
@@ -169,6 +175,13 @@ class OpenAIBackend(ApiBackend):
         hint = "set `OPENAI_API_KEY`, and `OPENAI_BASE_URL` for a server of your own"
         if self.options.azure:
             hint = f"set `{_AZURE_ENDPOINT}` and `{_AZURE_KEY}`"
+        if self.options.dialect:
+            hint = f"set `{self._dialect.key}`"
+            # An empty one is refused as a missing one, and OpenAI's own is not for others.
+            key = os.environ.get(self._dialect.key, "")
+            given = {"base_url": self._dialect.url, "api_key": key, **given}
+            if not given["api_key"]:
+                raise unreachable(name, ValueError("there is no key"), hint)
         try:
             client: Any = self._azure_client(given) if self.options.azure else openai.AsyncOpenAI(**given)
         except openai.OpenAIError as error:
