@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import sglc as sgl
+from sglc.backends.openai import OpenAIBackend, OpenAIOptions
 from sglc.backends.remote.api_backend import ApiBackend
 from sglc.backends.retry import Patience
 from tests.openai_server import Api
@@ -41,6 +42,14 @@ def _vertex(api: Api, model: str, **options: Any) -> ApiBackend:
     return sgl.VertexAI(model, base_url=_root(api), api_key="k", **options)
 
 
+def _dialect(name: str) -> Callable[..., ApiBackend]:
+    def made(api: Api, model: str, **options: Any) -> ApiBackend:
+        client = {"base_url": f"{_root(api)}/{name}/v1", "api_key": "k"}
+        return OpenAIBackend(OpenAIOptions(model=model, dialect=name, client=client, **options))
+
+    return made
+
+
 def _litellm(api: Api, model: str, **options: Any) -> ApiBackend:
     base = api.url if model.startswith("openai/") else _root(api)  # what LiteLLM puts behind it differs
     return sgl.LiteLLM(model, base_url=base, api_key="k", **options)
@@ -52,7 +61,7 @@ def _root(api: Api) -> str:
 
 MAKE: Mapping[str, Callable[..., ApiBackend]] = {
     "openai": _openai, "azure": _azure, "anthropic": _anthropic, "gemini": _gemini, "vertex": _vertex,
-    "litellm": _litellm,
+    "litellm": _litellm, "mistral": _dialect("mistral"), "openrouter": _dialect("openrouter"),
 }  # fmt: skip
 # LiteLLM wants older versions of other SDKs, so most environments have none.
 HERE = tuple(

@@ -34,6 +34,8 @@ TARGETS: Mapping[str, Target] = {
     "`anthropic:claude-opus-4-5`": connect("anthropic:claude-opus-4-5").target,
     "`gemini:gemini-2.5-flash`": connect("gemini:gemini-2.5-flash").target,
     "`gemini:gemini-3.6-flash`": connect("gemini:gemini-3.6-flash").target,
+    "`mistral:mistral-large-latest`": connect("mistral:mistral-large-latest").target,
+    "`openrouter:VENDOR/MODEL`": connect("openrouter:VENDOR/MODEL").target,
     "another server, chat": _openai("m", own=True),
     "another server, completions": _openai("m", chat=False, own=True),
 }

@@ -5,7 +5,6 @@ Its answers are a function of site and ids, so two runs that see the same ids se
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from hashlib import blake2b
 
@@ -25,7 +24,7 @@ class PromptIds:
         self.tokenizer = tokenizer
         self.asked: dict[Site, tuple[int, ...]] = {}
         self.submits = 0
-        self._walker = Walker(lambda request, emit: asyncio.ensure_future(self._ask(request, emit)))
+        self._walker = Walker(self._ask)
 
     def start(self) -> None:
         pass

@@ -7,11 +7,13 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 import sglc as sgl
 from sglc.backends.anthropic import AnthropicBackend, AnthropicOptions
+from sglc.backends.openai import OpenAIBackend
 from sglc.backends.registry import connect, disconnect
 from sglc.errors import BackendError, LegalizeError
 from sglc.ir.plan.events import Usage
@@ -33,11 +35,13 @@ TARGETS: Mapping[str, Mapping[str, str]] = {
     "gemini:gemini-2.5-flash": {},
     "gemini:gemini-3.6-flash": _THINKS,
     "vertex:gemini-2.5-pro": {},
+    "mistral:mistral-large-latest": {},
+    "openrouter:openai/gpt-4o": {"picture": "SGLC308"},
     "litellm:openai/gpt-4o": {},
     "litellm:anthropic/claude-opus-5-5": _THINKS,
     "litellm:gemini/gemini-2.5-flash": {},
 }
-ONE_SAMPLE = ("openai:gpt-5", "anthropic:", "litellm:")  # `n` is several requests
+ONE_SAMPLE = ("openai:gpt-5", "anthropic:", "openrouter:", "litellm:")  # `n` is several requests
 CELLS = [(name, program) for name in TARGETS if name.partition(":")[0] in HERE for program in PROGRAMS]
 
 
@@ -359,6 +363,44 @@ def test_by_name_with_what_the_environment_says(
             assert len(api.bodies) == 1
         finally:
             disconnect()
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("mistral:m", "MISTRAL_API_KEY"), ("openrouter:a/m", "OPENROUTER_API_KEY")]
+)
+def test_a_service_has_a_key_and_an_address_of_its_own(
+    name: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "not for others")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.delenv(key, raising=False)
+    with pytest.raises(BackendError, match="SGLC541") as caught:
+        connect(name).start()
+    assert key in caught.value.hint
+    monkeypatch.setenv(key, "k")
+    backend = connect(name)
+    assert isinstance(backend, OpenAIBackend)
+    client, _ = backend.connect()
+    assert (client.api_key, client.base_url.host) == ("k", urlsplit(backend.identity).hostname)
+    disconnect()
+
+
+def test_words_of_other_services() -> None:
+    sampled = sgl.gen("x", max_tokens=4, temperature=0.5, top_k=3, seed=7)
+
+    @sgl.function
+    def asked(s: Any) -> None:
+        s += sgl.user("Hi") + sgl.assistant(sampled)
+
+    with serving(speaking()) as api:
+        for name in ("mistral:mistral-large-latest", "openrouter:openai/gpt-4o"):
+            with at(api, name) as backend:
+                assert asked.run(backend=backend).error() is None
+    mistral, openrouter = api.bodies
+    told = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "temperature": 0.5, "top_k": 3}
+    assert mistral == {**told, "model": "mistral-large-latest", "random_seed": 7}
+    require = {"provider": {"require_parameters": True}}
+    assert openrouter == {**told, "model": "openai/gpt-4o", "seed": 7, **require}
 
 
 # -- forms -------------------------------------------------------------------------------------------

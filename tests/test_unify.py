@@ -80,7 +80,7 @@ class Model:
         self.holds: Callable[[ApiRequest], bool] = lambda request: False
         self.fails: Callable[[ApiRequest], bool] = lambda request: False
         self._gate: asyncio.Event | None = None
-        self.walker = Walker(lambda request, emit: asyncio.ensure_future(self._ask(request, emit)))
+        self.walker = Walker(self._ask)
 
     def start(self) -> None:
         """Nothing has to be loaded."""

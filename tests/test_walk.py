@@ -46,7 +46,7 @@ class Model:
         self.prompts: dict[str, str] = {}
         self.cancelled: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
-        self.walker = Walker(lambda request, emit: asyncio.ensure_future(self.answer(request, emit)))
+        self.walker = Walker(self.answer)
 
     async def answer(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
         name = request.node.site.name

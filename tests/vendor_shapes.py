@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
+import pytest
 from pydantic import BaseModel, TypeAdapter
 
 
@@ -51,6 +52,16 @@ def check_body(path: str, body: dict[str, Any]) -> None:
             ):
                 if key in body:
                     _hold(kind, body[key], strict=False)
+        case _ if path.startswith("/mistral/"):
+            models: Any = pytest.importorskip("mistralai.client.models")
+            streams = "stream" in body
+            kind = models.ChatCompletionStreamRequest if streams else models.ChatCompletionRequest
+            read = kind.model_validate(body)
+            assert read.model_dump(mode="json", by_alias=True, exclude_unset=True).keys() == body.keys()
+        case _ if path.startswith("/openrouter/"):
+            own = {"provider", "top_k", "min_p", "repetition_penalty"}
+            assert body["provider"] == {"require_parameters": True}
+            check_body("/v1/chat/completions", {key: body[key] for key in body if key not in own})
         case _ if "messages" in body:
             from openai.types.chat import completion_create_params as asked
 

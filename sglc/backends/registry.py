@@ -10,7 +10,7 @@ from sglc.knobs import model
 
 _HERE = (
     "back ends here: local, local:MODEL, openai:MODEL, azure:DEPLOYMENT, anthropic:MODEL, gemini:MODEL, "
-    "vertex:MODEL, litellm:MODEL, http://HOST:PORT, scripted:FILE"
+    "vertex:MODEL, mistral:MODEL, openrouter:MODEL, litellm:MODEL, http://HOST:PORT, scripted:FILE"
 )
 # Where the SDKs go by their environments is a part of what is named.
 _ADDRESSES = (
@@ -28,8 +28,9 @@ def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> B
             registry name, a directory, a GGUF file, a Hugging Face id or `dummy:CONFIG_DIR`;
             `scripted:FILE` answers from a file of rules; `openai:MODEL` is a model of OpenAI's API, or of the
             server at `OPENAI_BASE_URL` (`openai-completions:MODEL`: by its completions protocol);
-            `azure:DEPLOYMENT`, `anthropic:MODEL`, `gemini:MODEL`, `vertex:MODEL` (Gemini, or Claude) and
-            `litellm:MODEL` are models of these APIs; `http://HOST:PORT` is an sglc or SGLang server.
+            `azure:DEPLOYMENT`, `anthropic:MODEL`, `gemini:MODEL`, `vertex:MODEL` (Gemini, or Claude),
+            `mistral:MODEL`, `openrouter:VENDOR/MODEL` and `litellm:MODEL` are models of these APIs;
+            `http://HOST:PORT` is an sglc or SGLang server.
         device: `auto`, `cpu` or `cuda`.
         dtype: `auto`, `float32`, `bfloat16` or `float16`.
 
@@ -69,7 +70,17 @@ def _scripted(path: str) -> Backend:
     return _CONNECTED[key]
 
 
-_APIS = ("openai", "openai-completions", "azure", "anthropic", "gemini", "vertex", "litellm")
+_APIS = (
+    "openai",
+    "openai-completions",
+    "azure",
+    "anthropic",
+    "gemini",
+    "vertex",
+    "mistral",
+    "openrouter",
+    "litellm",
+)
 
 
 def _api(kind: str, model: str) -> Backend:
@@ -86,9 +97,12 @@ def _api(kind: str, model: str) -> Backend:
         return GeminiBackend(GeminiOptions(model=model, vertex=kind == "vertex"))
     from sglc.backends.litellm import LiteLLMBackend
     from sglc.backends.openai import OpenAIBackend, OpenAIOptions
+    from sglc.backends.openai.dialects import DIALECTS
 
     if kind == "litellm":
         return LiteLLMBackend(OpenAIOptions(model=model))
+    if kind in DIALECTS:
+        return OpenAIBackend(OpenAIOptions(model=model, dialect=kind))
     chat = False if kind == "openai-completions" else None
     return OpenAIBackend(OpenAIOptions(model=model, chat=chat, azure=kind == "azure"))
 

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sglc.errors import BackendError
 
@@ -71,10 +71,65 @@ def _asked_wait_s(headers: Mapping[str, str]) -> float | None:
     return None
 
 
+class TimeLimitError(Exception):
+    """An attempt took too long."""
+
+
+class Places:
+    """Room for so many attempts at once on one event loop, each with a time limit.
+
+    As of `asyncio.timeout`, but with one timer for all of them: attempts have minutes, and end much earlier.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.free = asyncio.Semaphore(count)
+        self._due: dict[asyncio.Task[Any], float] = {}  # by the loop's clock
+        self._late: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def within(self, seconds: float, attempt: Awaitable[_T]) -> _T:
+        """What `attempt` gives.
+
+        Raises:
+            TimeLimitError: it takes longer.
+        """
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        before, due = task.cancelling(), loop.time() + seconds
+        self._due[task] = due
+        if self._timer is None or due < self._timer.when():
+            self._ring(loop, due)
+        try:
+            return await attempt
+        except asyncio.CancelledError:
+            if task in self._late and task.uncancel() <= before:
+                raise TimeLimitError from None
+            raise
+        finally:
+            del self._due[task]
+            self._late.discard(task)
+
+    def _ring(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(due, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End what is late, and come back for the next."""
+        self._timer = None
+        for task, due in self._due.items():
+            if due <= loop.time() and task not in self._late:
+                self._late.add(task)
+                task.cancel()
+        if waiting := [due for task, due in self._due.items() if task not in self._late]:
+            self._ring(loop, min(waiting))
+
+
 async def patiently(
     attempt: Callable[[], Awaitable[_T]],
     patience: Patience,
-    places: asyncio.Semaphore,
+    places: Places,
+    meaning: Callable[[Exception], Exception],
     *,
     seed: int,
     name: str,
@@ -83,7 +138,8 @@ async def patiently(
     """What `attempt` gives, and how many attempts that took.
 
     Args:
-        attempt: makes one request; raises `Trouble`.
+        attempt: begins one request.
+        meaning: what an attempt's failure is: a `Trouble`, or what ends it all.
         places: one is held while an attempt goes on. Time in its queue is not counted.
         seed: of the jitter.
         name: of the generation, for errors.
@@ -92,20 +148,22 @@ async def patiently(
     Raises:
         BackendError: SGLC542, the API refuses the request; SGLC543, it could not be had in as many attempts,
             or in as much time, as `patience` has.
+        what `meaning` makes of a failure, if that is no `Trouble`.
     """
     jitter: random.Random | None = None  # seeding one takes longer than most of what is done here
     left_s = patience.total_s
     for number in range(1, patience.attempts + 1):
-        async with places:
+        async with places.free:
             began = time.monotonic()
             try:
-                async with asyncio.timeout(min(patience.attempt_s, left_s)):
-                    return await attempt(), number
-            except Trouble as error:
-                trouble = error
-            except TimeoutError:
-                trouble = Trouble("no answer in time")
+                return await places.within(min(patience.attempt_s, left_s), attempt()), number
+            except TimeLimitError:
+                trouble: Exception = Trouble("no answer in time")
+            except Exception as error:
+                trouble = error if isinstance(error, Trouble) else meaning(error)
             left_s -= time.monotonic() - began
+        if not isinstance(trouble, Trouble):
+            raise trouble from None
         if not trouble.again:
             raise _given_up("SGLC542", "refuses", name, trouble, number)
         if told():

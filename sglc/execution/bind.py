@@ -20,6 +20,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
     Slot,
     TextPart,
+    waits_of,
 )
 
 
@@ -49,10 +50,11 @@ class Template:
         placed: it runs in a called program or in a loop, where sites are distinct by it.
     """
 
-    __slots__ = ("_fill", "segment")
+    __slots__ = ("_fill", "_waits", "segment")
 
     def __init__(self, segment: Segment, *, placed: bool = False) -> None:
         self.segment = segment
+        self._waits = waits_of(segment.nodes)
         find = _placed_filler if placed else _filler
         fillers = [(index, find(node)) for index, node in enumerate(segment.nodes)]
         self._fill = tuple([(index, fill) for index, fill in fillers if fill is not None])
@@ -62,7 +64,7 @@ class Template:
         nodes = list(self.segment.nodes)
         for index, fill in self._fill:
             nodes[index] = fill(own)
-        return Segment(tuple(nodes))
+        return Segment(tuple(nodes), waits=self._waits)
 
 
 def asked_in(segment: Segment) -> dict[int, GenNode | SelectNode]:

@@ -133,7 +133,7 @@ class PythonPart(Part):
         with outputs.change:  # an abandoned body goes on with its own
             outputs.variables = outputs.variables.copied()
         if running is None:
-            outcome = RunOutcome(None, error, {}, {}, "", [], self._session.elapsed_s)
+            outcome = RunOutcome(None, error, {}, {}, "", list, self._session.elapsed_s)
         else:
             outcome = self._safe_outcome(running.instance, running.state, None, error)
         self._session.close()
@@ -195,7 +195,7 @@ class PythonPart(Part):
         try:
             return self._outcome(instance, state, value, error)
         except BaseException as problem:  # a bug of ours: nobody may be left waiting for it
-            return RunOutcome(None, error or problem, {}, {}, "", [], self._session.elapsed_s)
+            return RunOutcome(None, error or problem, {}, {}, "", list, self._session.elapsed_s)
 
     def _outcome(self, instance: Instance, state: State, value: Any, error: BaseException | None) -> RunOutcome:
         outputs = self._run.result.outputs
@@ -218,7 +218,7 @@ class PythonPart(Part):
             error = error or problem
         portion = TextReader(outputs).take()
         text = "".join(portion.pieces) if portion else ""
-        return RunOutcome(value, error, variables, errors, text, turns, self._session.elapsed_s)
+        return RunOutcome(value, error, variables, errors, text, turns.copy, self._session.elapsed_s)
 
 
 @dataclass(slots=True)

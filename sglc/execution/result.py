@@ -49,7 +49,7 @@ class RunOutcome:
     variables: Mapping[str, Any]
     errors: Mapping[str, BaseException]  # variables that could not be made, and why
     text: str
-    messages: list[dict[str, Any]]
+    messages: Callable[[], list[dict[str, Any]]]  # most are never asked for
     total_s: float
 
 
@@ -204,7 +204,7 @@ class Result(CallText):
             MissingVariable: SGLC083, other `outputs` were asked for.
         """
         self._check_asked(None)
-        return self._good().messages
+        return self._good().messages()
 
     @property
     def ret_value(self) -> Any:
@@ -320,7 +320,7 @@ class Result(CallText):
         assert self._outcome is None
         if self.asked is not None:
             made = {name: value for name, value in outcome.variables.items() if name in self.asked}
-            outcome = replace(outcome, variables=made, text="", messages=[])
+            outcome = replace(outcome, variables=made, text="", messages=list)
         with self.outputs.change:
             self._outcome = outcome
             self._stop = None

@@ -6,8 +6,8 @@ The compiler never imports a back end: capabilities are fields, the tokenizer is
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sglc.ir.sampling import Sampling
@@ -21,6 +21,16 @@ class ControlText:
 
     text: str
     ids: tuple[int, ...]
+
+
+class Encoding(Protocol):
+    """How a model elsewhere cuts text into tokens. Encodings of `tiktoken` are such."""
+
+    def encode(self, text: str, /) -> Sequence[int]:
+        """Ids of a text."""
+
+    def decode(self, ids: Sequence[int], /) -> str:
+        """Text of ids."""
 
 
 class Tokenizer(Protocol):
@@ -120,6 +130,10 @@ class Takes:
 EVERYTHING = Takes()
 
 
+def _no_encoding() -> Encoding | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a back end can do, as data.
@@ -141,6 +155,8 @@ class Target:
     holds_forms: bool = True  # what it makes is of the form asked for; else who reads it looks
     whole_answers: bool = False  # pieces cost something: `submit(..., streams=False)` where nobody reads them
     passes: tuple[str, ...] | None = None  # those to run, in this order; None: the pipeline of its kind
+    # Of a model elsewhere, for estimates alone: they ask for it.
+    encoding: Callable[[], Encoding | None] = field(default=_no_encoding, compare=False)
 
     def is_deterministic(self, sampling: Sampling | None) -> bool:
         """Whether the same prompt has the same answer each time: a greedy one, or one under a seed of its own.

@@ -13,7 +13,7 @@ from sglc.backends.litellm import LiteLLMBackend
 from sglc.backends.openai import OpenAIBackend, OpenAIOptions
 from sglc.backends.retry import Patience
 from sglc.frontend.language.chat_templates import ChatTemplate, get_chat_template
-from sglc.ir.target import Takes
+from sglc.ir.target import Encoding, Takes
 
 
 class RuntimeEndpoint(ServerBackend):
@@ -64,6 +64,7 @@ class OpenAI(OpenAIBackend):
         api_retries: requests more than there are generations, where `num_api_spec_tokens` has one request
             ask for several.
         patience: how often and how long a request is tried.
+        encoding: the model's tokenizer, by which estimates count; of OpenAI's own models that of `tiktoken`.
         options: of the SDK's `AsyncOpenAI` (`api_key`, `base_url`, `organization`, `timeout`, ...).
 
     Raises:
@@ -82,6 +83,7 @@ class OpenAI(OpenAIBackend):
         concurrency: int = 16,
         api_retries: int = 2,
         patience: Patience | None = None,
+        encoding: Encoding | None = None,
         **options: Any,
     ) -> None:
         if isinstance(chat_template, str):
@@ -96,6 +98,7 @@ class OpenAI(OpenAIBackend):
                 concurrency=concurrency,
                 api_retries=api_retries,
                 patience=_patience(patience, options),
+                encoding=encoding,
                 client=options,
                 azure=is_azure,
             )

@@ -1,10 +1,12 @@
 """What `explain` says of an API's requests and tokens, beside what a server of its protocol reports.
 
-No vendor's tokenizer is at hand here, so what is stated is an interval; reported usage lies in it.
+Reported usage lies in the stated interval. Where the model's tokenizer is given, what is expected of prompts in
+which nothing generated stands is within a tenth of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +17,14 @@ from sglc.explain.estimate.forecast import Tally
 from sglc.explain.estimate.intervals import sure
 from sglc.explain.estimate.price import price_of
 from sglc.ir.plan.events import Usage
+from sglc.ir.target import Tokenizer
 from tests.api_programs import PROGRAMS, speaking
 from tests.depth import few
 from tests.openai_server import serving
 from tests.serving import Server
 from tests.test_fuse_gens import SEVERAL, ideas, in_chat, several
+
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def within(forecast: Tally, used: Usage) -> None:
@@ -51,6 +56,46 @@ def test_reported_usage_lies_in_the_stated_interval(name: str, server: Server) -
         within(forecast, result.usage)
     finally:
         backend.close()
+
+
+def counted(tokenizer: Tokenizer) -> Answer:
+    """Answers with the usage of OpenAI's rule: 3 tokens and its role for a message, and 3 in the end."""
+    speak = speaking()
+
+    def tokens(content: str | list[dict[str, str]]) -> int:
+        if isinstance(content, list):
+            content = "".join(part.get("text", "") for part in content)
+        return len(tokenizer.encode(content))
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        said = speak(body)
+        texts = said if isinstance(said, list) else [said]
+        prompt = 3 + sum(3 + tokens(turn["role"]) + tokens(turn["content"]) for turn in body["messages"])
+        choices = [
+            {"index": at, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+            for at, text in enumerate(texts)
+        ]
+        new = sum(len(tokenizer.encode(text)) for text in texts)
+        usage = {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+        return {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": choices,
+                "usage": usage}  # fmt: skip
+
+    return answer
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_given_tokenizer_counts_prompts(name: str, default_tokenizer: Tokenizer) -> None:
+    program = PROGRAMS[name].program
+    quotes = {"fields", "conversation", "nested", "react"}  # what was generated
+    with serving(counted(default_tokenizer)) as api:
+        backend = sgl.OpenAI("gpt-4o", base_url=api.url, api_key="k", images=True, encoding=default_tokenizer)
+        made = program.explain(backend, **defaults(program)).forecast
+        used = program.run(backend=backend, seed=1).usage
+        backend.close()
+    assert (made.exact, made.counted) == (False, True)
+    assert used.prompt in made.counts.prompt
+    if name not in quotes:
+        assert abs(made.counts.prompt.likely - used.prompt) <= 0.1 * used.prompt
 
 
 @pytest.mark.parametrize("name", ["picture", "fields", "stops"])

@@ -300,6 +300,10 @@ def test_keywords_hold_together() -> None:
         ),
         ({"type": "string", "pattern": "^a+$", "minLength": 2, "maxLength": 3}, ['"aa"'], ['"a"', '"aaaa"']),
         ({"type": "string", "pattern": '^["é]{2}$'}, ['"\\"é"'], ['""é"', '"é"']),
+        ({"type": "string", "pattern": '^[^"\n]$'}, ['"a"', r'"\\"', r'"\t"'], [r'"\""', r'"\n"', r'"\u0022"']),
+        ({"type": "string", "pattern": r'^[^"\\]$'}, ['"a"', r'"\n"', '"é"'], [r'"\""', r'"\\"']),
+        ({"type": "string", "pattern": r"^[\0-\x1f]$"}, [r'"\n"', r'"\t"'], [r'"\""', r'"\\"']),
+        ({"type": "string", "pattern": r'^[^\p{L}"]$'}, ['"1"', r'"\n"'], [r'"\""', '"a"']),
     ):
         for strict in (False, True):
             constraint = CONSTRAINTS.of(Sampling(json_schema=json.dumps(schema), strict=strict))

@@ -112,7 +112,8 @@ def _backwards(variables: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_roles(outcome: RunOutcome) -> RunOutcome:
-    return replace(outcome, messages=[{**turn, "role": "user"} for turn in outcome.messages])
+    said = outcome.messages
+    return replace(outcome, messages=lambda: [{**turn, "role": "user"} for turn in said()])
 
 
 # -- plans as files ----------------------------------------------------------------------------------

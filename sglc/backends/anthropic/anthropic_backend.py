@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from sglc.backends.anthropic.anthropic_wire import bodies, finish_of, reply_of, usage_of
 from sglc.backends.anthropic.kept_prompts import KeptPrompts
 from sglc.backends.models.vendor_rules import ApiModel, messages_model
-from sglc.backends.remote.answers import Answer, Piece, RequestBody, reading, text_of
+from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, text_of
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing, unreachable
 from sglc.backends.remote.sdk_errors import sdk_trouble
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
@@ -55,10 +55,11 @@ class AnthropicBackend(ApiBackend):
         usual = "Vertex AI" if self.options.vertex else _OFFICIAL
         return str(self.options.client.get("base_url") or os.environ.get(variable) or usual)
 
-    async def ask(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
+    def ask(self, request: ApiRequest, emit: Callable[[Event], None]) -> Awaitable[ApiAnswer]:
         """As of `ApiBackend`; where many prompts begin alike, one of them has that kept."""
-        if not request.node.cache_key:
-            return await super().ask(request, emit)
+        return self._ask_kept(request, emit) if request.node.cache_key else super().ask(request, emit)
+
+    async def _ask_kept(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
         async with self._kept.asked(request.node.cache_key) as marked:
             if not marked:
                 request = replace(request, node=replace(request.node, cache_key=""))
@@ -71,7 +72,7 @@ class AnthropicBackend(ApiBackend):
     async def whole(self, client: Any, body: RequestBody) -> Answer:
         """As of `ApiBackend`."""
         made = await client.messages.create(**body.fields)
-        with reading():
+        with Reading():
             return Answer((reply_of(made),), usage_of(made.usage))
 
     async def pieces(self, client: Any, body: RequestBody) -> AsyncIterator[Piece]:
@@ -80,7 +81,7 @@ class AnthropicBackend(ApiBackend):
         async with await client.messages.create(**body.fields, stream=True) as events:
             async for event in events:
                 piece = None
-                with reading():
+                with Reading():
                     match event.type:
                         case "message_start":
                             begun = event.message.usage

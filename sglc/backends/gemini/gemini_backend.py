@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from sglc.backends.gemini.gemini_wire import bodies, pieces_of, usage_of
 from sglc.backends.models.vendor_rules import ApiModel, gemini_model
-from sglc.backends.remote.answers import Answer, Piece, RequestBody, reading, whole_reply
+from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, whole_reply
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing, unreachable
 from sglc.backends.remote.sdk_errors import network_trouble, said
 from sglc.backends.remote.segment_runner import ApiRequest
@@ -70,7 +70,7 @@ class GeminiBackend(ApiBackend):
     async def whole(self, client: Any, body: RequestBody) -> Answer:
         """As of `ApiBackend`."""
         made = await client.aio.models.generate_content(**body.fields)
-        with reading():
+        with Reading():
             replies = [whole_reply([piece]) for piece in pieces_of(made)]
         if not replies or None in replies:
             raise Trouble("the answer is malformed: it has no candidates, or one that did not end")
@@ -79,7 +79,7 @@ class GeminiBackend(ApiBackend):
     async def pieces(self, client: Any, body: RequestBody) -> AsyncIterator[Piece]:
         """As of `ApiBackend`."""
         async for made in await client.aio.models.generate_content_stream(**body.fields):
-            with reading():
+            with Reading():
                 pieces = pieces_of(made)
             for piece in pieces:
                 yield piece

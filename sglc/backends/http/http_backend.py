@@ -24,7 +24,7 @@ from sglc.backends.http.http_wire import (
 from sglc.backends.http.server_info import ServerModel, model_behind, model_of
 from sglc.backends.remote.connection import Connection
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
-from sglc.backends.retry import Patience, Trouble, patiently, status_trouble
+from sglc.backends.retry import Patience, Places, Trouble, patiently, status_trouble
 from sglc.errors import BackendError
 from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import GenNode, Segment
@@ -53,7 +53,7 @@ class ServerBackend:
     def __init__(self, options: ServerOptions) -> None:
         self.options = options
         self._connection: Connection | None = None
-        self._walker = Walker(lambda request, emit: asyncio.ensure_future(self._ask(request, emit)))
+        self._walker = Walker(self._ask)
 
     def __repr__(self) -> str:
         return f"<sglc back end {self.options.url}>"
@@ -217,18 +217,12 @@ class ServerBackend:
     ) -> tuple[list[Mapping[str, Any]], int]:
         connection = self._connected()
 
-        async def once() -> list[Mapping[str, Any]]:
-            try:
-                made: list[Mapping[str, Any]] = await attempt(connection.client)
-                return made
-            except Exception as error:
-                raise _problem(error) from None
-
         node = request.node
         return await patiently(
-            once,
+            lambda: attempt(connection.client),
             self.options.patience,
             connection.places,
+            _problem,
             seed=getattr(node, "seed", None) or 0,
             name=node.site.name,
             told=told,
@@ -246,7 +240,7 @@ class ServerBackend:
             client = http.AsyncClient(
                 base_url=self.options.url, timeout=patience.attempt_s, limits=limits, **self._door()
             )
-            places = asyncio.Semaphore(most)
+            places = Places(most)
             connection = Connection(asyncio.get_running_loop(), client, places, client.aclose)
             self._connection = connection
         return connection

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
+from copy import deepcopy
 from functools import cached_property
 from typing import Any
 
@@ -33,14 +34,16 @@ class LiteLLMBackend(OpenAIBackend):
         """Where the model is."""
         return str(self.options.client.get("base_url") or self.options.client.get("api_base") or "litellm")
 
-    async def create(self, client: Any, fields: Mapping[str, Any]) -> Any:
+    def create(self, client: Any, fields: Mapping[str, Any]) -> Awaitable[Any]:
         """The answer, or its stream."""
         more = fields.get("extra_body") or {}
         own = {key: value for key, value in fields.items() if key != "extra_body"}
         timeout = self.options.patience.attempt_s
-        return await client.acompletion(
-            **{"timeout": timeout, **self.options.client, **own, **more, **_AS_IT_IS}
+        made: Awaitable[Any] = client.acompletion(
+            # A copy: it writes into what it is given.
+            **deepcopy({"timeout": timeout, **self.options.client, **own, **more, **_AS_IT_IS})
         )
+        return made
 
     def trouble(self, error: Exception) -> Exception:
         """As of `ApiBackend`; what LiteLLM refuses by itself is refused for good."""

@@ -27,7 +27,7 @@ FLAGS: Mapping[str, tuple[str, Any]] = {
 # The names of back ends, and the vendors in LiteLLM's names.
 VENDORS = {
     "openai": "openai", "openai-completions": "openai", "azure": "azure", "anthropic": "anthropic",
-    "gemini": "gemini", "vertex": "vertex_ai",
+    "gemini": "gemini", "vertex": "vertex_ai", "mistral": "mistral",
 }  # fmt: skip
 # Of Vertex AI's models those whose protocol is spoken here.
 _ON_VERTEX = ("vertex_ai/gemini", "vertex_ai/gemma", "vertex_ai/claude-")

@@ -45,6 +45,8 @@ def api_model(target: str) -> ApiModel | None:
             return gemini_model(target)
         case "litellm":
             return litellm_model(target)
+        case "mistral" | "openrouter":
+            return dialect_model(target)
         case _:
             return None
 
@@ -119,6 +121,27 @@ def _unknown_openai(facts: ModelFacts | None, own_server: bool, chat: bool | Non
     if chat is False:
         return replace(_COMPLETIONS, known=False)
     return ApiModel("chat", _REASONING, known=False)
+
+
+# The types of Mistral's SDK have neither `min_p` nor `logit_bias` nor ids of tokens; log-probabilities have a
+# shape of their own. A turn that is begun goes on with `prefix`, but nobody says that the answer leaves it out.
+_MISTRAL = replace(
+    _OPENAI, temperature=1.5, top_k=True, min_tokens=True, repetition_penalty=True, logit_bias=False,
+    logprobs=-1, late_system=False,
+)  # fmt: skip
+# OpenRouter's page of parameters; providers that lack one are not asked (`require_parameters`).
+_OPENROUTER = replace(_SERVER, top_k=True, min_p=True, repetition_penalty=True)
+
+
+def dialect_model(target: str) -> ApiModel:
+    """A model of a service that speaks OpenAI's protocol: `mistral:MODEL`, `openrouter:VENDOR/MODEL`."""
+    facts = facts_of(target)
+    if target.startswith("openrouter:"):
+        return ApiModel("chat", _OPENROUTER, known=False, length="max_tokens")
+    if facts is None:
+        return ApiModel("chat", replace(_MISTRAL, samples=1, cache_key=False), known=False, length="max_tokens")
+    takes = replace(_MISTRAL, json_schema="strict" if facts.schema else "", cache_key=facts.caches)
+    return ApiModel("chat", takes, facts.images, length="max_tokens")
 
 
 # -- Anthropic's messages ----------------------------------------------------------------------------------

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from sglc.backends.models.vendor_rules import ApiModel, openai_model
+from sglc.backends.models.vendor_rules import ApiModel, dialect_model, openai_model
+from sglc.backends.openai.dialects import DIALECTS, OPENAI, in_dialect
 from sglc.backends.openai.echoed_choices import echo, scored
-from sglc.backends.openai.openai_wire import bodies, piece_of, reply_of, usage_of
-from sglc.backends.remote.answers import Answer, Piece, RequestBody, Unanswered, reading
+from sglc.backends.openai.openai_wire import Steering, bodies, piece_of, reply_of, steered, usage_of
+from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, Unanswered
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing, unreachable
 from sglc.backends.remote.prompts import Prompt
 from sglc.backends.remote.sdk_errors import sdk_trouble
@@ -22,6 +23,7 @@ from sglc.backends.retry import Trouble
 from sglc.frontend.language.chat_templates import ChatTemplate, jinja_of
 from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import GenNode, SelectNode
+from sglc.ir.target import Encoding
 
 _OFFICIAL = "https://api.openai.com"
 _AZURE_KEY, _AZURE_ENDPOINT = "AZURE_OPENAI_API_KEY", "AZURE_OPENAI_ENDPOINT"
@@ -34,12 +36,13 @@ class OpenAIOptions(ApiOptions):
     `chat`: False for the completions protocol; None: as the model's name says, else chat. `chat_template`:
     how turns are written in completions, which otherwise have none. `azure`: the model is a deployment of
     Azure's; with an `api_version` (or `OPENAI_API_VERSION`) it is asked as one of that version, else by
-    the API that has none.
+    the API that has none. `dialect`: the service is another one, by its name in `DIALECTS`.
     """
 
     chat: bool | None = None
     chat_template: ChatTemplate | None = None
     azure: bool = False
+    dialect: str = ""
 
 
 class OpenAIBackend(ApiBackend):
@@ -50,10 +53,13 @@ class OpenAIBackend(ApiBackend):
 
     def __init__(self, options: OpenAIOptions) -> None:
         super().__init__(options)
-        self.kind = "azure" if options.azure else "openai"
+        self.kind = options.dialect or ("azure" if options.azure else "openai")
+        self._dialect = DIALECTS.get(options.dialect, OPENAI)
 
     def usual_model(self) -> ApiModel:
         """By the table; a server of one's own may have models of OpenAI's names."""
+        if self.options.dialect:
+            return dialect_model(f"{self.kind}:{self.options.model}")
         own_server = not self.options.azure and _OFFICIAL not in self.identity
         known = openai_model(f"{self.kind}:{self.options.model}", own_server=own_server, chat=self.options.chat)
         # Servers that speak the protocol leave the key unread, or refuse it.
@@ -65,7 +71,8 @@ class OpenAIBackend(ApiBackend):
         given = self.options.client
         if self.options.azure:
             return str(given.get("azure_endpoint") or given.get("base_url") or os.environ.get(_AZURE_ENDPOINT))
-        return str(given.get("base_url") or os.environ.get("OPENAI_BASE_URL") or _OFFICIAL)
+        url = self._dialect.url or os.environ.get("OPENAI_BASE_URL") or _OFFICIAL
+        return str(given.get("base_url") or url)
 
     @cached_property
     def tokenizer(self) -> TextTokenizer | None:
@@ -75,47 +82,60 @@ class OpenAIBackend(ApiBackend):
             return None
         return TextTokenizer(jinja_of(template), {}, template.stops, f"text of {template.name}")
 
+    @cached_property
+    def _steering(self) -> Steering:
+        return steered(self.model)
+
+    def encoding(self) -> Encoding | None:
+        """As of `ApiBackend`; that of OpenAI's own models, if `tiktoken` is installed."""
+        own = self.options.azure or _OFFICIAL in self.identity
+        return self.options.encoding or (_encoding_of(self.options.model) if own else None)
+
     # -- requests ------------------------------------------------------------------------------------
 
-    async def ask(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
+    def ask(self, request: ApiRequest, emit: Callable[[Event], None]) -> Awaitable[ApiAnswer]:
         """As of `ApiBackend`; in completions, turns are written by the template and end with its stops."""
         if self.tokenizer is None:
-            return await super().ask(request, emit)
+            return super().ask(request, emit)
+        return self._ask_text(request, emit, self.tokenizer)
+
+    async def _ask_text(
+        self, request: ApiRequest, emit: Callable[[Event], None], tokenizer: TextTokenizer
+    ) -> ApiAnswer:
         template = self.options.chat_template
         assert template is not None
-        request = _as_text(request, self.tokenizer, template)
-        if request.node.fused:
-            return await self.ask_fused(request, emit)
-        if isinstance(request.node, GenNode) and request.node.ahead:
+        request = _as_text(request, tokenizer, template)
+        if isinstance(request.node, GenNode) and request.node.ahead and not request.node.fused:
             return await self.ask_jointly(request, emit, template.stops)
-        return await self.ask_one(request, emit)
+        return await super().ask(request, emit)
 
-    async def ask_one(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
+    def ask_one(self, request: ApiRequest, emit: Callable[[Event], None]) -> Coroutine[Any, Any, ApiAnswer]:
         """As of `ApiBackend`; where given text can be scored, choices are."""
-        if not (isinstance(request.node, SelectNode) and self.model.scores_tokens):
-            return await super().ask_one(request, emit)
+        if isinstance(request.node, SelectNode) and self.model.scores_tokens:
+            return self._scored(request)
+        return super().ask_one(request, emit)
+
+    async def _scored(self, request: ApiRequest) -> ApiAnswer:
         body = echo(request, self.options.model)
 
-        async def attempt(client: Any) -> Any:
-            return await self.create(client, body.fields)
-
-        made, tries = await self.tried(request, body, attempt)
+        made, tries = await self.tried(request, body, lambda client: self.create(client, body.fields))
         replies = [choice.logprobs for choice in _choices(made)]
         return scored(request, replies, replace(usage_of(made.usage), calls=tries))
 
     def bodies(self, request: ApiRequest) -> tuple[RequestBody, ...]:
         """As of `ApiBackend`."""
-        return bodies(request, self.model, self.options.model)
+        return bodies(request, self.model, self.options.model, self._steering)
 
-    async def create(self, client: Any, fields: Mapping[str, Any]) -> Any:
+    def create(self, client: Any, fields: Mapping[str, Any]) -> Awaitable[Any]:
         """The answer of the SDK, or its stream."""
         method = client.chat.completions if self.model.protocol == "chat" else client.completions
-        return await method.create(**fields)
+        made: Awaitable[Any] = method.create(**in_dialect(fields, self._dialect))
+        return made
 
     async def whole(self, client: Any, body: RequestBody) -> Answer:
         """As of `ApiBackend`."""
         made = await self.create(client, body.fields)
-        with reading():
+        with Reading():
             replies = [reply_of(choice, self.model.protocol) for choice in _choices(made)]
             return Answer(tuple(replies), usage_of(made.usage))
 
@@ -125,7 +145,7 @@ class OpenAIBackend(ApiBackend):
         asked = {**body.fields, "stream": True, "stream_options": {"include_usage": True}}
         async with aclosing(_Closing(await self.create(client, asked))) as stream:
             async for chunk in stream.chunks:
-                with reading():
+                with Reading():
                     pieces = [piece_of(choice, self.model.protocol) for choice in chunk.choices]
                     if getattr(chunk, "usage", None):
                         pieces.append(Piece(usage=usage_of(chunk.usage)))
@@ -155,6 +175,13 @@ class OpenAIBackend(ApiBackend):
         hint = "set `OPENAI_API_KEY`, and `OPENAI_BASE_URL` for a server of your own"
         if self.options.azure:
             hint = f"set `{_AZURE_ENDPOINT}` and `{_AZURE_KEY}`"
+        if self.options.dialect:
+            hint = f"set `{self._dialect.key}`"
+            # An empty one is refused as a missing one, and OpenAI's own is not for others.
+            key = os.environ.get(self._dialect.key, "")
+            given = {"base_url": self._dialect.url, "api_key": key, **given}
+            if not given["api_key"]:
+                raise unreachable(name, ValueError("there is no key"), hint)
         try:
             client: Any = self._azure_client(given) if self.options.azure else openai.AsyncOpenAI(**given)
         except openai.OpenAIError as error:
@@ -185,6 +212,17 @@ class _Closing:
         close = getattr(self.chunks, "aclose", None) or getattr(self.chunks, "close", None)
         if close is not None:
             await close()
+
+
+def _encoding_of(model: str) -> Encoding | None:
+    """A model's tokenizer, which is fetched once; None if it cannot be had."""
+    try:
+        import tiktoken
+
+        found: Encoding = tiktoken.encoding_for_model(model)
+    except (ImportError, KeyError, OSError):
+        return None
+    return found
 
 
 def _choices(made: Any) -> list[Any]:

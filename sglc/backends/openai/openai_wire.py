@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sglc.backends.models.vendor_rules import ApiModel
@@ -24,34 +24,67 @@ from sglc.backends.remote.answers import (
 )
 from sglc.backends.remote.prompts import Message, messages, no_prefill, text
 from sglc.backends.remote.segment_runner import ApiRequest
-from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS, AnswerForm
+from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS, AnswerForm, form_for
 from sglc.ir.grammar.call_format import HERMES
 from sglc.ir.plan.events import Usage
-from sglc.ir.plan.segment import ImagePart, SelectNode
+from sglc.ir.plan.segment import GenNode, ImagePart
 from sglc.ir.sampling import Sampling
 
 _USUAL = Sampling()
+_SAMPLINGS = 256  # whose fields a back end remembers
 
 
-def bodies(request: ApiRequest, model: ApiModel, name: str) -> tuple[RequestBody, ...]:
+# What a sampling says in every request that is made with it.
+Steering = Callable[[Sampling], Mapping[str, Any]]
+
+
+def bodies(request: ApiRequest, model: ApiModel, name: str, steering: Steering) -> tuple[RequestBody, ...]:
     """The requests that answer one generation or choice, none of them streaming.
+
+    Args:
+        steering: `steered` of the model, for generations.
 
     Raises:
         SglcError: its prompt is nothing that the protocol can say.
     """
-    node, form = request.node, form_of_request(request, model)
-    sampling = sampling_of(request, model.takes)
-    prompt = _prompt(request, model)
-    steering = _sampling(sampling, model, form, choosing=isinstance(node, SelectNode))
-    extra = {**prompt.pop("extra_body", {}), **steering.pop("extra_body", {})}
-    shared = {"model": name, **prompt, **steering, **({"extra_body": extra} if extra else {})}
+    node, sampling = request.node, sampling_of(request, model.takes)
+    shared: dict[str, Any] = {"model": name, **_prompt(request, model)}
+    if isinstance(node, GenNode):
+        steers = steering(sampling)
+    else:
+        steers = _sampling(sampling, model, form_of_request(request, model), choosing=True)
+    more = shared.get("extra_body")
+    shared.update(steers)
+    if more and "extra_body" in steers:
+        shared["extra_body"] = {**more, **steers["extra_body"]}
     if node.cache_key and model.takes.cache_key:
         shared["prompt_cache_key"] = node.cache_key
     made = []
     for first, count, seed in in_batches(request, model.takes, sampling):
-        own = {} if seed is None else {"seed": seed}
-        made.append(RequestBody({**shared, **own, **({"n": count} if count > 1 else {})}, first, count))
+        own = shared if sampling.n == 1 else shared.copy()
+        if seed is not None:
+            own["seed"] = seed
+        if count > 1:
+            own["n"] = count
+        made.append(RequestBody(own, first, count))
     return tuple(made)
+
+
+def steered(model: ApiModel) -> Steering:
+    """What a sampling says in requests for generations of the model; found once for each."""
+
+    known: dict[int, tuple[Sampling, Mapping[str, Any]]] = {}  # by identity: they are long to compare
+
+    def steering(sampling: Sampling) -> Mapping[str, Any]:
+        found = known.get(id(sampling))
+        if found is None:
+            if len(known) == _SAMPLINGS:
+                known.clear()
+            fields = _sampling(sampling, model, form_for(sampling, model.takes), choosing=False)
+            found = known[id(sampling)] = sampling, fields
+        return found[1]
+
+    return steering
 
 
 def _prompt(request: ApiRequest, model: ApiModel) -> dict[str, Any]:
@@ -67,6 +100,8 @@ def _prompt(request: ApiRequest, model: ApiModel) -> dict[str, Any]:
 
 
 def _message(turn: Message) -> dict[str, Any]:
+    if len(turn.content) == 1 and isinstance(turn.content[0], str):  # neighbouring texts are one
+        return {"role": turn.role, "content": turn.content[0]}
     if not any(isinstance(part, ImagePart) for part in turn.content):
         return {"role": turn.role, "content": "".join(map(str, turn.content))}
     parts = [
@@ -147,8 +182,9 @@ def reply_of(choice: Any, protocol: str) -> Reply:
     message = choice.message
     if getattr(message, "refusal", None):
         raise Unanswered(f"the model refuses: {message.refusal}")
-    parts = [text_of(message.content), *map(_called, getattr(message, "tool_calls", None) or ())]
-    text = "\n".join(filter(None, parts))
+    text = text_of(message.content)
+    if calls := getattr(message, "tool_calls", None):
+        text = "\n".join(filter(None, [text, *map(_called, calls)]))
     return Reply(text, _finish(choice), *_of_chat(getattr(choice, "logprobs", None)))
 
 
@@ -192,7 +228,9 @@ def _finish(choice: Any) -> str:
 
 
 def _of_chat(part: Any) -> Logprobs:
-    tokens = [] if part is None else part.content or []
+    tokens = None if part is None else part.content
+    if not tokens:
+        return NO_LOGPROBS
     tops = [tuple((top.logprob, UNKNOWN_ID, top.token) for top in token.top_logprobs or ()) for token in tokens]
     return (
         tuple(token.logprob for token in tokens),

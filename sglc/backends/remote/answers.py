@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -70,17 +69,19 @@ class Unanswered(Exception):
     """The model, or the provider's filter, gives no answer; the same will be so again."""
 
 
-@contextmanager
-def reading() -> Iterator[None]:
+class Reading:
     """What an answer says is read here; the SDKs do not look whether it has the vendor's shape.
 
     Raises:
         Trouble: it has another one.
     """
-    try:
-        yield
-    except (AttributeError, TypeError, ValueError, KeyError) as error:
-        raise Trouble(f"the answer is malformed: {said(error)}") from None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, AttributeError | TypeError | ValueError | KeyError):
+            raise Trouble(f"the answer is malformed: {said(error)}") from None
 
 
 def text_of(value: Any) -> str:
@@ -112,14 +113,17 @@ def sampling_of(request: ApiRequest, takes: Takes) -> Sampling:
     return Sampling(max_tokens=longest, temperature=1.0 if takes.temperature is None else 0.0)
 
 
-def in_batches(request: ApiRequest, takes: Takes, sampling: Sampling) -> Iterator[tuple[int, int, int | None]]:
+def in_batches(request: ApiRequest, takes: Takes, sampling: Sampling) -> list[tuple[int, int, int | None]]:
     """The requests for all samples: the first sample of each, how many it gives, and its seed."""
-    node = request.node
+    node, count = request.node, sampling.n
     seed = getattr(node, "seed", None) if sampling.seed is None else sampling.seed
-    several = takes.samples or sampling.n
-    for first in range(0, sampling.n, several):
-        own = (seed + first) % 2**63 if seed is not None and takes.seed else None
-        yield first, min(several, sampling.n - first), own
+    if not takes.seed:
+        seed = None
+    several = takes.samples or count
+    return [
+        (first, min(several, count - first), None if seed is None else (seed + first) % 2**63)
+        for first in range(0, count, several)
+    ]
 
 
 def asks_logprobs(sampling: Sampling) -> bool:

@@ -31,11 +31,11 @@ from sglc.backends.remote.connection import Connection
 from sglc.backends.remote.fused_request import ask_fused
 from sglc.backends.remote.joint_request import JointReply, ask_jointly
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
-from sglc.backends.retry import Patience, Trouble, patiently
+from sglc.backends.retry import Patience, Places, Trouble, patiently
 from sglc.errors import BackendError
 from sglc.ir.plan.events import Delta, Event, Usage
 from sglc.ir.plan.segment import GenNode, Segment
-from sglc.ir.target import Takes, Target, Tokenizer
+from sglc.ir.target import Encoding, Takes, Target, Tokenizer
 
 PATIENCE = Patience()
 _T = TypeVar("_T")
@@ -48,8 +48,8 @@ class ApiOptions:
 
     `takes`: what the model takes, and `images` whether pictures, where the table does not know it.
     `concurrency`: requests at once. `api_retries`: requests more than there are generations, where one asks for
-    several. `client`: keywords of the SDK's client (`base_url`, `api_key`, ...); its environment variables
-    count too.
+    several. `encoding`: the model's tokenizer, for estimates. `client`: keywords of the SDK's client
+    (`base_url`, `api_key`, ...); its environment variables count too.
     """
 
     model: str
@@ -58,6 +58,7 @@ class ApiOptions:
     concurrency: int = 16
     api_retries: int = 2
     patience: Patience = PATIENCE
+    encoding: Encoding | None = None
     client: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -72,10 +73,7 @@ class ApiBackend(ABC):
     def __init__(self, options: ApiOptions) -> None:
         self.options = options
         self._connection: Connection | None = None
-        self._walker = Walker(
-            lambda request, emit: asyncio.ensure_future(self.ask(request, emit)),
-            lambda: self.model.takes.samples != 1,
-        )
+        self._walker = Walker(self.ask, lambda: self.model.takes.samples != 1)
 
     def __repr__(self) -> str:
         return f"<sglc back end {self.target.name}>"
@@ -137,6 +135,10 @@ class ApiBackend(ABC):
         """What writes prompts, if they are not messages."""
         return None
 
+    def encoding(self) -> Encoding | None:
+        """The model's tokenizer, for estimates; None: they are made by lengths."""
+        return self.options.encoding
+
     @cached_property
     def target(self) -> Target:
         """Capabilities, from the table of models; nothing is asked of the API."""
@@ -151,6 +153,7 @@ class ApiBackend(ABC):
             protocol=model.protocol,
             takes=model.takes,
             known=model.known,
+            encoding=self.encoding,
             guesses=True,
             whole_answers=True,
         )
@@ -176,13 +179,13 @@ class ApiBackend(ABC):
 
     # -- one generation or choice --------------------------------------------------------------------
 
-    async def ask(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
+    def ask(self, request: ApiRequest, emit: Callable[[Event], None]) -> Awaitable[ApiAnswer]:
         """What answers it: one request, several, or one that answers others too."""
         if request.node.fused:
-            return await self.ask_fused(request, emit)
+            return self.ask_fused(request, emit)
         if isinstance(request.node, GenNode) and request.node.ahead:
-            return await self.ask_jointly(request, emit)
-        return await self.ask_one(request, emit)
+            return self.ask_jointly(request, emit)
+        return self.ask_one(request, emit)
 
     async def ask_fused(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
         """One JSON object for several generations of a turn."""
@@ -228,37 +231,43 @@ class ApiBackend(ABC):
         say = None
         if live and (form is None or not form.inside):
             say = lambda text: emit(Delta(request.index, text))  # noqa: E731
-        answers = await _together([self._answer(request, body, say) for body in asked])
         sampling, name = request.node.sampling, request.node.site.name
+        if len(asked) == 1:
+            answers = [await self._answer(request, asked[0], say)]
+        else:
+            answers = await _together([self._answer(request, body, say) for body in asked])
         samples = [sample_of(reply, sampling, form, name) for answer in answers for reply in answer.replies]
         if len(samples) != sampling.n:
             raise BackendError(
                 "SGLC544", f"the API gave {len(samples)} of {sampling.n} samples of `{name}`",
                 hint="it gives one at a time: say so with `takes=Takes(samples=1, ...)`",
             )  # fmt: skip
-        return gen_answer(request, samples, sum((answer.usage for answer in answers), Usage()))
+        return gen_answer(request, samples, sum((answer.usage for answer in answers[1:]), answers[0].usage))
 
     async def _answer(
         self, request: ApiRequest, body: RequestBody, say: Callable[[str], None] | None
     ) -> Answer:
         """The answer to one body, as a stream if what comes is to be said."""
+        if say is None:
+            answer, tries = await self.tried(request, body, lambda client: self.whole(client, body))
+        else:
+            answer, tries = await self._told(request, body, say)
+        # Of one attempt the answer itself counts a call.
+        return answer if tries == 1 else replace(answer, usage=replace(answer.usage, calls=tries))
+
+    def _told(
+        self, request: ApiRequest, body: RequestBody, say: Callable[[str], None]
+    ) -> Coroutine[Any, Any, tuple[Answer, int]]:
+        """A streamed answer, of which is said what comes."""
         told = False
 
         def tell(text: str) -> None:
             nonlocal told
             if text:
                 told = True
-                assert say is not None
                 say(text)
 
-        async def attempt(client: Any) -> Answer:
-            if say is None:
-                return await self.whole(client, body)
-            return await self._heard(client, request, body, tell)
-
-        answer, tries = await self.tried(request, body, attempt, lambda: told)
-        # Of one attempt the answer itself counts a call.
-        return answer if tries == 1 else replace(answer, usage=replace(answer.usage, calls=tries))
+        return self.tried(request, body, lambda client: self._heard(client, request, body, tell), lambda: told)
 
     async def _heard(
         self, client: Any, request: ApiRequest, body: RequestBody, tell: Callable[[str], None]
@@ -278,13 +287,13 @@ class ApiBackend(ABC):
         tell(cut.finish())
         return Answer((reply,), usage)
 
-    async def tried(
+    def tried(
         self,
         request: ApiRequest,
         body: RequestBody,
         attempt: Callable[[Any], Awaitable[_T]],
         told: Callable[[], bool] = lambda: False,
-    ) -> tuple[_T, int]:
+    ) -> Coroutine[Any, Any, tuple[_T, int]]:
         """What `attempt` makes of a client, and how many attempts that took.
 
         Raises:
@@ -292,20 +301,16 @@ class ApiBackend(ABC):
         """
         connection, name = self._connected(), request.node.site.name
 
-        async def once() -> _T:
-            try:
-                return await attempt(connection.client)
-            except Unanswered as error:
-                raise BackendError("SGLC545", f"the API gives no answer for `{name}`: {error}") from None
-            except (Trouble, BackendError):
-                raise
-            except Exception as error:
-                raise self.trouble(error) from None
+        def meaning(error: Exception) -> Exception:
+            if isinstance(error, Unanswered):
+                return BackendError("SGLC545", f"the API gives no answer for `{name}`: {error}")
+            return error if isinstance(error, BackendError) else self.trouble(error)
 
-        return await patiently(
-            once,
+        return patiently(
+            lambda: attempt(connection.client),
             self.options.patience,
             connection.places,
+            meaning,
             seed=(getattr(request.node, "seed", None) or 0) + body.first,
             name=name,
             told=told,
@@ -314,7 +319,7 @@ class ApiBackend(ABC):
     def _connected(self) -> Connection:
         connection = self._connection
         if connection is None or not connection.is_here():
-            places, (client, end) = asyncio.Semaphore(self.options.concurrency), self.connect()
+            places, (client, end) = Places(self.options.concurrency), self.connect()
             connection = Connection(asyncio.get_running_loop(), client, places, end)
             self._connection = connection
         return connection
@@ -322,8 +327,6 @@ class ApiBackend(ABC):
 
 async def _together(asked: list[Coroutine[Any, Any, Answer]]) -> list[Answer]:
     """All of them side by side; the first failure cancels the others."""
-    if len(asked) == 1:
-        return [await asked[0]]
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in asked]

@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from sglc.backends.retry import Places
+
 _CLOSING_S = 5.0
 
 
@@ -17,7 +19,7 @@ class Connection:
 
     loop: asyncio.AbstractEventLoop
     client: Any
-    places: asyncio.Semaphore
+    places: Places
     end: Callable[[], Coroutine[Any, Any, None]]
 
     def is_here(self) -> bool:

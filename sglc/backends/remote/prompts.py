@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 
 from sglc.errors import LegalizeError, Loc, RunError
 from sglc.ir.plan.dataflow import FilledPart
@@ -11,12 +12,13 @@ from sglc.ir.plan.segment import ImagePart, Made, RoleMark
 from sglc.ir.target import ControlText, Takes, Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: it remembers its turns
 class Prompt:
     """A stream as a linked list: branches share what they have in common."""
 
     before: Prompt | None = None
     items: tuple[FilledPart, ...] = ()
+    turns: _Turns | None = field(default=None, init=False, compare=False, repr=False)
 
     def __iter__(self) -> Iterator[FilledPart]:
         backwards = []
@@ -54,28 +56,13 @@ def messages(prompt: Prompt, loc: Loc) -> tuple[Message, ...]:
             without turns, holds an answer already. Programs that are compiled as a whole fail before.
         RunError: SGLC402, there is nothing in it.
     """
-    turns: list[Message] = []
-    role, content, begun, answered = "", list[str | ImagePart](), False, False
-    for item in prompt:
-        match item:
-            case RoleMark(begins=True):
-                if content:
-                    raise _outside(loc)
-                role, begun = item.role, True
-            case RoleMark():
-                turns.append(Message(role, _joined(content)))
-                role, content = "", []
-            case ImagePart():
-                content.append(item)
-            case Made():
-                answered = answered or not role
-                content.append(item.text)
-            case str() | ControlText():
-                said = item if isinstance(item, str) else item.text
-                content += [said] if said else []
+    turned = _turned(prompt)
+    turns, role, content, begun = turned.done, turned.role, turned.content, turned.begun
+    if turned.outside:
+        raise _outside(loc)
     if not begun and not content:
         raise RunError("SGLC402", "there is no text before this generation", loc, hint="append some text first")
-    if not begun and not answered:
+    if not begun and not turned.answered:
         return (Message("user", _joined(content)),)
     if not begun:
         raise LegalizeError(
@@ -89,7 +76,61 @@ def messages(prompt: Prompt, loc: Loc) -> tuple[Message, ...]:
             note="a chat model answers with a turn of its own",
             hint="put it into the assistant's turn: `s += sgl.assistant(sgl.gen(...))`",
         )  # fmt: skip
-    return (*turns, Message(role, _joined(content), True)) if content else tuple(turns)
+    return (*turns, Message(role, _joined(content), True)) if content else turns
+
+
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    """The turns up to some place: those that are `done`, and the `role` and content of one that is open.
+
+    `begun`: there are turns. `outside`: text stands between them. `answered`: a model wrote some of that.
+    """
+
+    done: tuple[Message, ...] = ()
+    role: str = ""
+    content: tuple[str | ImagePart, ...] = ()
+    begun: bool = False
+    outside: bool = False
+    answered: bool = False
+
+    def behind(self, items: Iterable[FilledPart]) -> _Turns:
+        """The same behind these."""
+        done, role, content = list(self.done), self.role, list(self.content)
+        begun, outside, answered = self.begun, self.outside, self.answered
+        for item in items:
+            if type(item) is str:
+                if item:
+                    content.append(item)
+            elif isinstance(item, RoleMark):
+                if item.begins:
+                    outside = outside or bool(content)
+                    role, begun = item.role, True
+                else:
+                    done.append(Message(role, _joined(content)))
+                    role, content = "", []
+            elif isinstance(item, Made):
+                answered = answered or not role
+                content.append(item.text)
+            elif isinstance(item, ImagePart) or item.text:  # type: ignore[union-attr]  # or of the template
+                content.append(item if isinstance(item, ImagePart) else item.text)  # type: ignore[union-attr]
+        return _Turns(tuple(done), role, tuple(content), begun, outside, answered)
+
+
+_NO_TURNS = _Turns()
+
+
+def _turned(prompt: Prompt) -> _Turns:
+    """What turns a prompt has, which goes on from those of the prompt that was asked for before."""
+    turned, backwards = prompt.turns, list[tuple[FilledPart, ...]]()
+    here: Prompt | None = prompt
+    while turned is None and here is not None:
+        backwards.append(here.items)
+        here = here.before
+        turned = None if here is None else here.turns
+    if backwards:
+        turned = prompt.turns = (turned or _NO_TURNS).behind(chain.from_iterable(reversed(backwards)))
+    assert turned is not None
+    return turned
 
 
 Turns = tuple[Message, ...]
@@ -146,6 +187,8 @@ def _outside(loc: Loc) -> LegalizeError:
 
 def _joined(content: Sequence[str | ImagePart]) -> tuple[str | ImagePart, ...]:
     """Neighbouring texts as one; at least one text."""
+    if len(content) == 1:
+        return (content[0],)
     made: list[str | ImagePart] = []
     for part in content:
         if made and isinstance(part, str) and isinstance(made[-1], str):

@@ -1,19 +1,20 @@
 """Segments on APIs: follows a segment's nodes, and asks for what is generated as soon as it can be.
 
-Every generation is a task of its own, so what does not wait for each other is asked for side by side; the
-prompts stand here, because an API keeps none. Single-threaded: everything happens in the event loop
-that `submit` runs in, and streams are kept for segments of the same loop.
+What does not wait for each other is asked for side by side, each in a task that goes on with what its answer
+makes ready; the prompts stand here, because an API keeps none. Single-threaded: everything happens in the
+event loop that `submit` runs in, and streams are kept for segments of the same loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sglc.backends.remote.prompts import Prompt
 from sglc.errors import BackendError, RunError, SglcError, located
-from sglc.ir.plan.dataflow import KeptStreams, SegmentRun, choice_texts, filled
+from sglc.ir.plan.dataflow import KeptStreams, SegmentRun, choice_texts, filled_parts
 from sglc.ir.plan.events import Event, GenDone, SelectDone, Usage
 from sglc.ir.plan.segment import (
     ExtendNode,
@@ -69,14 +70,14 @@ class ApiAnswer:
 
 
 # Asks for one; emits deltas on the way. Raises SglcError.
-Ask = Callable[[ApiRequest, Callable[[Event], None]], "asyncio.Future[ApiAnswer]"]
+Ask = Callable[[ApiRequest, Callable[[Event], None]], Awaitable[ApiAnswer]]
 
 
 class Walker:
     """Segments of one back end, and the streams that it keeps.
 
     Args:
-        ask: starts one request; the future is cancelled when nobody wants the answer any more.
+        ask: makes one request; it is cancelled when nobody wants the answer any more.
         several: whether one request may have several samples of a generation.
     """
 
@@ -90,8 +91,13 @@ class Walker:
         run = RemoteSegmentRun(self, segment, streams)
         run.begin()
         try:
-            while (event := await run.events.get()) is not None:
-                yield event
+            while True:
+                while run.events:
+                    yield run.events.popleft()
+                if run.over:
+                    return
+                run.waiting = asyncio.get_running_loop().create_future()
+                await run.waiting
         finally:
             await run.cancel()
 
@@ -100,12 +106,15 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
     """A segment in progress, and the requests that it waits for."""
 
     def __init__(self, walker: Walker, segment: Segment, streams: bool) -> None:
-        self.events: asyncio.Queue[Event | None] = asyncio.Queue()
-        super().__init__(segment, walker.kept, self.events.put_nowait)
+        super().__init__(segment, walker.kept, self.tell)
+        self.events: deque[Event] = deque()
+        self.waiting: asyncio.Future[None] | None = None  # whoever follows the events
         self.walker = walker
         self.streams = streams
         self.prompts: dict[int, Prompt] = {}
-        self.tasks: dict[int, asyncio.Future[ApiAnswer]] = {}
+        self.tasks: dict[int, asyncio.Task[None] | None] = {}  # by node that is asked for; None: it begins
+        self.next: ApiRequest | None = None  # what a task that has its answer goes on with
+        self.answering = False  # whether a task looks for that
         self.guessed: dict[int, tuple[GenDone | SelectDone, Made]] = {}  # answered before they were asked for
         self.twins: dict[int, Sequence[int]] = {}  # whose samples the request of a generation has, too
         self.promised: dict[int, bool] = {}  # these, and whether it is their turn
@@ -113,16 +122,28 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
 
     async def cancel(self) -> None:
         """No more is wanted: cancel what runs."""
+        if self.over:
+            return
         self.stop()
-        tasks = tuple(self.tasks.values())
+        tasks = tuple([task for task in self.tasks.values() if task is not None])
         self.tasks.clear()
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    def tell(self, event: Event) -> None:
+        """Have it followed."""
+        self.events.append(event)
+        self.wake()
+
+    def wake(self) -> None:
+        """Whoever follows the events has something to see."""
+        if self.waiting is not None and not self.waiting.done():
+            self.waiting.set_result(None)
+
     def ended(self) -> None:
-        self.events.put_nowait(None)
+        self.wake()
 
     def begin_with(self, index: int, stream: Prompt | None) -> None:
         self.prompts[index] = stream or Prompt()
@@ -133,8 +154,7 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
     def execute(self, index: int, node: ExtendNode | ForkNode | GenNode | SelectNode) -> bool:
         match node:
             case ExtendNode(stream, parts):
-                items = tuple([filled(part, self.texts) for part in parts])
-                self.prompts[index] = Prompt(self.prompts[stream], items)
+                self.prompts[index] = Prompt(self.prompts[stream], filled_parts(parts, self.texts))
             case ForkNode(stream):
                 self.prompts[index] = self.prompts[stream]
             case GenNode() | SelectNode() if index in self.guessed:
@@ -164,26 +184,45 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
             self.promised.update(dict.fromkeys(twins, False))
             node = replace(node, sampling=replace(node.sampling, n=1 + len(twins)))
         request = ApiRequest(index, node, self.prompts[node.stream], choices, self.streams, behind)
-        task = self.walker.ask(request, self.emit)
-        self.tasks[index] = task
-        task.add_done_callback(lambda done: self.answered(index, done))
+        if self.answering and self.next is None:
+            self.next, self.tasks[index] = request, None
+        else:
+            self.tasks[index] = asyncio.create_task(self.follow(request))
 
-    def answered(self, index: int, task: asyncio.Future[ApiAnswer]) -> None:
-        if self.tasks.pop(index, None) is None or task.cancelled():
-            return  # stopped
+    async def follow(self, request: ApiRequest) -> None:
+        """Make a request, and behind its answer the first of those that it makes ready."""
+        asking: ApiRequest | None = request
+        while asking is not None:
+            index = asking.index
+            self.tasks[index] = asyncio.current_task()
+            problem = None
+            try:
+                answer = await self.walker.ask(asking, self.emit)
+            except Exception as error:
+                problem = error
+            if self.tasks.pop(index, None) is None:
+                return  # stopped
+            self.answering = True
+            if problem is None:
+                self.answered(index, answer)
+            else:
+                self.failed(index, problem)
+            asking, self.next, self.answering = self.next, None, False
+
+    def failed(self, index: int, problem: Exception) -> None:
         node = self.nodes[index]
         assert isinstance(node, GenNode | SelectNode)
-        problem = task.exception()
-        if problem is not None:
-            if not isinstance(problem, SglcError):
-                name = type(problem).__name__
-                problem = BackendError("SGLC502", f"the back end failed: `{name}`: {problem}")
-            self.fail(index, located(problem, node.loc))
-            for twin in self.twins.get(index, ()):
-                if self.promised.pop(twin):
-                    self.fail(twin, located(problem, node.loc))
-            return
-        answer = task.result()
+        if not isinstance(problem, SglcError):
+            name = type(problem).__name__
+            problem = BackendError("SGLC502", f"the back end failed: `{name}`: {problem}")
+        self.fail(index, located(problem, node.loc))
+        for twin in self.twins.get(index, ()):
+            if self.promised.pop(twin):
+                self.fail(twin, located(problem, node.loc))
+
+    def answered(self, index: int, answer: ApiAnswer) -> None:
+        node = self.nodes[index]
+        assert isinstance(node, GenNode | SelectNode)
         if index in self.twins:
             answer = _one_each((index, *self.twins[index]), answer)
         if answer.alone:

@@ -16,7 +16,7 @@ from typing import Any
 
 from sglc.backends.remote.prompts import Prompt
 from sglc.errors import SglcError
-from sglc.ir.plan.dataflow import FilledPart, choice_texts, filled, left_in_prompt
+from sglc.ir.plan.dataflow import FilledPart, choice_texts, filled_parts, left_in_prompt
 from sglc.ir.plan.events import GenDone, SelectDone
 from sglc.ir.plan.segment import (
     ExtendNode,
@@ -172,7 +172,7 @@ class Followed:
         else:
             return parts  # type: ignore[return-value]
         try:
-            return [part if type(part) is str else filled(part, self.texts) for part in parts]
+            return filled_parts(parts, self.texts)
         except KeyError:  # of a generation that goes on
             return None
 
@@ -200,7 +200,7 @@ class Followed:
     def _adds(self, index: int) -> tuple[FilledPart, ...]:
         match self.segment.nodes[index]:
             case ExtendNode(parts=parts):
-                return tuple([filled(part, self.texts) for part in parts])
+                return filled_parts(parts, self.texts)
             case GenNode() | SelectNode():
                 return (self.left(index),)
             case OpenNode() | ForkNode() | KeepNode() | ReleaseNode():

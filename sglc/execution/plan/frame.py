@@ -8,7 +8,7 @@ from typing import Any
 
 from sglc.execution.plan.prepared_block import NOBODY, PreparedBlock, PreparedPrompt, PreparedVariable
 from sglc.execution.plan.reading import MISSING, Environment
-from sglc.execution.plan.values import PROMPT, Kept, Made, Value, plain, read, text_so_far
+from sglc.execution.plan.values import PROMPT, Kept, Made, Value, read, text_so_far
 from sglc.ir.core import Site
 from sglc.ir.plan.plan import Within
 
@@ -147,6 +147,6 @@ class Frame(Environment):
     def _prompt(self, prompt: PreparedPrompt, *, whole: bool) -> Value:
         """What the prompt says as far as it came, and what its turns consist of."""
         if whole:
-            return prompt.text(self), () if prompt.turns is None else plain(prompt.turns(self))
+            return prompt.text(self), () if prompt.turns is None else prompt.turns(self)
         known: Any = self.block.names.known(prompt.names, self) or dict.fromkeys(prompt.names)
-        return text_so_far(prompt.end.text, known), plain(read(prompt.end.turns, known))
+        return text_so_far(prompt.end.text, known), read(prompt.end.turns, known)

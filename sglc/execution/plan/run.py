@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sglc.errors import Loc, RunError, SglcError
@@ -20,7 +21,7 @@ from sglc.execution.outputs import values
 from sglc.execution.plan.executor import PlanExecutor
 from sglc.execution.plan.prepare import Prepared
 from sglc.execution.plan.raised import as_raised
-from sglc.execution.plan.values import turn_parts
+from sglc.execution.plan.values import plain, turn_parts
 from sglc.execution.readers import TextReader
 from sglc.execution.result import RunOutcome
 from sglc.execution.served import Served
@@ -133,6 +134,11 @@ class _KnownValue(OutputParser):
         if isinstance(self.late, NoValue):
             raise self.late.problem
         return self.late
+
+
+def _messages(turns: Any) -> list[dict[str, Any]]:
+    """The conversation that a prompt's turns are."""
+    return conversation(turn_parts(plain(turns)))
 
 
 def _without_unread(late: Any) -> Any:
@@ -275,7 +281,7 @@ class PlanPart(Part):
             return
         whole, turns = self._executor.prompt
         self._show_rest(whole)
-        said = conversation(turn_parts(turns)) if turns else []
+        said = partial(_messages, turns) if turns else list
         self._over = True
         error, total_s = self._run.leave(None, self._session.elapsed_s)
         self._run.result.outputs.error = error
@@ -294,7 +300,7 @@ class PlanPart(Part):
         made, unread = self._store(self._executor.variables)
         made = {**made, **early, **made}  # in the order of the program
         text = max("".join(TextReader(outputs).come()), self._executor.prompt[0], key=len)
-        self._run.fill(RunOutcome(None, problem, made, errors | unread, text, [], total_s))
+        self._run.fill(RunOutcome(None, problem, made, errors | unread, text, list, total_s))
 
     def _store(self, variables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, BaseException]]:
         """Have what was not there before among the outputs; gives all values, and why others are none."""

@@ -45,6 +45,7 @@ def estimated(plans: Sequence[tuple[Plan, Mapping[str, str]]], target: Target) -
         tree=tuple(_tree(seen, several=len(plans) > 1)),
         ends=tuple(seen.ends),
         marks=seen.counter.marks,
+        counted=seen.counter.counted,
     )
 
 

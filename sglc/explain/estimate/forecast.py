@@ -100,7 +100,8 @@ class Forecast:
     """An estimate of a run or of a batch, made before anything runs.
 
     Attributes:
-        exact: counts are of the target's own tokenizer; else they are guessed from lengths.
+        exact: prompts are counted as the target has them. `counted`: their texts are; else they are guessed
+            from lengths.
         chain: the calls of the longest chain, in order; `chain_tokens` are those that it generates.
         tree: what the prompts begin with; a node stands behind the one above it.
         depth: calls that must come one after another, whichever way the run takes.
@@ -119,6 +120,7 @@ class Forecast:
     tree: tuple[PrefixNode, ...]
     ends: tuple[tuple[str, Loc], ...] = ()
     marks: tuple[tuple[int, str], ...] = ()  # control tokens of the prompts, and how they are written
+    counted: bool = True
 
     def step_of(self, site: str) -> StepForecast | None:
         """The step that a call at `site` belongs to; numbers of iterations are left out."""

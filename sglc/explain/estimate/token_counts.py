@@ -70,12 +70,19 @@ def merged(line: Sequence[Item]) -> Line:
 
 
 class TokenCounter:
-    """Counts tokens for one target. Without its tokenizer a character stands for a part of a token."""
+    """Counts tokens for one target. Without its tokenizer a character stands for a part of a token.
+
+    `exact`: prompts are ids, and those of the target's own tokenizer. `counted`: text is counted with it, but
+    what is put round that elsewhere is not known.
+    """
 
     def __init__(self, target: Target) -> None:
         tokenizer = target.tokenizer if target.protocol == "tokens" else None
         self.exact = tokenizer is not None
-        encode: Callable[[str], Sequence[int]] = tokenizer.encode if tokenizer else _characters
+        self._encoding = target.encoding() if tokenizer is None else None
+        self.counted = self.exact or self._encoding is not None
+        known = tokenizer or self._encoding
+        encode: Callable[[str], Sequence[int]] = known.encode if known else _characters
         self.encode = lru_cache(maxsize=4096)(lambda text: tuple(encode(text)))
         self._tokenizer = tokenizer
         self._spelled: Sequence[bytes] = tokenizer.token_bytes() if tokenizer else ()
@@ -84,7 +91,7 @@ class TokenCounter:
 
     def weigh(self, symbols: int) -> Interval:
         """Tokens of so many known symbols."""
-        if self.exact:
+        if self.counted:
             return sure(symbols)
         return Interval(-(-symbols // 16), symbols, symbols / _CHARACTERS_A_TOKEN)
 
@@ -140,6 +147,8 @@ class TokenCounter:
         return b"".join(parts).decode("utf-8", "replace")
 
     def _bytes(self, symbol: int) -> bytes:
+        if self._encoding is not None:
+            return self._encoding.decode([symbol]).encode()
         if self._tokenizer is None:
             return chr(-1 - symbol).encode()
         if symbol >= len(self._spelled):  # one that gives ids as words come

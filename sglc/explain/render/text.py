@@ -102,7 +102,7 @@ def notes(forecast: Forecast, breaks: Sequence[BreakPlace]) -> Iterator[str]:
     unknown = dict.fromkeys(name for step in forecast.steps for name in step.without_bound)
     if unknown:
         yield f"+: no bound is known before the run for {', '.join(unknown)}"
-    if not forecast.exact:
+    if not forecast.counted:
         yield "tokens are guessed from lengths: the model's tokenizer is not here"
     said = [(place.reason, place.loc) for place in breaks]  # with a line of its own
     for why, loc in forecast.ends:

@@ -27,6 +27,7 @@ _CLASSES = {"d": _DIGIT, "w": _WORD, "s": _SPACE}
 _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 _REPEAT = re.compile(r"(?:[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\})\??")
 _MOST_DIGITS = 9  # of a bound
+_QUOTED = (ord('"'), ord("\\"))  # in JSON
 _PROPERTY = re.compile(r"\{[\w=]+\}")
 _ESCAPED = re.compile(r"x([0-9A-Fa-f]{2})|u\{([0-9A-Fa-f]+)\}|u([0-9A-Fa-f]{4})|c([A-Za-z])|0(?![0-9])")
 _LOW = re.compile(r"\\u([Dd][C-Fc-f][0-9A-Fa-f]{2})")
@@ -173,9 +174,11 @@ class _Reader:
             ranges.append((first[0][0], last[0][0]))
         self._at += 1
         if properties:
+            if negated and any(_has(ranges, code) for code in _QUOTED):
+                ranges.append((0, 0))  # as of `_sound`
             inside = "".join(properties) + _inside(ranges)
             return f"[{'^' * negated}{inside}]"
-        return written(_complement(ranges) if negated else ranges)
+        return written(_sound(_complement(ranges) if negated else ranges))
 
     def _member(self, begun: int) -> list[Range] | str:
         char = self._pattern[self._at : self._at + 1]
@@ -205,6 +208,23 @@ class _Reader:
 
 def _is_one(ranges: list[Range]) -> bool:
     return len(ranges) == 1 and ranges[0][0] == ranges[0][1]
+
+
+def _has(ranges: Iterable[Range], code: int) -> bool:
+    return any(first <= code <= last for first, last in ranges)
+
+
+def _sound(ranges: list[Range]) -> list[Range]:
+    """A class that llguidance does not take for a larger one; it may be without U+0000.
+
+    Where a class has all control characters (U+000A or not), it lets every short escape of JSON through, those
+    of `"` and the backslash too (seen in 1.9.1).
+    """
+    if all(_has(ranges, code) for code in _QUOTED):
+        return ranges
+    if not all(_has(ranges, code) for code in range(32) if code != ord("\n")):
+        return ranges
+    return [(max(first, 1), last) for first, last in ranges if last]
 
 
 def _complement(ranges: Iterable[Range]) -> list[Range]:

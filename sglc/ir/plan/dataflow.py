@@ -31,8 +31,8 @@ from sglc.ir.plan.segment import (
     SelectNode,
     Slot,
     place_of,
-    readers_of,
     reads,
+    waits_of,
 )
 from sglc.ir.target import ControlText, Target, Tokenizer
 
@@ -40,6 +40,12 @@ S = TypeVar("S")  # a kept stream, as its back end has it
 W = TypeVar("W")  # who waits for one
 
 FilledPart = str | ControlText | ImagePart | RoleMark | Made
+_NAMING = (NodeResult, ImagePart, Slot)
+
+
+def filled_parts(parts: Sequence[Part], texts: Mapping[int, str]) -> tuple[FilledPart, ...]:
+    """Parts of a bound segment with the texts of the nodes that they name."""
+    return tuple([filled(part, texts) if type(part) in _NAMING else part for part in parts])  # type: ignore[misc]
 
 
 def filled(part: Part, texts: Mapping[int, str]) -> FilledPart:
@@ -161,14 +167,14 @@ class SegmentRun(ABC, Generic[S]):
         self, segment: Segment, kept: KeptStreams[S, tuple[SegmentRun[S], int]], emit: Callable[[Event], None]
     ) -> None:
         self.nodes = segment.nodes
-        self.readers = readers_of(self.nodes)
+        waits = segment.waits or waits_of(self.nodes)
+        self.readers, self._missing = waits.readers, list(waits.missing)
         self.texts: dict[int, str] = {}  # by node
         self.emit = emit
         self.finished: set[int] = set()  # done or failed
         self.over = False  # everything is finished, or nothing is wanted any more
         self._kept = kept
         self._failed: set[int] = set()
-        self._missing = [len(reads(node)) for node in self.nodes]  # of each node, what it still waits for
 
     # -- what a back end does -----------------------------------------------------------------------
 
@@ -200,8 +206,9 @@ class SegmentRun(ABC, Generic[S]):
             if isinstance(node, KeepNode):
                 self._kept.promise(node.handle)
         ready = [index for index, count in enumerate(self._missing) if not count]
-        # What goes on with a stream is on its way before the stream is released.
-        self._execute_all(sorted(ready, key=lambda index: isinstance(self.nodes[index], ReleaseNode)))
+        if len(ready) > 1:  # what goes on with a stream is on its way before the stream is released
+            ready.sort(key=lambda index: isinstance(self.nodes[index], ReleaseNode))
+        self._execute_all(ready)
 
     def advance(self, index: int) -> None:
         """Node `index` has done what it says: execute what waited for it."""
@@ -248,6 +255,8 @@ class SegmentRun(ABC, Generic[S]):
 
     def _execute(self, index: int) -> bool:
         match self.nodes[index]:
+            case ExtendNode() | GenNode() as node:  # most are
+                return self.execute(index, node)
             case OpenNode(None):
                 self.begin_with(index, None)
             case OpenNode(handle):
@@ -273,10 +282,10 @@ class SegmentRun(ABC, Generic[S]):
     def _done(self, index: int) -> list[int]:
         """Account for a node that is done; gives the readers that became ready."""
         self.node_over(index)
-        ready = []
+        ready, missing = [], self._missing
         for reader in self.readers[index]:
-            self._missing[reader] -= 1
-            if not self._missing[reader]:
+            missing[reader] -= 1
+            if not missing[reader]:
                 ready.append(reader)
         return ready
 

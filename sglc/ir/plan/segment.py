@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -161,21 +161,36 @@ def reads(node: Node) -> list[int]:
         case OpenNode() | ReleaseNode():
             return []
         case ExtendNode(stream, parts):
-            pictures = (part.data for part in parts if isinstance(part, ImagePart))
-            return [stream, *(part.node for part in (*parts, *pictures) if isinstance(part, NodeResult))]
+            found = [stream]
+            for part in parts:
+                if type(part) is str:  # most are
+                    continue
+                text = part.data if isinstance(part, ImagePart) else part
+                if isinstance(text, NodeResult):
+                    found.append(text.node)
+            return found
         case SelectNode():
             return [node.stream, *(choice.node for choice in node.choices if isinstance(choice, NodeResult))]
         case GenNode() | ForkNode() | KeepNode():
             return [node.stream]
 
 
-def readers_of(nodes: Sequence[Node]) -> list[list[int]]:
-    """Of each node, the indices of those that wait for it, one entry a use."""
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Of each node, the indices of those that wait for it, one entry a use, and how many it waits for."""
+
+    readers: Sequence[Sequence[int]]
+    missing: Sequence[int]
+
+
+def waits_of(nodes: Sequence[Node]) -> Waits:
+    """Which nodes of a segment wait for which."""
+    sources = [reads(node) for node in nodes]
     readers: list[list[int]] = [[] for _ in nodes]
-    for index, node in enumerate(nodes):
-        for source in reads(node):
+    for index, read in enumerate(sources):
+        for source in read:
             readers[source].append(index)
-    return readers
+    return Waits(readers, [len(read) for read in sources])
 
 
 def place_of(node: Node) -> Loc | None:
@@ -190,6 +205,8 @@ class Segment:
     `gives` are (name, node): texts that go into the environment. Kept streams go there under their
     handles. A back end needs neither.
 
+    `waits` is `waits_of` its nodes, where that is known: rows of one plan have it in common.
+
     Where segments wait for each other, those of a higher `priority` go first, and of equal ones each `share`
     (such as a user) has as many generations as another; those without one are in the order of their programs.
     """
@@ -198,6 +215,7 @@ class Segment:
     gives: tuple[tuple[str, int], ...] = ()
     priority: int = 0
     share: str = ""
+    waits: Waits | None = field(default=None, compare=False, repr=False)
 
 
 def behind(segment: Segment, index: int) -> set[int]:

@@ -1,0 +1,97 @@
+"""What a batch on an API takes of this process: what is done once for all rows, and which tasks there are."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import sglc as sgl
+from sglc.backends.retry import Places, TimeLimitError
+from sglc.execution.event_loop import executor_loop
+from tests.openai_server import serving
+
+ROWS = 12
+GENS = 3
+
+
+@sgl.function
+def chain(s: Any, question: str) -> None:
+    s += sgl.user(f"Question: {question}") + sgl.assistant(sgl.gen("answer", max_tokens=16))
+    s += sgl.user("Why?") + sgl.assistant(sgl.gen("reason", max_tokens=16))
+    s += sgl.user("A grade?") + sgl.assistant(sgl.gen("grade", max_tokens=16, stop="."))
+
+
+@contextmanager
+def watched() -> Iterator[Counter[str]]:
+    """Functions that begin in the executor's loop, and the coroutines of sglc that became tasks there."""
+    seen: Counter[str] = Counter()
+    loop = executor_loop()
+
+    def entered(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            seen[frame.f_code.co_qualname] += 1
+
+    def task(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> Any:
+        seen[f"task {coro.__qualname__}"] += 1
+        return asyncio.Task(coro, loop=loop, **kwargs)
+
+    async def watch(on: bool) -> None:
+        sys.setprofile(entered if on else None)
+        loop.set_task_factory(task if on else None)
+
+    asyncio.run_coroutine_threadsafe(watch(True), loop).result()
+    try:
+        yield seen
+    finally:
+        asyncio.run_coroutine_threadsafe(watch(False), loop).result()
+
+
+def test_rows_share_what_a_plan_says_and_have_a_task_for_each_chain() -> None:
+    with serving(lambda body: "fine") as api:
+        backend = sgl.OpenAI("m", base_url=api.url, api_key="k", concurrency=4)
+        rows = [{"question": str(number)} for number in range(ROWS)]
+        chain.run_batch(rows[:2], backend=backend)  # the plan is there
+        api.bodies.clear()
+        with watched() as seen:
+            results = chain.run_batch(rows, backend=backend)
+        backend.close()
+    assert len(api.bodies) == GENS * ROWS
+    assert seen["RemoteSegmentRun.answered"] == GENS * ROWS
+    # Found once: what a sampling says, which nodes wait for which. Nobody asked for the conversations.
+    assert (seen["_sampling"], seen["waits_of"], seen["reads"], seen["conversation"]) == (0, 0, 0, 0)
+    # Turns that were said before are not looked at again, and one timer is enough for all attempts.
+    assert seen["_Turns.behind"] == GENS * ROWS
+    assert seen["Places._ring"] <= 1
+    # A segment has a task that follows it, and one that asks for what goes on in a line.
+    assert seen["task Session._follow"] == seen["task RemoteSegmentRun.follow"] == ROWS
+    assert [turn["content"] for turn in results[3].messages()][::2] == ["Question: 3", "Why?", "A grade?"]
+
+
+def test_attempts_end_at_their_limits_and_those_that_are_cancelled_do_not_count_as_late() -> None:
+    async def attempts() -> list[object]:
+        places, ended = Places(4), list[object]()
+
+        async def one(seconds: float, needs_s: float) -> None:
+            try:
+                await places.within(seconds, asyncio.sleep(needs_s))
+                ended.append("in time")
+            except BaseException as error:
+                ended.append(type(error))
+                raise
+
+        async with asyncio.timeout(30):
+            waiting = [
+                asyncio.create_task(one(*times)) for times in ((20, 20), (0.02, 20), (0.01, 20), (20, 0))
+            ]
+            done = await asyncio.gather(*waiting[1:], return_exceptions=True)
+            assert [type(one) for one in done] == [TimeLimitError, TimeLimitError, type(None)]
+            waiting[0].cancel()
+            await asyncio.gather(waiting[0], return_exceptions=True)
+        return ended
+
+    assert asyncio.run(attempts()) == ["in time", TimeLimitError, TimeLimitError, asyncio.CancelledError]
