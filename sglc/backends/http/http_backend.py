@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from sglc.backends.http.http_program import ServerProgram, part_of
+from sglc.backends.http.http_trouble import problem_of, refused
 from sglc.backends.http.http_wire import (
     Spoken,
     alone,
@@ -24,10 +26,13 @@ from sglc.backends.http.http_wire import (
 from sglc.backends.http.server_info import ServerModel, model_behind, model_of
 from sglc.backends.remote.connection import Connection
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
-from sglc.backends.retry import Patience, Trouble, patiently, status_trouble
+from sglc.backends.retry import Patience, Trouble, patiently
 from sglc.errors import BackendError
+from sglc.ir.plan.backend import ProgramRun
 from sglc.ir.plan.events import Event
+from sglc.ir.plan.plan import Plan
 from sglc.ir.plan.segment import GenNode, Segment
+from sglc.ir.plan.without_host import is_json
 from sglc.ir.target import Takes, Target
 
 PATIENCE = Patience()
@@ -53,6 +58,8 @@ class ServerBackend:
     def __init__(self, options: ServerOptions) -> None:
         self.options = options
         self._connection: Connection | None = None
+        self._runs_plans = True  # until it says that it does not
+        self._part: tuple[Plan, str | None] | None = None  # of the last plan, which other rows have, too
         self._walker = Walker(lambda request, emit: asyncio.ensure_future(self._ask(request, emit)))
 
     def __repr__(self) -> str:
@@ -116,6 +123,23 @@ class ServerBackend:
         """Run `segment`, without deltas if not `streams`; closing the iterator cancels what is left."""
         return self._walker.submit(segment, streams=streams)
 
+    def program(self, run: ProgramRun) -> ServerProgram | None:
+        """What answers the segments of a run of a plan, which the server does in one request.
+
+        None where it does not: it has no such end point, or the plan a part that is only here.
+        """
+        if not (self.model.runs_plans and self._runs_plans and is_json(dict(run.arguments))):
+            return None
+        if self._part is None or self._part[0] is not run.plan:
+            self._part = run.plan, part_of(run.plan)
+        plan = self._part[1]
+        if plan is None:
+            return None
+        return ServerProgram(self, self._connected, self.options.patience, self._no_plans, plan, run)
+
+    def _no_plans(self) -> None:
+        self._runs_plans = False
+
     def flush_cache(self) -> None:
         """Have the server forget every cached prefix that no run uses now.
 
@@ -174,7 +198,7 @@ class ServerBackend:
             made: list[Mapping[str, Any]] = []
             for response in await asyncio.gather(*asked):
                 if response.status_code != 200:
-                    raise _refused(response)
+                    raise refused(response)
                 made += _answers(response.json())
             return made
 
@@ -192,7 +216,7 @@ class ServerBackend:
             async with client.stream("POST", "/generate", **asked) as response:
                 if response.status_code != 200:
                     await response.aread()
-                    raise _refused(response)
+                    raise refused(response)
                 async for line in response.aiter_lines():
                     if not line.startswith("data:"):
                         continue
@@ -222,7 +246,7 @@ class ServerBackend:
                 made: list[Mapping[str, Any]] = await attempt(connection.client)
                 return made
             except Exception as error:
-                raise _problem(error) from None
+                raise problem_of(error) from None
 
         node = request.node
         return await patiently(
@@ -268,7 +292,7 @@ class ServerBackend:
 
     def _content(self, response: Any) -> Any:
         if response.status_code != 200:
-            trouble = _refused(response)
+            trouble = refused(response)
             raise BackendError(
                 "SGLC547",
                 f"the server at `{self.options.url.rstrip('/')}` does not say what it has: {trouble.message}",
@@ -313,28 +337,3 @@ def _answers(data: Any) -> list[Mapping[str, Any]]:
         said = said.get("message") if isinstance(said, Mapping) else said
         raise Trouble(f"the server failed: {said}" if said else "the answer is malformed")
     return made
-
-
-def _refused(response: Any) -> Trouble:
-    try:
-        data = response.json()
-    except ValueError:
-        data = {}
-    error = data.get("error") if isinstance(data, Mapping) else None
-    said = error.get("message") if isinstance(error, Mapping) else error
-    return status_trouble(response.status_code, str(said or response.text[:200]), response.headers)
-
-
-def _problem(error: Exception) -> Exception:
-    """What an attempt's failure means; itself, if it is none of the network's."""
-    import httpx2
-
-    match error:
-        case httpx2.TimeoutException():
-            return Trouble("no answer in time")
-        case httpx2.TransportError():
-            return Trouble(f"the connection failed: {str(error) or type(error).__name__}")
-        case json.JSONDecodeError() | httpx2.DecodingError():
-            return Trouble("the answer is malformed")
-        case _:
-            return error
