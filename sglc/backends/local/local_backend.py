@@ -199,6 +199,14 @@ class LocalBackend:
         info, compiler = self._started().info(), self._compiler
         return info if compiler is None else {**info, "compile_seconds": compiler.times.told()}
 
+    def follow_cache(self, count: int | None) -> dict[str, Any]:
+        """What has changed in the cache, as `followed` of the runtime. Waits until the model is loaded.
+
+        Raises:
+            SglcError: the model does not load.
+        """
+        return self._started().follow_cache(count)
+
     def close(self) -> None:
         """End the runtime after the commands it has; the model's memory goes with it. Idempotent.
 
