@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -191,18 +192,23 @@ class ServerBackend:
     async def _whole(self, request: ApiRequest, body: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], int]:
         """The answers to one request, and how often it was tried."""
 
-        bodies = one_by_one(body, self.model.name) if self.model.over_grpc else [body]
-
         async def attempt(client: Any) -> list[Mapping[str, Any]]:
-            asked = [client.post("/generate", json=each, headers=_routed(request)) for each in bodies]
-            made: list[Mapping[str, Any]] = []
-            for response in await asyncio.gather(*asked):
-                if response.status_code != 200:
-                    raise refused(response)
-                made += _answers(response.json())
-            return made
+            return await self._answered(client, body, _routed(request))
 
         return await self._patiently(request, attempt, lambda: False)
+
+    async def _answered(
+        self, client: Any, body: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> list[Mapping[str, Any]]:
+        bodies = one_by_one(body, self.model.name) if self.model.over_grpc else [body]
+        made: list[Mapping[str, Any]] = []
+        for response in await asyncio.gather(
+            *(client.post("/generate", json=each, headers=headers) for each in bodies)
+        ):
+            if response.status_code != 200:
+                raise refused(response)
+            made += _answers(response.json())
+        return made
 
     async def _spoken(
         self, request: ApiRequest, body: Mapping[str, Any], emit: Callable[[Event], None]
@@ -212,18 +218,8 @@ class ServerBackend:
 
         async def attempt(client: Any) -> list[Mapping[str, Any]]:
             last: list[Mapping[str, Any]] = []
-            asked = {"json": {**body, "stream": True}, "headers": _routed(request)}
-            async with client.stream("POST", "/generate", **asked) as response:
-                if response.status_code != 200:
-                    await response.aread()
-                    raise refused(response)
-                async for line in response.aiter_lines():
-                    if not line.startswith("data:"):
-                        continue
-                    data = line.removeprefix("data:").strip()
-                    if data == "[DONE]":
-                        break
-                    last = _answers(json.loads(data))
+            async with aclosing(self._told_by(client, body, _routed(request))) as answers:
+                async for last in answers:
                     delta = spoken.delta(request.index, last[0])
                     if delta is not None:
                         emit(delta)
@@ -232,6 +228,23 @@ class ServerBackend:
             return last
 
         return await self._patiently(request, attempt, lambda: bool(spoken.text))
+
+    async def _told_by(
+        self, client: Any, body: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> AsyncGenerator[list[Mapping[str, Any]], None]:
+        """The answer as far as it has come, again and again."""
+        asked = {"json": {**body, "stream": True}, "headers": headers}
+        async with client.stream("POST", "/generate", **asked) as response:
+            if response.status_code != 200:
+                await response.aread()
+                raise refused(response)
+            async for line in response.aiter_lines():
+                if not line.startswith("data:"):
+                    continue
+                data = line.removeprefix("data:").strip()
+                if data == "[DONE]":
+                    break
+                yield _answers(json.loads(data))
 
     async def _patiently(
         self,
@@ -246,7 +259,7 @@ class ServerBackend:
                 made: list[Mapping[str, Any]] = await attempt(connection.client)
                 return made
             except Exception as error:
-                raise problem_of(error) from None
+                raise self._trouble(error) from None
 
         node = request.node
         return await patiently(
@@ -258,22 +271,28 @@ class ServerBackend:
             told=told,
         )
 
+    def _trouble(self, error: Exception) -> Exception:
+        return problem_of(error)
+
     # -- the connection ------------------------------------------------------------------------------
 
     def _connected(self) -> Connection:
         connection = self._connection
         if connection is None or not connection.is_here():
-            http = self._http()
             most = self.target.concurrency
-            limits = http.Limits(max_connections=None, max_keepalive_connections=most)
-            patience = self.options.patience
-            client = http.AsyncClient(
-                base_url=self.options.url, timeout=patience.attempt_s, limits=limits, **self._door()
-            )
-            places = asyncio.Semaphore(most)
-            connection = Connection(asyncio.get_running_loop(), client, places, client.aclose)
+            client, end = self._client(most)
+            connection = Connection(asyncio.get_running_loop(), client, asyncio.Semaphore(most), end)
             self._connection = connection
         return connection
+
+    def _client(self, most: int) -> tuple[Any, Callable[[], Coroutine[Any, Any, None]]]:
+        """What requests go through in this loop, and what closes it."""
+        http = self._http()
+        limits = http.Limits(max_connections=None, max_keepalive_connections=most)
+        client = http.AsyncClient(
+            base_url=self.options.url, timeout=self.options.patience.attempt_s, limits=limits, **self._door()
+        )
+        return client, client.aclose
 
     def _state(self, method: str, path: str) -> Any:
         """What the server says of itself at `path`; waits for it."""
