@@ -98,6 +98,11 @@ def sampled(s: Any) -> None:
 
 def test_ids_and_seeds_are_those_of_local(local: LocalBackend, remote: sgl.RuntimeEndpoint) -> None:
     assert (remote.target.protocol, remote.target.name) == ("tokens", remote.base_url)
+    assert same_samples(local, remote).usage.calls == 5
+
+
+def same_samples(local: LocalBackend, remote: Any) -> Result:
+    """Samples and what they took are those of `local`; gives the other result."""
     there, here = both(local, remote, sampled)
     made = [sorted(result.calls, key=lambda call: str(call.site)) for result in (there, here)]
     for mine, its in zip(*made, strict=True):
@@ -107,7 +112,7 @@ def test_ids_and_seeds_are_those_of_local(local: LocalBackend, remote: sgl.Runti
             assert one.finish == other.finish
     assert there.usage.prompt == here.usage.prompt
     assert there.usage.completion == here.usage.completion
-    assert there.usage.calls == 5
+    return there
 
 
 def test_a_text_that_is_cut_says_so(local: LocalBackend, remote: sgl.RuntimeEndpoint) -> None:

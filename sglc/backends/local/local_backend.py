@@ -50,7 +50,8 @@ class LocalBackend:
         self._runtime: RuntimeThread | RuntimeProcess | None = None
         self._restarts = Restarts()
         self._compiler: ConstraintCompiler | None = None
-        self._mail: _Mail | None = None
+        # A server's requests come from one loop, and the plans that it runs from another.
+        self._mail: dict[asyncio.AbstractEventLoop, _Mail] = {}
 
     @property
     def machine(self) -> Machine | None:
@@ -176,9 +177,10 @@ class LocalBackend:
                 runtime.abort(run)
 
     def _mail_to(self, loop: asyncio.AbstractEventLoop) -> _Mail:
-        mail = self._mail
-        if mail is None or mail.loop is not loop:
-            mail = self._mail = _Mail(loop)
+        mail = self._mail.get(loop)
+        if mail is None:
+            self._mail = {loop: mail for loop, mail in self._mail.items() if not loop.is_closed()}
+            mail = self._mail[loop] = _Mail(loop)
         return mail
 
     def flush_cache(self) -> None:
