@@ -25,8 +25,6 @@ from tests.test_server_backend import test_a_text_that_is_cut_says_so as test_a_
 from tests.test_server_backend import test_pieces_come_as_they_are_made as test_pieces_come_as_they_are_made
 from tests.waiting import until
 
-pytestmark = pytest.mark.slow  # servers
-
 QUICK = Patience(attempts=2, first_wait_s=0.01, longest_wait_s=0.02)
 
 
@@ -159,9 +157,13 @@ def test_what_the_server_refuses_is_said(remote: GrpcBackend) -> None:
     assert "INVALID_ARGUMENT: a request of 1000001 tokens" in error.message
 
 
-def test_no_server_and_no_key(server: Server) -> None:
+def test_no_server() -> None:
     with pytest.raises(BackendError, match="SGLC547"):
         _ = GrpcBackend(ServerOptions(url="grpc://127.0.0.1:9")).target
+
+
+@pytest.mark.slow
+def test_no_key() -> None:
     with serving("--model", "smollm2", "--grpc-port", "0", "--api-key", "one") as guarded:
         backend = GrpcBackend(ServerOptions(url=address(guarded), api_key="one", patience=QUICK))
         assert greet.run(backend=backend, seed=1)["x"]
@@ -170,6 +172,7 @@ def test_no_server_and_no_key(server: Server) -> None:
             _ = GrpcBackend(ServerOptions(url=address(guarded))).target
 
 
+@pytest.mark.slow
 def test_a_server_that_ends_is_noticed() -> None:
     with serving("--model", "smollm2", "--grpc-port", "0") as server:
         backend = GrpcBackend(ServerOptions(url=address(server), patience=QUICK))

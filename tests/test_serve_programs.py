@@ -256,6 +256,7 @@ def test_events_by_site_and_results_by_row(oracle: Server) -> None:
     until(oracle.idle)
 
 
+@pytest.mark.slow
 def test_keys_quotas_and_aborts_are_those_of_every_request() -> None:
     plan = valid()[0]
     options = ("--api-key", KEY, "--admin-key", ADMIN, "--max-queue", "8", "--request-timeout", "5")
