@@ -422,5 +422,23 @@ def test_what_shows_only_as_it_runs_is_bounded_too(oracle: Server, plan: Any) ->
     assert server_answers(oracle)
 
 
+def test_a_failed_row_tells_no_more_than_that_either(oracle: Server) -> None:
+    """One text as often as a plan can name it, in a row that fails behind it."""
+    plan = valid()[0]
+    plan.pop("hash")
+    nodes = plan["steps"][0]["nodes"]
+    nodes[2]["sampling"] |= {"max_tokens": 3_000, "ignore_eos": True, "stop": []}
+    nodes[-1] |= {"choices": ["x" * 4_000, "y"]}  # more than the model has room for
+    slot = {"is": "slot", "name": plan["steps"][0]["gives"][0][0]}
+    plan["variables"] = [{"is": "named", "name": "answer", "value": [slot] * 30_000}]
+    before = _memory(oracle)
+    status, events = asking(oracle, {"plan": plan, "rows": [{"topic": "tea"}]})
+    assert status == 200
+    result = events[-1]["result"]
+    assert result["error"] is not None
+    assert result["vars"] == {}
+    assert _memory(oracle) - before < 256 << 20
+
+
 def server_answers(server: Server) -> bool:
     return asking(server, {"plan": valid()[0], "rows": [{"topic": "tea"}]})[0] == 200

@@ -55,6 +55,14 @@ class Meter:
             if self._size < 0:
                 raise _too_much(f"{self.size} characters")
 
+    def affords(self, value: object) -> bool:
+        """`take`, and whether it was not too much."""
+        try:
+            self.take(value)
+        except RunError:
+            return False
+        return True
+
     def begin(self, count: int = 1) -> RunError | None:
         """So many blocks or generations begin; gives why they must not."""
         self._blocks -= count

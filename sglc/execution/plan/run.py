@@ -311,7 +311,9 @@ class PlanPart(Part):
         outputs.error = problem
         early, errors = values(outputs, outputs.variables)
         made, unread, text = dict[str, Any](), dict[str, BaseException](), ""
-        if self._meter is None:
+        if self._meter is not None:
+            early = early if self._meter.affords(early) else {}
+        else:
             made, unread = self._store(self._executor.variables)
             text = max("".join(TextReader(outputs).come()), self._executor.prompt[0], key=len)
         made = {**made, **early, **made}  # in the order of the program
