@@ -17,7 +17,7 @@ from sglc.api.plan import LoadedPlan
 from sglc.backends.http import server_info
 from sglc.backends.local import LocalBackend
 from sglc.cli import main
-from sglc.errors import RunError
+from sglc.errors import BackendError, RunError
 from sglc.execution.result import Result
 from sglc.ir.core import NOWHERE
 from sglc.ir.plan.plan import Block, Joined, LoopStep, Named, Plan, ValueStep
@@ -229,6 +229,23 @@ def test_a_run_that_is_stopped_leaves_nothing(there: sgl.RuntimeEndpoint, oracle
         result.stop()
         assert isinstance(result.error(), RunError)
     until(oracle.idle)
+
+
+@pytest.mark.slow
+def test_a_program_that_takes_too_long_is_asked_once() -> None:
+    @sgl.function
+    def long(s: Any) -> None:
+        s += "#" + sgl.gen("text", max_tokens=4_000, ignore_eos=True)
+
+    with serving("--model", "smollm2", "--request-timeout", "2") as server:
+        backend = sgl.RuntimeEndpoint(server.url)
+        error = long.run(backend=backend, seed=5).error()
+        assert isinstance(error, BackendError)
+        assert (error.code, error.note) == ("SGLC542", "1 attempt")
+        assert "--request-timeout" in error.hint
+        backend.close()
+        assert asked(server)["/v1/programs"] == 1
+        until(server.idle)
 
 
 # -- the endpoint ------------------------------------------------------------------------------------

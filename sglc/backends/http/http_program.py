@@ -163,7 +163,11 @@ class ServerProgram(BackendWrapper):
             return True
         event: Mapping[str, Any] = json.loads(data)
         if "error" in event:
-            raise Trouble(f"the server failed: {event['error']['message']}")
+            failed = event["error"]
+            # It would take as long again. With a budget each generation is a request, which has its own time.
+            late = failed["code"] == "timed_out"
+            hint = "give the server a longer `--request-timeout`, or the run a `max_calls`" if late else ""
+            raise Trouble(f"the server failed: {failed['message']}", again=not late, hint=hint)
         if (result := event.get("result")) is not None:
             for failure in result["failures"]:
                 if failure["kind"] == "BackendError":
