@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -128,6 +130,33 @@ def test_requests_of_one_routing_key_go_to_one_server(way: str) -> None:
             assert sum(ran) == 1
             used.add(ran.index(True))
     assert used == {0, 1}
+
+
+@with_gateway
+def test_questions_go_where_their_document_is_cached() -> None:
+    """It follows the caches of both servers: together they compute what one alone would."""
+    rng = random.Random(1)
+    words = ["alpha", "beta", "gamma", "delta", "river", "stone", "cloud", "tea", "house", "sky"]
+    documents = [f"Document {number}. {' '.join(rng.choices(words, k=300))}" for number in range(6)]
+    asks = [f"{document} Question {number}?" for document in documents for number in range(4)]
+    rng.shuffle(asks)
+
+    def computed(url: str, servers: list[Server]) -> int:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        for ask in asks:
+            client.completions.create(model=MODEL, prompt=ask, max_tokens=2)
+            time.sleep(0.2)  # what was stored is told some 50 ms later
+        client.close()
+        names = ("sglang:prompt_tokens_total{", "sglang:cached_tokens_total{")
+        pages = [server.ask("GET", "/metrics")[1].splitlines() for server in servers]
+        sums = [sum(float(line.split()[-1]) for page in pages for line in page if line.startswith(name))
+                for name in names]  # fmt: skip
+        return int(sums[0] - sums[1])
+
+    with fleet("grpc", 2, "--policy", "cache_aware") as found:
+        together = computed(found.url, found.servers)
+    with serving("--model", MODEL) as alone:
+        assert together <= 1.05 * computed(alone.url, [alone])
 
 
 @with_gateway

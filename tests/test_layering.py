@@ -24,7 +24,7 @@ HEAVY = {
     "pydantic": {"serve"},
     "starlette": {"serve"},
     "uvicorn": {"serve"},
-    "grpc": {"serve"},
+    "grpc": {"backends", "serve"},
 }
 
 

@@ -10,7 +10,8 @@ from sglc.knobs import model
 
 _HERE = (
     "back ends here: local, local:MODEL, openai:MODEL, azure:DEPLOYMENT, anthropic:MODEL, gemini:MODEL, "
-    "vertex:MODEL, mistral:MODEL, openrouter:MODEL, litellm:MODEL, http://HOST:PORT, scripted:FILE"
+    "vertex:MODEL, mistral:MODEL, openrouter:MODEL, litellm:MODEL, http://HOST:PORT, grpc://HOST:PORT, "
+    "scripted:FILE"
 )
 # Where the SDKs go by their environments is a part of what is named.
 _ADDRESSES = (
@@ -30,7 +31,8 @@ def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> B
             server at `OPENAI_BASE_URL` (`openai-completions:MODEL`: by its completions protocol);
             `azure:DEPLOYMENT`, `anthropic:MODEL`, `gemini:MODEL`, `vertex:MODEL` (Gemini, or Claude),
             `mistral:MODEL`, `openrouter:VENDOR/MODEL` and `litellm:MODEL` are models of these APIs;
-            `http://HOST:PORT` is an sglc or SGLang server.
+            `http://HOST:PORT` is an sglc or SGLang server, `grpc://HOST:PORT` one by its scheduler
+            service (`grpcs:` with TLS).
         device: `auto`, `cpu` or `cuda`.
         dtype: `auto`, `float32`, `bfloat16` or `float16`.
 
@@ -45,7 +47,7 @@ def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> B
         if key not in _CONNECTED:
             _CONNECTED[key] = _api(name, rest)
         return _CONNECTED[key]
-    if name in ("http", "https") and rest.strip("/"):
+    if name in ("http", "https", "grpc", "grpcs") and rest.strip("/"):
         return _server(f"{name}:{rest}")
     if name != "local" or (spec or "").endswith(":"):
         raise UsageError(
@@ -111,7 +113,11 @@ def _server(url: str) -> Backend:
     from sglc.backends.http import ServerBackend, ServerOptions
 
     key = ("http", url, "")
-    if key not in _CONNECTED:
+    if key not in _CONNECTED and url.startswith("grpc"):
+        from sglc.backends.grpc import GrpcBackend
+
+        _CONNECTED[key] = GrpcBackend(ServerOptions(url=url))
+    elif key not in _CONNECTED:
         _CONNECTED[key] = ServerBackend(ServerOptions(url=url))
     return _CONNECTED[key]
 

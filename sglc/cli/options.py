@@ -23,7 +23,7 @@ def add_backend(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument(
         name, dest="backend", metavar="B",
         help="local (default), local:MODEL, openai:MODEL, anthropic:MODEL, gemini:MODEL, azure:DEPLOYMENT, "
-        "vertex:MODEL, litellm:MODEL, http://HOST:PORT or scripted:FILE",
+        "vertex:MODEL, litellm:MODEL, http://HOST:PORT, grpc://HOST:PORT or scripted:FILE",
     )  # fmt: skip
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any
@@ -15,10 +16,10 @@ from starlette.types import ASGIApp
 
 from sglc.errors import SglcError
 from sglc.ir.sampling import Sampling
-from sglc.serve import chat, completions, generate, sampling
+from sglc.serve import chat, completions, generate, programs, sampling
 from sglc.serve.access_log import REQUEST_ID
 from sglc.serve.answers import Answer
-from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody
+from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, ProgramBody
 from sglc.serve.direct import Direct, Endpoints
 from sglc.serve.keys import share_of
 from sglc.serve.limits import allowed_priority, check_counts, check_lists, check_sizes
@@ -60,7 +61,7 @@ def _made(service: Service) -> tuple[FastAPI, Endpoints]:
     for kind in (Refusal, SglcError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _refused)
     endpoints = {**_add_openai(app, service), **_add_generate(app, service)}
-    endpoints |= add_token_ids(app, service)
+    endpoints |= {**add_token_ids(app, service), **_add_programs(app, service)}
 
     async def prompted(request: Request, body: ChatBody | CompletionBody) -> ServedPrompt:
         if isinstance(body, ChatBody):
@@ -164,6 +165,19 @@ def _add_generate(app: FastAPI, service: Service) -> Endpoints:
         )
 
     return {"/generate": (GenerateBody, answer)}
+
+
+def _add_programs(app: FastAPI, service: Service) -> Endpoints:
+    @app.post("/v1/programs")
+    async def run(body: ProgramBody, request: Request) -> Response:
+        check_model(service, body.model)
+        priority = allowed_priority(service.limits, request.scope, body.priority)
+        # To look at a plan takes as long as some steps of the model.
+        program = await asyncio.to_thread(programs.program_of, service, body, priority, share_of(request.scope))
+        _let_in(service, request, program.width)
+        return await _stream(service, request, programs.events(program))
+
+    return {"/v1/programs": (ProgramBody, run)}
 
 
 async def _of_conversation(service: Service, request: Request, body: ChatBody) -> tuple[Work, Calling | None]:

@@ -400,6 +400,21 @@ class GenerateBody(RequestBody):
         return self.sampling_params.n > 1 or (isinstance(given, list) and not _is_id(given[0]))
 
 
+class ProgramBody(RequestBody):
+    """`POST /v1/programs`: a plan as its file has it, and the arguments of each row by their names.
+
+    `first` is the number of the first row, which seeds depend on.
+    """
+
+    model: str | None = None
+    plan: dict[str, Any]
+    rows: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    first: Count = 0
+    seed: Seed | None = None
+    stream: bool = False
+    priority: Priority = 0
+
+
 class TokenizeBody(RequestBody):
     """`POST /tokenize`: a text or a list of them, or a conversation."""
 

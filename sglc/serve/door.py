@@ -78,7 +78,7 @@ def _well_framed(app: ASGIApp) -> ASGIApp:
 _OVER_GRPC = "/sglang.grpc.scheduler.SglangScheduler/"
 _ADMIN_PATHS = {
     *("/abort_request", "/flush_cache", "/server_info", "/get_server_info", "/metrics"),
-    *(f"{_OVER_GRPC}{name}" for name in ("Abort", "FlushCache", "GetServerInfo")),
+    *(f"{_OVER_GRPC}{name}" for name in ("Abort", "FlushCache", "GetServerInfo", "SubscribeKvEvents")),
 }
 _OPEN_PATHS = {"/health", f"{_OVER_GRPC}HealthCheck"}
 

@@ -46,6 +46,11 @@ class Drain:
         if _TIMEOUT in scope:
             self._running[scope[_TIMEOUT]].update(names)
 
+    def stay(self, scope: Scope) -> None:
+        """A request is no answer that comes to an end, and has no time for it."""
+        if _TIMEOUT in scope:
+            scope[_TIMEOUT].reschedule(None)
+
     def abort(self, name: str | None) -> int:
         """End the requests of a name, or all that make text; gives how many these are."""
         found = [

@@ -13,7 +13,7 @@ import io
 import time
 import zipfile
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -34,6 +34,7 @@ from sglc.runtime.model.registry import TEXT_FILES
 from sglc.runtime.model_files import read_json
 from sglc.serve import sampling
 from sglc.serve.access_log import REQUEST_ID
+from sglc.serve.cache_messages import kv_batches
 from sglc.serve.door import Access, guarded
 from sglc.serve.keys import share_of
 from sglc.serve.limits import check_counts
@@ -48,6 +49,8 @@ from sglc.serve.work import Work, done, pieces
 SERVICE = pb.DESCRIPTOR.services_by_name["SglangScheduler"]
 _CALL, _ANSWER = "sglc.grpc.call", "sglc.grpc.answer"  # of a call's scope: what answers it, and the answer
 _PIECE_BYTES = 1 << 16  # of the tokenizer's files in one message
+_FOLLOW_S = 0.05  # between two looks at the cache
+_FOLLOWERS = 16  # of the cache, at most
 _SECTIONS = {"core", "memory", "spec", "lora", "disagg", "queues", "all"}
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # equal files make equal archives
 _STATUSES = {
@@ -73,6 +76,7 @@ class SchedulerService:
         self._began_s = time.time()
         self._info = Shared(lambda: asyncio.to_thread(service.backend.server_info))
         self._flush = Shared(lambda: asyncio.to_thread(service.backend.flush_cache))
+        self._followers = 0  # of the cache
         # Names and origins guard against pages in browsers, which do not speak gRPC.
         self._guarded = guarded(
             _called, replace(access, hosts=(), origins=()), service.limits, service.drain, service.queue,
@@ -87,6 +91,7 @@ class SchedulerService:
             "GetLoads": self._loads,
             "FlushCache": self._flush_cache,
             "GetTokenizer": self._tokenizer,
+            "SubscribeKvEvents": self._kv_events,
             "ListLoadedLoRAAdapters": self._adapters,
         }
         service.metrics.paths |= {path_of(method.name) for method in SERVICE.methods}
@@ -270,6 +275,33 @@ class SchedulerService:
             digest = hashlib.sha256(data).hexdigest() if last else ""
             await write(common_pb2.GetTokenizerChunk(data=data[begin : begin + _PIECE_BYTES], sha256=digest))
 
+    async def _kv_events(self, request: Any, scope: Scope, write: _Write) -> None:
+        """All that is cached, and then what changes, until the client goes away or the server is to end.
+
+        A client that reads too slowly, or goes on with a number, is told everything anew.
+        """
+        follow = getattr(self._service.backend, "follow_cache", None)
+        if follow is None:
+            raise Refusal(501, "this back end has no cache to tell of", code="not_found")
+        if self._followers >= _FOLLOWERS:
+            raise Refusal(429, f"{_FOLLOWERS} clients follow the cache already", code="queue_full")
+        self._service.drain.stay(scope)
+        self._followers += 1
+        count, number = -1, request.start_sequence_number or 1
+        try:
+            while not self._service.drain.begun:
+                told = await asyncio.to_thread(follow, count)
+                if told["changes"]:
+                    for batch in kv_batches(told["changes"], told["page_size"], number):
+                        await write(batch)
+                        number += 1
+                count = told["count"]
+                await asyncio.sleep(_FOLLOW_S)
+        finally:
+            self._followers -= 1
+            if not self._followers:
+                asyncio.get_running_loop().run_in_executor(None, _end_log, follow)
+
     async def _adapters(self, request: Any, scope: Scope, write: _Write) -> Any:
         return pb.ListLoadedLoRAAdaptersResponse()
 
@@ -294,6 +326,11 @@ async def _called(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def _nothing() -> Message:
     raise AssertionError("a call comes whole")
+
+
+def _end_log(follow: Callable[[int | None], Any]) -> None:
+    with suppress(SglcError):  # the runtime is gone, and the log with it
+        follow(None)
 
 
 class _Told:

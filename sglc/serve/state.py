@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from sglc.errors import SglcError
+from sglc.ir.plan.plan_json import PLAN_VERSION
 from sglc.serve.bodies import AbortBody
 from sglc.serve.exposition import Exposition
 from sglc.serve.problems import Refusal, as_json, as_response
@@ -57,6 +58,7 @@ def add_state(app: FastAPI, service: Service) -> None:
                 "max_model_len": service.max_len,
                 "concurrency": backend.target.concurrency,
                 "scores_tokens": backend.target.scores_tokens,
+                "plan_version": PLAN_VERSION,
             }
         )
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from sglc.backends.http.http_program import ServerProgram, part_of
+from sglc.backends.http.http_trouble import problem_of, refused
 from sglc.backends.http.http_wire import (
     Spoken,
     alone,
@@ -24,10 +27,13 @@ from sglc.backends.http.http_wire import (
 from sglc.backends.http.server_info import ServerModel, model_behind, model_of
 from sglc.backends.remote.connection import Connection
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
-from sglc.backends.retry import Patience, Places, Trouble, patiently, status_trouble
+from sglc.backends.retry import Patience, Places, Trouble, patiently
 from sglc.errors import BackendError
+from sglc.ir.plan.backend import ProgramRun
 from sglc.ir.plan.events import Event
+from sglc.ir.plan.plan import Plan
 from sglc.ir.plan.segment import GenNode, Segment
+from sglc.ir.plan.without_host import is_json
 from sglc.ir.target import Takes, Target
 
 PATIENCE = Patience()
@@ -53,6 +59,8 @@ class ServerBackend:
     def __init__(self, options: ServerOptions) -> None:
         self.options = options
         self._connection: Connection | None = None
+        self._runs_plans = True  # until it says that it does not
+        self._part: tuple[Plan, str | None] | None = None  # of the last plan, which other rows have, too
         self._walker = Walker(self._ask)
 
     def __repr__(self) -> str:
@@ -116,6 +124,23 @@ class ServerBackend:
         """Run `segment`, without deltas if not `streams`; closing the iterator cancels what is left."""
         return self._walker.submit(segment, streams=streams)
 
+    def program(self, run: ProgramRun) -> ServerProgram | None:
+        """What answers the segments of a run of a plan, which the server does in one request.
+
+        None where it does not: it has no such end point, or the plan a part that is only here.
+        """
+        if not (self.model.runs_plans and self._runs_plans and is_json(dict(run.arguments))):
+            return None
+        if self._part is None or self._part[0] is not run.plan:
+            self._part = run.plan, part_of(run.plan)
+        plan = self._part[1]
+        if plan is None:
+            return None
+        return ServerProgram(self, self._connected, self.options.patience, self._no_plans, plan, run)
+
+    def _no_plans(self) -> None:
+        self._runs_plans = False
+
     def flush_cache(self) -> None:
         """Have the server forget every cached prefix that no run uses now.
 
@@ -167,18 +192,23 @@ class ServerBackend:
     async def _whole(self, request: ApiRequest, body: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], int]:
         """The answers to one request, and how often it was tried."""
 
-        bodies = one_by_one(body, self.model.name) if self.model.over_grpc else [body]
-
         async def attempt(client: Any) -> list[Mapping[str, Any]]:
-            asked = [client.post("/generate", json=each, headers=_routed(request)) for each in bodies]
-            made: list[Mapping[str, Any]] = []
-            for response in await asyncio.gather(*asked):
-                if response.status_code != 200:
-                    raise _refused(response)
-                made += _answers(response.json())
-            return made
+            return await self._answered(client, body, _routed(request))
 
         return await self._patiently(request, attempt, lambda: False)
+
+    async def _answered(
+        self, client: Any, body: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> list[Mapping[str, Any]]:
+        bodies = one_by_one(body, self.model.name) if self.model.over_grpc else [body]
+        made: list[Mapping[str, Any]] = []
+        for response in await asyncio.gather(
+            *(client.post("/generate", json=each, headers=headers) for each in bodies)
+        ):
+            if response.status_code != 200:
+                raise refused(response)
+            made += _answers(response.json())
+        return made
 
     async def _spoken(
         self, request: ApiRequest, body: Mapping[str, Any], emit: Callable[[Event], None]
@@ -188,18 +218,8 @@ class ServerBackend:
 
         async def attempt(client: Any) -> list[Mapping[str, Any]]:
             last: list[Mapping[str, Any]] = []
-            asked = {"json": {**body, "stream": True}, "headers": _routed(request)}
-            async with client.stream("POST", "/generate", **asked) as response:
-                if response.status_code != 200:
-                    await response.aread()
-                    raise _refused(response)
-                async for line in response.aiter_lines():
-                    if not line.startswith("data:"):
-                        continue
-                    data = line.removeprefix("data:").strip()
-                    if data == "[DONE]":
-                        break
-                    last = _answers(json.loads(data))
+            async with aclosing(self._told_by(client, body, _routed(request))) as answers:
+                async for last in answers:
                     delta = spoken.delta(request.index, last[0])
                     if delta is not None:
                         emit(delta)
@@ -208,6 +228,23 @@ class ServerBackend:
             return last
 
         return await self._patiently(request, attempt, lambda: bool(spoken.text))
+
+    async def _told_by(
+        self, client: Any, body: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> AsyncGenerator[list[Mapping[str, Any]], None]:
+        """The answer as far as it has come, again and again."""
+        asked = {"json": {**body, "stream": True}, "headers": headers}
+        async with client.stream("POST", "/generate", **asked) as response:
+            if response.status_code != 200:
+                await response.aread()
+                raise refused(response)
+            async for line in response.aiter_lines():
+                if not line.startswith("data:"):
+                    continue
+                data = line.removeprefix("data:").strip()
+                if data == "[DONE]":
+                    break
+                yield _answers(json.loads(data))
 
     async def _patiently(
         self,
@@ -222,28 +259,34 @@ class ServerBackend:
             lambda: attempt(connection.client),
             self.options.patience,
             connection.places,
-            _problem,
+            self._trouble,
             seed=getattr(node, "seed", None) or 0,
             name=node.site.name,
             told=told,
         )
+
+    def _trouble(self, error: Exception) -> Exception:
+        return problem_of(error)
 
     # -- the connection ------------------------------------------------------------------------------
 
     def _connected(self) -> Connection:
         connection = self._connection
         if connection is None or not connection.is_here():
-            http = self._http()
             most = self.target.concurrency
-            limits = http.Limits(max_connections=None, max_keepalive_connections=most)
-            patience = self.options.patience
-            client = http.AsyncClient(
-                base_url=self.options.url, timeout=patience.attempt_s, limits=limits, **self._door()
-            )
-            places = Places(most)
-            connection = Connection(asyncio.get_running_loop(), client, places, client.aclose)
+            client, end = self._client(most)
+            connection = Connection(asyncio.get_running_loop(), client, Places(most), end)
             self._connection = connection
         return connection
+
+    def _client(self, most: int) -> tuple[Any, Callable[[], Coroutine[Any, Any, None]]]:
+        """What requests go through in this loop, and what closes it."""
+        http = self._http()
+        limits = http.Limits(max_connections=None, max_keepalive_connections=most)
+        client = http.AsyncClient(
+            base_url=self.options.url, timeout=self.options.patience.attempt_s, limits=limits, **self._door()
+        )
+        return client, client.aclose
 
     def _state(self, method: str, path: str) -> Any:
         """What the server says of itself at `path`; waits for it."""
@@ -262,7 +305,7 @@ class ServerBackend:
 
     def _content(self, response: Any) -> Any:
         if response.status_code != 200:
-            trouble = _refused(response)
+            trouble = refused(response)
             raise BackendError(
                 "SGLC547",
                 f"the server at `{self.options.url.rstrip('/')}` does not say what it has: {trouble.message}",
@@ -307,28 +350,3 @@ def _answers(data: Any) -> list[Mapping[str, Any]]:
         said = said.get("message") if isinstance(said, Mapping) else said
         raise Trouble(f"the server failed: {said}" if said else "the answer is malformed")
     return made
-
-
-def _refused(response: Any) -> Trouble:
-    try:
-        data = response.json()
-    except ValueError:
-        data = {}
-    error = data.get("error") if isinstance(data, Mapping) else None
-    said = error.get("message") if isinstance(error, Mapping) else error
-    return status_trouble(response.status_code, str(said or response.text[:200]), response.headers)
-
-
-def _problem(error: Exception) -> Exception:
-    """What an attempt's failure means; itself, if it is none of the network's."""
-    import httpx2
-
-    match error:
-        case httpx2.TimeoutException():
-            return Trouble("no answer in time")
-        case httpx2.TransportError():
-            return Trouble(f"the connection failed: {str(error) or type(error).__name__}")
-        case json.JSONDecodeError() | httpx2.DecodingError():
-            return Trouble("the answer is malformed")
-        case _:
-            return error

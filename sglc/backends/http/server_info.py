@@ -13,6 +13,7 @@ from typing import Any
 from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.errors import BackendError, SglcError
 from sglc.frontend.language.chat_templates import get_chat_template, get_chat_template_by_model_path, jinja_of
+from sglc.ir.plan.plan_json import PLAN_VERSION
 from sglc.ir.target import Tokenizer
 from sglc.runtime.model.registry import REGISTRY, path
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
@@ -21,6 +22,8 @@ from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 @dataclass(frozen=True, slots=True)
 class ServerModel:
     """`exact`: prompts are ids. `stops` end every generation. `image_token` marks a picture; it may be "".
+
+    `runs_plans`: it runs those of this version whole.
 
     `over_grpc`: a gateway asks it by the scheduler's protocol, which has less than `/generate`.
     """
@@ -34,6 +37,7 @@ class ServerModel:
     stops: tuple[str, ...] = ()
     image_token: str = ""
     over_grpc: bool = False
+    runs_plans: bool = False
 
 
 def model_behind(workers: Sequence[Mapping[str, Any]], template_name: str | None) -> ServerModel:
@@ -84,7 +88,8 @@ def model_of(info: Mapping[str, Any], template_name: str | None) -> ServerModel:
         if here is not None:
             tokenizer = here if template is None else here.with_template(jinja_of(template))
             stops = () if template is None else template.stops
-            return ServerModel(name, tokenizer, True, own, concurrency, scores, stops)
+            runs_plans = info.get("plan_version") == PLAN_VERSION and not stops
+            return ServerModel(name, tokenizer, True, own, concurrency, scores, stops, runs_plans=runs_plans)
     jinja = info.get("chat_template") if template is None else None
     named = {key: text for key, text in (info.get("special_tokens") or {}).items() if isinstance(text, str)}
     stops = ()

@@ -50,7 +50,8 @@ class LocalBackend:
         self._runtime: RuntimeThread | RuntimeProcess | None = None
         self._restarts = Restarts()
         self._compiler: ConstraintCompiler | None = None
-        self._mail: _Mail | None = None
+        # A server's requests come from one loop, and the plans that it runs from another.
+        self._mail: dict[asyncio.AbstractEventLoop, _Mail] = {}
 
     @property
     def machine(self) -> Machine | None:
@@ -176,9 +177,10 @@ class LocalBackend:
                 runtime.abort(run)
 
     def _mail_to(self, loop: asyncio.AbstractEventLoop) -> _Mail:
-        mail = self._mail
-        if mail is None or mail.loop is not loop:
-            mail = self._mail = _Mail(loop)
+        mail = self._mail.get(loop)
+        if mail is None:
+            self._mail = {loop: mail for loop, mail in self._mail.items() if not loop.is_closed()}
+            mail = self._mail[loop] = _Mail(loop)
         return mail
 
     def flush_cache(self) -> None:
@@ -198,6 +200,14 @@ class LocalBackend:
         """
         info, compiler = self._started().info(), self._compiler
         return info if compiler is None else {**info, "compile_seconds": compiler.times.told()}
+
+    def follow_cache(self, count: int | None) -> dict[str, Any]:
+        """What has changed in the cache, as `followed` of the runtime. Waits until the model is loaded.
+
+        Raises:
+            SglcError: the model does not load.
+        """
+        return self._started().follow_cache(count)
 
     def close(self) -> None:
         """End the runtime after the commands it has; the model's memory goes with it. Idempotent.

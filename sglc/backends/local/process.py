@@ -150,6 +150,14 @@ class RuntimeProcess:
         """
         return dict(self._ask(wire.Info))
 
+    def follow_cache(self, count: int | None) -> dict[str, Any]:
+        """What `followed` says of the machine there.
+
+        Raises:
+            SglcError: as of `info`.
+        """
+        return dict(self._ask(wire.Follow, count))
+
     def close(self) -> None:
         """End the process; what still runs fails with SGLC505. Idempotent."""
         if os.getpid() != self._program:
@@ -168,14 +176,14 @@ class RuntimeProcess:
         if process is not None:  # else the model is being fetched, and no process will follow
             self._thread.join()
 
-    def _ask(self, question: type[wire.Flush | wire.Info]) -> dict[str, Any]:
+    def _ask(self, question: type[wire.Flush | wire.Follow | wire.Info], *given: Any) -> dict[str, Any]:
         number = next(self._numbers)
         answer: Future[dict[str, Any]] = Future()
         with self._lock:
             if self._end is not None:
                 raise self._end
             self._questions[number] = answer
-            self._outbox.append(wire.encode(question(number)))
+            self._outbox.append(wire.encode(question(number, *given)))
         self._send()
         return answer.result()
 

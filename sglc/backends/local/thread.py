@@ -16,7 +16,7 @@ from sglc.errors import SglcError
 from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import Segment
 from sglc.runtime.engine.failures import broken, closed, refuse, unloadable
-from sglc.runtime.engine.loading import LocalOptions, describe, flush
+from sglc.runtime.engine.loading import LocalOptions, describe, flush, followed
 
 if TYPE_CHECKING:
     from sglc.runtime.engine.machine import Machine
@@ -124,6 +124,10 @@ class RuntimeThread:
     def info(self) -> dict[str, Any]:
         """What `describe` says of the machine."""
         return dict(self._ask(lambda machine: describe(machine, self._options)))
+
+    def follow_cache(self, count: int | None) -> dict[str, Any]:
+        """What `followed` says of the machine."""
+        return dict(self._ask(lambda machine: followed(machine, count)))
 
     def close(self) -> None:
         """End the thread after the commands it has; what still runs then fails with SGLC505."""

@@ -34,9 +34,11 @@ class Duplicates:
             again = [self._again(names, arguments) for names in asked.arguments]
             if not (asked.repeats or any(again)):
                 return self._backend
-        if self._unified is None:
-            from sglc.execution.answers.unified_backend import UnifiedBackend
+        from sglc.execution.answers.unified_backend import UnifiedBackend
 
+        if asked is not None and not any(again) and hasattr(self._backend, "program"):
+            return UnifiedBackend(self._backend, alone=True)
+        if self._unified is None:
             inner = self._backend
             self._unified = inner if isinstance(inner, UnifiedBackend) else UnifiedBackend(inner)
         return self._unified

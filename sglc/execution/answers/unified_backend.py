@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from functools import cached_property
 
 from sglc.execution.answers.unified_segment import BatchCalls, UnifiedSegment
-from sglc.ir.plan.backend import BackendWrapper, hand_over
+from sglc.ir.plan.backend import Backend, BackendWrapper, hand_over
 from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import GenNode, KeepNode, OpenNode, ReleaseNode, Segment, SelectNode
 
@@ -21,7 +21,15 @@ _HANDLING = (OpenNode, KeepNode, ReleaseNode)
 
 
 class UnifiedBackend(BackendWrapper):
-    """One is for one call of `run` or `run_batch`, and what it calls. Used in the executor's thread."""
+    """One is for one call of `run` or `run_batch`, and what it calls. Used in the executor's thread.
+
+    Args:
+        alone: it is for a single run, which another place may run whole.
+    """
+
+    def __init__(self, inner: Backend, *, alone: bool = False) -> None:
+        super().__init__(inner)
+        self.program = getattr(inner, "program", None) if alone else None
 
     @cached_property
     def batch(self) -> BatchCalls:

@@ -22,6 +22,7 @@ from sglc.execution.outputs import stopped
 from sglc.execution.plan.arguments import bound
 from sglc.execution.plan.frame import Frame, Placed, Then, Turn
 from sglc.execution.plan.functions import Functions
+from sglc.execution.plan.meter import Meter
 from sglc.execution.plan.prepare import Prepared, check_plan_runs
 from sglc.execution.plan.prepared_block import NOBODY, PreparedBlock
 from sglc.execution.plan.reading import MISSING, Failed
@@ -86,14 +87,16 @@ class PlanExecutor:
 
     Args:
         context: what declared functions see.
+        meter: what its texts and blocks may take; None: whatever they do.
 
     Attributes:
         needs_python: whether something came that only Python can do, or tell of.
     """
 
     def __init__(
-        self, prepared: Prepared, session: Session, tools: Tools, context: Callable[[], contextvars.Context]
-    ) -> None:
+        self, prepared: Prepared, session: Session, tools: Tools, context: Callable[[], contextvars.Context],
+        meter: Meter | None = None,
+    ) -> None:  # fmt: skip
         self.program = prepared.plan.program
         self.needs_python = ""  # why something came that only Python can do, or tell of
         self.handed_over = False  # whether the program itself is to go on as Python
@@ -101,7 +104,8 @@ class PlanExecutor:
         self._tools = tools
         self._context = context
         self._session = session
-        self.segments = Segments(session, traced=prepared.traced)
+        self.meter = meter
+        self.segments = Segments(session, traced=prepared.traced, meter=meter)
         self._known: dict[str, Value] = {}  # the variables
         self._frames: dict[Frame, None] = {}  # those that go on, inner ones behind those around
         self._ready: deque[tuple[Frame, int]] = deque()  # steps that wait for nothing, and blocks that are done
@@ -129,9 +133,7 @@ class PlanExecutor:
     def variables(self) -> dict[str, Any]:
         """The variables that there are; None where one of several branches has none."""
         self._store()
-        return {
-            name: as_python(item, self.segments.text) for name, item in self._known.items() if name != PROMPT
-        }
+        return {name: self._as_python(item) for name, item in self._known.items() if name != PROMPT}
 
     @property
     def sites(self) -> dict[str, tuple[Site, bool]]:
@@ -183,7 +185,10 @@ class PlanExecutor:
         variables: dict[str, Value], then: Then, before: Turn | None = None, ended: Turn | None = None,
     ) -> None:  # fmt: skip
         """Run a block once; `then` gets its results, whose streams are held for it, or the first error."""
-        frame = Frame(block, at, outer, variables, then, before, ended)
+        if self.meter is not None and (error := self.meter.begin()) is not None:
+            then((), error)
+            return
+        frame = Frame(block, at, outer, variables, then, before, ended, self.meter)
         self._frames[frame] = None
         for number, value in enumerate(given):
             self.give(frame, number, value)
@@ -298,7 +303,7 @@ class PlanExecutor:
         value = None
         if error is None:
             try:
-                value = as_python(results[0], self.segments.text)
+                value = self._as_python(results[0])
             except Exception as problem:
                 error = problem
         self._finish(value, error)
@@ -310,6 +315,24 @@ class PlanExecutor:
         back = partial(self._then, value, error)
         del self._then  # it holds this one
         self._session.when_idle(lambda: self.segments.give_back(back))
+
+    def _as_python(self, value: Value) -> Any:
+        """A value for the user.
+
+        Raises:
+            RunError: SGLC414, it is too large.
+        """
+        if self.meter is None:
+            return as_python(value, self.segments.text)
+        meter, text = self.meter, self.segments.text
+        meter.take(value.value if isinstance(value, Made) else value)
+
+        def counted(kept: Kept) -> str:
+            said = text(kept)
+            meter.take(said)
+            return said
+
+        return as_python(value, counted)
 
     def _stopped(self) -> None:
         """The run was stopped; called in any thread."""

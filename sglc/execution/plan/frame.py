@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sglc.execution.plan.meter import Meter
 from sglc.execution.plan.prepared_block import NOBODY, PreparedBlock, PreparedPrompt, PreparedVariable
 from sglc.execution.plan.reading import MISSING, Environment
 from sglc.execution.plan.values import PROMPT, Kept, Made, Value, read, text_so_far
@@ -76,9 +77,9 @@ class Frame(Environment):
 
     def __init__(
         self, block: PreparedBlock, at: Placed, outer: Frame | None, variables: dict[str, Value], then: Then,
-        before: Turn | None = None, ended: Turn | None = None,
+        before: Turn | None = None, ended: Turn | None = None, meter: Meter | None = None,
     ) -> None:  # fmt: skip
-        super().__init__([MISSING] * block.count, outer)
+        super().__init__([MISSING] * block.count, outer, meter)
         self.block = block
         self.at = at
         self.then = then
@@ -121,6 +122,8 @@ class Frame(Environment):
     def store(self) -> None:
         """Give its variables as far as they are there."""
         whole = not self.unfinished and not self.errors
+        if not whole and self.meter is not None:
+            return  # what is there of texts is not counted
         for variable in self.block.variables:
             match variable:
                 case PreparedVariable(name):
@@ -147,6 +150,9 @@ class Frame(Environment):
     def _prompt(self, prompt: PreparedPrompt, *, whole: bool) -> Value:
         """What the prompt says as far as it came, and what its turns consist of."""
         if whole:
-            return prompt.text(self), () if prompt.turns is None else prompt.turns(self)
+            turns: Value = () if prompt.turns is None else prompt.turns(self)
+            if self.meter is not None:
+                self.meter.take(turns)
+            return prompt.text(self), turns
         known: Any = self.block.names.known(prompt.names, self) or dict.fromkeys(prompt.names)
         return text_so_far(prompt.end.text, known), read(prompt.end.turns, known)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from sglc.execution.plan.meter import Meter
 from sglc.execution.plan.values import Kept, Value, text
 from sglc.ir.plan.plan import Joined, OutputTree
 from sglc.ir.plan.segment import Held, Slot
@@ -29,11 +30,12 @@ class Failed:
 class Environment:
     """The values of one run of a block, by the numbers of its names, inside those of the block around."""
 
-    __slots__ = ("outer", "values")
+    __slots__ = ("meter", "outer", "values")
 
-    def __init__(self, values: list[Any], outer: Environment | None) -> None:
+    def __init__(self, values: list[Any], outer: Environment | None, meter: Meter | None = None) -> None:
         self.values = values
         self.outer = outer
+        self.meter = meter
 
 
 Read = Callable[[Environment], Value]
@@ -101,4 +103,10 @@ def _constant(value: Value) -> Read:
 
 
 def _joined(parts: list[str | Read]) -> Read:
-    return lambda run: "".join([part if isinstance(part, str) else text(part(run)) for part in parts])
+    def read(run: Environment) -> str:
+        texts = [part if isinstance(part, str) else text(part(run)) for part in parts]
+        if run.meter is not None:
+            run.meter.take(texts)
+        return "".join(texts)
+
+    return read

@@ -19,6 +19,7 @@ from sglc.execution.event_loop import soon
 from sglc.execution.lifecycle import Part, Run
 from sglc.execution.outputs import values
 from sglc.execution.plan.executor import PlanExecutor
+from sglc.execution.plan.meter import Meter
 from sglc.execution.plan.prepare import Prepared
 from sglc.execution.plan.raised import as_raised
 from sglc.execution.plan.values import plain, turn_parts
@@ -33,6 +34,7 @@ from sglc.frontend.tracing.makers import NoValue
 from sglc.frontend.values.recorded import Generated
 from sglc.ir import core
 from sglc.ir.core import Site
+from sglc.ir.plan.backend import Backend, ProgramRun
 from sglc.ir.plan.plan import Joined, Named, OutputTree, Plan, PromptEnd, Within, blocks_of
 from sglc.ir.plan.segment import GenNode, KeepNode, Segment, SelectNode, Slot
 from sglc.ir.plan.uses import Uses
@@ -167,11 +169,15 @@ class PlanPart(Part):
     Args:
         go_on: what goes on as Python where the plan cannot say all; None: it is not the plan of a function
             that is here.
+        meter: as of `PlanExecutor`. What a failed run had put together is not shown then.
     """
 
     needs_thread = False
 
-    def __init__(self, run: Run, prepared: PreparedRows, tools: Tools, go_on: GoOn | None = None) -> None:
+    def __init__(
+        self, run: Run, prepared: PreparedRows, tools: Tools, go_on: GoOn | None = None,
+        meter: Meter | None = None,
+    ) -> None:  # fmt: skip
         self.loc = prepared.loc
         self._run = run
         self._session = run.session
@@ -180,7 +186,8 @@ class PlanPart(Part):
         self._over = False
         if run.observer is not None and prepared.calls_functions:
             tools = run.observer.tools(tools, prepared.plan)
-        self._executor = PlanExecutor(prepared, run.session, tools, lambda: run.context)
+        self._meter = meter
+        self._executor = PlanExecutor(prepared, run.session, tools, lambda: run.context, meter)
         dict.update(run.result.outputs.variables, prepared.early)
 
     def start(self) -> None:
@@ -201,8 +208,19 @@ class PlanPart(Part):
             except SglcError as error:
                 self._end(error)
                 return
+        else:
+            self._session.backend = self._whole(self._session.backend)
         self._show()
         self._executor.begin(self._run.arguments, self._ended)
+
+    def _whole(self, backend: Backend) -> Backend:
+        """What runs all of the plan, if the back end can and nothing has to be known of each call here."""
+        session = self._session
+        program = getattr(backend, "program", None)
+        if program is None or session.budget or session.served or session.outputs.call:
+            return backend
+        run = ProgramRun(self._prepared.plan, self._run.arguments, session.seed, session.row)
+        return program(run) or backend
 
     def _ended(self, value: Any, error: BaseException | None) -> None:
         """Everything of the plan has ended."""
@@ -279,13 +297,14 @@ class PlanPart(Part):
     def _end_well(self, value: Any) -> None:
         if self._over:
             return
+        variables = self._executor.variables
         whole, turns = self._executor.prompt
         self._show_rest(whole)
         said = partial(_messages, turns) if turns else list
         self._over = True
         error, total_s = self._run.leave(None, self._session.elapsed_s)
         self._run.result.outputs.error = error
-        made, unread = self._store(self._executor.variables)
+        made, unread = self._store(variables)
         self._run.fill(RunOutcome(value, error, made, unread, whole, said, total_s))
 
     def _end(self, error: BaseException) -> None:
@@ -297,9 +316,13 @@ class PlanPart(Part):
         problem, total_s = self._run.leave(error, self._session.elapsed_s)
         outputs.error = problem
         early, errors = values(outputs, outputs.variables)
-        made, unread = self._store(self._executor.variables)
+        made, unread, text = dict[str, Any](), dict[str, BaseException](), ""
+        if self._meter is not None:
+            early = early if self._meter.affords(early) else {}
+        else:
+            made, unread = self._store(self._executor.variables)
+            text = max("".join(TextReader(outputs).come()), self._executor.prompt[0], key=len)
         made = {**made, **early, **made}  # in the order of the program
-        text = max("".join(TextReader(outputs).come()), self._executor.prompt[0], key=len)
         self._run.fill(RunOutcome(None, problem, made, errors | unread, text, list, total_s))
 
     def _store(self, variables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, BaseException]]:

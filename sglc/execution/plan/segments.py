@@ -10,6 +10,7 @@ from sglc.execution.bind import Own
 from sglc.execution.event_loop import start
 from sglc.execution.outputs import PendingOutput
 from sglc.execution.plan.frame import Frame
+from sglc.execution.plan.meter import Meter
 from sglc.execution.plan.prepared_segment import PreparedSegment
 from sglc.execution.plan.values import Kept, Samples, Value, text
 from sglc.execution.session import HANDLES, Session
@@ -35,10 +36,12 @@ class Segments:
 
     Args:
         traced: the text of kept streams is wanted (`text`), so what they are made of is remembered.
+        meter: counts what is submitted.
     """
 
-    def __init__(self, session: Session, *, traced: bool) -> None:
+    def __init__(self, session: Session, *, traced: bool, meter: Meter | None = None) -> None:
         self.session = session
+        self._meter = meter
         # Handles that the back end may hold, and whether they are needed; None: a segment in flight frees it.
         self.kept: dict[int, bool | None] = {}
         self._traced: dict[int, tuple[Segment, int]] | None = {} if traced else None
@@ -64,6 +67,8 @@ class Segments:
             drawn=self.session.drawn,
         )  # fmt: skip
         bound = (prepared.template if at.nowhere else prepared.placed).bind(own)
+        if self._meter is not None:
+            _count(self._meter, bound, prepared)
         # What ends it tells whether the back end has done all of it.
         over = self._over(frame, prepared) if prepared.asked else ()
         running = RunningSegment(run, self, frame, number, prepared, over)
@@ -186,6 +191,15 @@ class RunningSegment:
                     self._segments.kept[handle] = False
             run.end(frame, self._number, error)  # type: ignore[arg-type]  # nobody else raises there
         run.go_on()
+
+
+def _count(meter: Meter, bound: Segment, prepared: PreparedSegment) -> None:
+    """Raises RunError: SGLC414, the texts of a segment, or its generations, are too much."""
+    for node in bound.nodes:
+        meter.take(getattr(node, "parts", ()))
+        meter.take(getattr(node, "choices", ()))
+    if (error := meter.begin(len(prepared.asked))) is not None:
+        raise error
 
 
 def value_of(output: PendingOutput) -> Value:

@@ -9,6 +9,7 @@ from typing import Protocol, assert_never
 from sglc.errors import RunError
 from sglc.execution.plan.frame import Frame, Placed, Then, Turn
 from sglc.execution.plan.functions import Functions
+from sglc.execution.plan.meter import Meter
 from sglc.execution.plan.prepared_block import PreparedBlock, PreparedStep
 from sglc.execution.plan.raised import builtin_error
 from sglc.execution.plan.segments import Going, Segments
@@ -34,6 +35,7 @@ class Running(Going, Protocol):
     segments: Segments
     program: str
     handed_over: bool
+    meter: Meter | None
 
     @property
     def functions(self) -> Functions: ...
@@ -55,7 +57,7 @@ def do(run: Running, frame: Frame, number: int) -> None:
         case Segment():
             raise AssertionError("a segment is submitted")
         case ValueStep() as step:
-            operands = [plain(read(frame)) for read in prepared.reads]
+            operands = [plain(value) for value in _given(run, frame, prepared)]
             _made(run, frame, number, evaluate(step.operation, operands, step.loc))
         case CondStep():
             _choose(run, frame, number, prepared, 0 if prepared.reads[0](frame) else 1)
@@ -87,6 +89,14 @@ def do(run: Running, frame: Frame, number: int) -> None:
             assert_never(step)
 
 
+def _given(run: Running, frame: Frame, prepared: PreparedStep) -> list[Value]:
+    """The operands of a step that goes through all that they hold."""
+    given = [read(frame) for read in prepared.reads]
+    if run.meter is not None:
+        run.meter.take(given)
+    return given
+
+
 def _made(run: Running, frame: Frame, number: int, value: Value) -> None:
     """A step has made its only value."""
     run.give(frame, frame.block.steps[number].gives[0], value)
@@ -94,7 +104,7 @@ def _made(run: Running, frame: Frame, number: int, value: Value) -> None:
 
 
 def _function(run: Running, frame: Frame, number: int, prepared: PreparedStep, step: FunctionStep) -> None:
-    given = [read(frame) for read in prepared.reads]
+    given = _given(run, frame, prepared)
     # What reads a variable's typed value reads those of all samples.
     args = [as_python(item if step.function.endswith(STORED) else plain(item)) for item in given]
     named = {key: as_python(plain(read(frame))) for key, read in prepared.named.items()}
@@ -192,7 +202,7 @@ class _Loop:
 
 def _map(run: Running, frame: Frame, number: int, prepared: PreparedStep, step: MapStep) -> None:
     """All items at once; only their effects wait for those of the items before."""
-    whole = prepared.reads[0](frame)
+    (whole,) = _given(run, frame, prepared)
     items: Sequence[Value]
     if isinstance(whole, Exact):
         items = [Exact(item) for item in whole.item]

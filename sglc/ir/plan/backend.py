@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sglc.ir.plan.events import Event
+from sglc.ir.plan.plan import Plan
 from sglc.ir.plan.segment import Segment
 from sglc.ir.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRun:
+    """A run of a whole plan: its arguments, and what its seeds are made of."""
+
+    plan: Plan
+    arguments: Mapping[str, Any]
+    seed: int
+    row: int
 
 
 class Backend(Protocol):
     """Runs segments. One call of `submit` is one hand-over; nothing is asked of the caller meanwhile.
 
     One may have an `identity`, a text: what its answers depend on beside its target and what it is asked, such
-    as the files of its model. With `answers_by_site` each site that is asked the same has its own answer.
+    as the files of its model. With `answers_by_site` each site that is asked the same has its own answer. One
+    that can run whole plans has a `program(ProgramRun)`, which gives a back end for that run, or None where it
+    cannot.
     """
 
     @property

@@ -18,10 +18,11 @@ _HASH_BYTES = 16
 
 def plan_hash(plan: Plan) -> str:
     """What identifies a plan: equal plans have equal hashes, in every process (32 hexadecimal digits)."""
-    return _hash(plan_to_json(plan))
+    return hash_of(plan_to_json(plan))
 
 
-def _hash(data: object) -> str:
+def hash_of(data: object) -> str:
+    """That of a plan which is JSON."""
     canonical = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return blake2b(canonical.encode(), digest_size=_HASH_BYTES).hexdigest()
 
@@ -29,7 +30,7 @@ def _hash(data: object) -> str:
 def plan_to_text(plan: Plan) -> str:
     """The text of the plan's file."""
     data = plan_to_json(plan)
-    written = _hash(data)
+    written = hash_of(data)
     data = {"is": data.pop("is"), "version": data.pop("version"), "hash": written, **data}
     text = json.dumps(data, ensure_ascii=False, indent=1)
     try:
@@ -57,7 +58,7 @@ def plan_from_text(text: str, name: str) -> Plan:
         raise VerifyError("SGLC221", "this is no plan: it is too deep") from None
     written = data.pop("hash", None) if isinstance(data, dict) else None
     plan = plan_from_json(data)
-    found = _hash(data)
+    found = hash_of(data)
     if written != found:
         raise UsageError(
             "SGLC040", f"the plan in `{name}` is not as it was written", Loc(name, 1),

@@ -7,13 +7,14 @@ field holds, so a new node kind needs one entry in `_CLASSES` and a new version.
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from sglc.errors import Loc, VerifyError
 from sglc.ir.core import Site
+from sglc.ir.plan.events import GenDone, Sample, SelectDone, Usage
 from sglc.ir.plan.plan import (
     Block,
     CallStep,
@@ -91,6 +92,11 @@ _CLASSES: dict[str, type] = {
     "param": Param,
     "guard": PlanGuard,
     "plan": Plan,
+    # What a server that runs plans answers; no plan holds it.
+    "generated": GenDone,
+    "sample": Sample,
+    "chosen": SelectDone,
+    "usage": Usage,
 }
 _KINDS = {made: kind for kind, made in _CLASSES.items()}
 
@@ -100,8 +106,29 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     return cast(dict[str, Any], _dump(plan))
 
 
-def plan_from_json(data: object) -> Plan:
+def answer_to_json(answer: GenDone | SelectDone) -> dict[str, Any]:
+    """The end of a generation as data that `json.dumps` takes."""
+    return cast(dict[str, Any], _dump(answer))
+
+
+def answer_from_json(data: object) -> GenDone | SelectDone:
+    """The answer that `answer_to_json` wrote.
+
+    Raises:
+        VerifyError: SGLC221 data that is none.
+    """
+    return cast(GenDone | SelectDone, _load(data, GenDone | SelectDone, ""))
+
+
+def _unbounded(plan: Plan) -> None:
+    """Takes every plan."""
+
+
+def plan_from_json(data: object, check: Callable[[Plan], None] = _unbounded) -> Plan:
     """The plan that `plan_to_json` wrote.
+
+    Args:
+        check: raises on plans that are not to be looked at any further, of which nothing was checked but types.
 
     Raises:
         VerifyError: SGLC220 another version; SGLC221 data that is no plan, with the path of the fault.
@@ -117,6 +144,7 @@ def plan_from_json(data: object) -> Plan:
         plan = cast(Plan, _load(data, Plan, ""))
     except RecursionError:
         raise VerifyError("SGLC221", "this is no plan: it is too deep") from None
+    check(plan)
     check_plan(plan)
     return plan
 

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from weakref import WeakValueDictionary
 
-Key = tuple[int, ...]
+from sglc.runtime.cache.cache_log import CacheLog, Change, whole
+from sglc.runtime.cache.cache_log import Key as Key
+
 _Rank = tuple[int, int, int, int]  # (worth, -next use, last use, serial): the lowest is evicted first
 
 SOME_DAY = 1 << 62  # a next use that nobody knows: later than any that somebody does
@@ -41,8 +43,8 @@ class PageNode:
     """One page of a cached sequence. `end` is the length of the sequence up to and with this page."""
 
     __slots__ = (
-        "__weakref__", "children", "end", "key", "keys", "last_use", "moved", "next_uses", "page",
-        "parent", "pins", "queued", "refs", "scratch", "serial", "shared", "step", "worth",
+        "__weakref__", "children", "end", "key", "keys", "last_use", "moved", "namespace", "next_uses",
+        "page", "parent", "pins", "queued", "refs", "scratch", "serial", "shared", "step", "worth",
     )  # fmt: skip
 
     def __init__(self, parent: PageNode | None, key: Key, page: int, step: int, serial: int) -> None:
@@ -53,6 +55,7 @@ class PageNode:
         self.serial = serial
         self.end: int = len(key) + (parent.end if parent else 0)
         self.scratch: bool = parent.scratch if parent else False
+        self.namespace: str = parent.namespace if parent else ""
         self.keys: list[Key] = []
         self.children: list[PageNode] = []
         self.refs = 0
@@ -83,16 +86,18 @@ class RadixTree:
     """The trees of one pool. `drop` gives a removed node's page back.
 
     `evictable` counts pages that eviction can free now: those of nodes without locks. `root` is the
-    root of the namespace "".
+    root of the namespace "". `log` is told of whole pages, while somebody follows.
     """
 
     __slots__ = (
-        "_drop", "_heap", "_nodes", "_pushes", "_roots", "_serial", "_tick", "evictable", "page_size", "root",
+        "_drop", "_heap", "_nodes", "_pushes", "_roots", "_serial", "_tick", "evictable", "log", "page_size",
+        "root",
     )  # fmt: skip
 
     def __init__(self, page_size: int, drop: Callable[[int], None]) -> None:
         self.page_size = page_size
         self.evictable = 0
+        self.log: CacheLog | None = None
         # A root lives as long as nodes below it or whoever works in its namespace.
         self._roots: WeakValueDictionary[str, PageNode] = WeakValueDictionary()
         self.root = self.root_of("")
@@ -108,8 +113,26 @@ class RadixTree:
         root = self._roots.get(namespace)
         if root is None:
             root = PageNode(None, (), -1, -1, 0)
+            root.namespace = namespace
             self._roots[namespace] = root
         return root
+
+    def follow(self, count: int | None) -> tuple[int, list[Change]]:
+        """What has changed behind the first `count` changes of the log, and how many there are now.
+
+        Args:
+            count: None ends the log. Where it is not of the log, or too long ago, all that there is comes as
+                changes.
+        """
+        if count is None:
+            self.log = None
+            return 0, []
+        changes = None if self.log is None else self.log.since(count)
+        if self.log is None:
+            self.log = CacheLog()
+        if changes is None:
+            changes = list(whole(self._roots, self.page_size))
+        return self.log.count, changes
 
     def scratch(self) -> PageNode:
         """A root of its own. What is below it goes as soon as nobody locks or pins it."""
@@ -167,6 +190,8 @@ class RadixTree:
         parent.children.insert(at, node)
         self.evictable += 1
         self._nodes += 1
+        if self.log is not None and self._is_told(node):
+            self.log.stored(node, parent.serial)
         others = len(parent.children) - 1
         if at and key[: len(parent.keys[at - 1])] == parent.keys[at - 1]:
             others -= 1  # it is the same sequence, not as far as it has come
@@ -260,6 +285,11 @@ class RadixTree:
         self._heap.clear()
         self._nodes = 0
         self.evictable = 0
+        if self.log is not None:
+            self.log.cleared()
+
+    def _is_told(self, node: PageNode) -> bool:
+        return len(node.key) == self.page_size and not node.scratch
 
     def _remove(self, node: PageNode, successor: PageNode) -> None:
         assert not node.refs, "a locked node is removed"
@@ -272,6 +302,8 @@ class RadixTree:
         self._drop(node.page)
         self.evictable -= 1
         self._nodes -= 1
+        if self.log is not None and self._is_told(node):
+            self.log.removed(node)
         node.moved = successor
         successor.pins += node.pins
         if node.next_uses:

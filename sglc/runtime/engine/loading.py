@@ -188,6 +188,13 @@ def flush(machine: Machine) -> None:
     machine.forget_texts()
 
 
+def followed(machine: Machine, count: int | None) -> dict[str, Any]:
+    """The `changes` of a machine's cache behind the first `count` of its log, and their number; see
+    `RadixTree.follow`."""
+    now, changes = machine.engine.tree.follow(count)
+    return {"count": now, "changes": changes, "page_size": machine.engine.executor.page_size}
+
+
 def describe(machine: Machine, options: LocalOptions) -> dict[str, Any]:
     """Device, sizes and counters of a machine that was made from `options`."""
     device, dtype = placed(options)

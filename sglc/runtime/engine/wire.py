@@ -141,6 +141,13 @@ class Flush(Struct, tag=True, array_like=True, frozen=True):
     question: int
 
 
+class Follow(Struct, tag=True, array_like=True, frozen=True):
+    """Tell in a `WorkerAnswer` what has changed in the cache, as `RadixTree.follow`."""
+
+    question: int
+    count: int | None = None
+
+
 class Info(Struct, tag=True, array_like=True, frozen=True):
     """Tell device, sizes and counters in an `WorkerAnswer`."""
 
@@ -151,7 +158,7 @@ class Close(Struct, tag=True, array_like=True, frozen=True):
     """Fail what runs, and end."""
 
 
-Command = Submit | Compiled | Abort | Flush | Info | Close
+Command = Submit | Compiled | Abort | Flush | Follow | Info | Close
 
 
 class Hello(Struct, tag=True, array_like=True, frozen=True):
@@ -169,7 +176,7 @@ class Events(Struct, tag=True, array_like=True, frozen=True):
 
 
 class WorkerAnswer(Struct, tag=True, array_like=True, frozen=True):
-    """To `Flush` or `Info`."""
+    """To `Flush`, `Follow` or `Info`."""
 
     question: int
     content: dict[str, Any]

@@ -27,7 +27,7 @@ from sglc.errors import BackendError, SglcError
 from sglc.ir.plan.events import Event
 from sglc.runtime.engine import wire
 from sglc.runtime.engine.failures import broken, closed, refuse, unloadable
-from sglc.runtime.engine.loading import LocalOptions, describe, flush, load
+from sglc.runtime.engine.loading import LocalOptions, describe, flush, followed, load
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -138,6 +138,8 @@ class Worker:
             case wire.Flush(question):
                 flush(self._machine)
                 self._link.say(wire.WorkerAnswer(question, {}))
+            case wire.Follow(question, count):
+                self._link.say(wire.WorkerAnswer(question, followed(self._machine, count)))
             case wire.Info(question):
                 self._link.say(wire.WorkerAnswer(question, describe(self._machine, self._options)))
             case wire.Close():

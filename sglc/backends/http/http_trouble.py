@@ -1,0 +1,35 @@
+"""What goes wrong with requests to a server, as the trouble that it is for who asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sglc.backends.retry import Trouble, status_trouble
+
+
+def refused(response: Any) -> Trouble:
+    """What an answer that is no success means."""
+    try:
+        data = response.json()
+    except ValueError:
+        data = {}
+    error = data.get("error") if isinstance(data, Mapping) else None
+    said = error.get("message") if isinstance(error, Mapping) else error
+    return status_trouble(response.status_code, str(said or response.text[:200]), response.headers)
+
+
+def problem_of(error: Exception) -> Exception:
+    """What an attempt's failure means; itself, if it is none of the network's."""
+    import httpx2
+
+    match error:
+        case httpx2.TimeoutException():
+            return Trouble("no answer in time")
+        case httpx2.TransportError():
+            return Trouble(f"the connection failed: {str(error) or type(error).__name__}")
+        case json.JSONDecodeError() | httpx2.DecodingError():
+            return Trouble("the answer is malformed")
+        case _:
+            return error

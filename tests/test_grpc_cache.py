@@ -1,0 +1,151 @@
+"""`SubscribeKvEvents`: who replays the events of the cache knows what the server has."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from smg_grpc_proto.generated import common_pb2
+
+from tests.serving import serving
+from tests.test_grpc import STATUS, Client, connected
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow  # servers
+
+PAGE = 16
+
+
+class Subscriber:
+    """A subscription that is read in a thread of its own, and what it has told of."""
+
+    def __init__(self, client: Client, start: int = 0) -> None:
+        self.blocks: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self.numbers: list[int] = []
+        self.snapshots = self.removed = 0
+        self.error: grpc.RpcError | None = None
+        request = common_pb2.SubscribeKvEventsRequest(start_sequence_number=start)
+        self.call = client.stub.SubscribeKvEvents(request)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            for batch in self.call:
+                self.numbers.append(batch.sequence_number)
+                self.snapshots += batch.HasField("snapshot") and batch.snapshot.index == 0
+                for event in batch.events:
+                    self._take(event)
+        except grpc.RpcError as error:
+            self.error = error
+
+    def _take(self, event: Any) -> None:
+        match event.WhichOneof("data"):
+            case "cleared":
+                self.blocks.clear()
+            case "stored":
+                parent = event.stored.parent_block_hash
+                assert event.stored.HasField("parent_block_hash") == bool(parent)
+                for block in event.stored.blocks:
+                    assert block.block_size == len(block.token_ids)
+                    assert not parent or parent in self.blocks
+                    self.blocks[block.block_hash] = parent, tuple(block.token_ids)
+                    parent = block.block_hash
+            case "removed":
+                for block in event.removed.block_hashes:
+                    del self.blocks[block]
+                    self.removed += 1
+
+    def ids_of(self, block: int) -> tuple[int, ...]:
+        parent, ids = self.blocks[block]
+        return (*(self.ids_of(parent) if parent else ()), *ids)
+
+    def known(self) -> set[tuple[int, ...]]:
+        return {self.ids_of(block) for block in tuple(self.blocks)}
+
+    def end(self) -> None:
+        self.call.cancel()
+        self._thread.join()
+
+
+@pytest.fixture(scope="module")
+def small(smollm2: Path) -> Iterator[Client]:
+    """A server whose cache is soon full."""
+    bounds = ("--kv-mib", "48", "--max-len", "256", "--max-rows", "4")
+    with serving("--model", str(smollm2), "--grpc-port", "0", *bounds) as server, connected(server) as client:
+        yield client
+
+
+def test_events_add_up_to_what_is_cached(small: Client) -> None:
+    rng, follower = random.Random(5), Subscriber(small)
+    until(lambda: follower.numbers == [1])
+    begins = [[rng.randrange(1_000, 40_000) for _ in range(3 * PAGE)] for _ in range(6)]
+    for _ in range(60):
+        ids = rng.choice(begins) + [rng.randrange(1_000, 40_000) for _ in range(rng.randrange(1, 5 * PAGE))]
+        call = small.generate(ids, stream=True, max_new_tokens=rng.randrange(1, 20), ignore_eos=True)
+        if rng.random() < 0.3:
+            next(call)
+            call.cancel()
+        else:
+            list(call)
+    until(small.server.idle)
+    late = Subscriber(small, start=17)
+    until(lambda: bool(late.numbers))
+    until(lambda: follower.known() == late.known())
+    assert (follower.snapshots, late.snapshots) == (1, 1)
+    assert follower.numbers == list(range(1, len(follower.numbers) + 1))
+    assert late.numbers[0] == 17
+    assert follower.removed > 0
+    pages = {len(ids) for _, ids in follower.blocks.values()}
+    assert pages == {small.server.info()["page_size"]}
+    longest = max(follower.known(), key=len)
+    (answer,) = small.generate([*longest, 7], max_new_tokens=1)
+    assert answer.complete.cached_tokens == len(longest)
+    for each in (follower, late):
+        each.end()
+        assert each.error is not None
+        assert each.error.code() == STATUS.CANCELLED
+
+
+def test_a_flush_is_told(small: Client) -> None:
+    list(small.generate([*range(1_000, 1_100)]))
+    follower = Subscriber(small)
+    until(lambda: len(follower.blocks) > 3)
+    assert small.stub.FlushCache(common_pb2.FlushCacheRequest()).success
+    until(lambda: not follower.blocks)
+    follower.end()
+
+
+def test_who_follows_is_an_admin_and_ends_with_the_server(smollm2: Path) -> None:
+    options = ("--grpc-port", "0", "--api-key", "one", "--admin-key", "two", "--request-timeout", "1")
+    with serving("--model", str(smollm2), *options) as server, connected(server) as client:
+        request = common_pb2.SubscribeKvEventsRequest()
+        for metadata, code in (((), STATUS.UNAUTHENTICATED),
+                               ([("authorization", "Bearer one")], STATUS.PERMISSION_DENIED)):  # fmt: skip
+            with pytest.raises(grpc.RpcError) as error:
+                list(client.stub.SubscribeKvEvents(request, metadata=metadata))
+            assert error.value.code() == code
+        call = client.stub.SubscribeKvEvents(request, metadata=[("authorization", "Bearer two")])
+        next(call)
+        time.sleep(1.5)  # it has no time of its own
+        list(client.generate([*range(1_000, 1_100)], metadata=[("authorization", "Bearer one")]))
+        assert next(call).events
+        server.process.terminate()
+        assert list(call) == []
+        server.process.wait()
+
+
+def test_a_server_without_a_cache_says_so(tmp_path: Path) -> None:
+    script = tmp_path / "answers.json"
+    script.write_text("[]")
+    with serving("--model", f"scripted:{script}", "--grpc-port", "0") as server, connected(server) as client:
+        follower = Subscriber(client)
+        until(lambda: follower.error is not None)
+        assert follower.error is not None
+        assert follower.error.code() == STATUS.UNIMPLEMENTED
