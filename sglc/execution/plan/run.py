@@ -198,20 +198,17 @@ class PlanPart(Part):
         """Called in the loop's thread."""
         if not self._run.begin():
             return
-        observer = self._run.observer
-        if observer is not None:
-            try:
+        session, observer = self._session, self._run.observer
+        try:
+            if observer is not None:
                 begin = observer.begin
-                self._session.backend = self._run.context.run(
-                    begin, self._session.backend, self._session.began_s, "plan"
-                )
-            except SglcError as error:
-                self._end(error)
-                return
-        else:
-            self._session.backend = self._whole(self._session.backend)
-        self._show()
-        self._executor.begin(self._run.arguments, self._ended)
+                session.backend = self._run.context.run(begin, session.backend, session.began_s, "plan")
+            else:
+                session.backend = self._whole(session.backend)
+            self._show()
+            self._executor.begin(self._run.arguments, self._ended)
+        except Exception as error:  # a bug of ours as well: nobody may be left waiting for it
+            self._end(error)
 
     def _whole(self, backend: Backend) -> Backend:
         """What runs all of the plan, if the back end can and nothing has to be known of each call here."""

@@ -70,7 +70,8 @@ def described(target: Target) -> tuple[str, dict[str, Any]]:
     Raises:
         UsageError: SGLC054, its tokenizer does not say what its template is.
     """
-    data = {one.name: getattr(target, one.name) for one in fields(target) if one.name != "tokenizer"}
+    apart = "tokenizer", "encoding"
+    data = {one.name: getattr(target, one.name) for one in fields(target) if one.name not in apart}
     data["name"] = re.sub(r"//[^/@]*@", "//", target.name)  # no password of a server
     data["takes"] = {**asdict(target.takes), "temperature": _finite(target.takes.temperature)}
     tokenizer: Any = target.tokenizer
