@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sglc.errors import Loc, RunError, SglcError
+from sglc.errors import Loc, RunError
 from sglc.execution.bind import asked_in
 from sglc.execution.deadline import Deadline
 from sglc.execution.event_loop import soon
