@@ -14,6 +14,7 @@ from sglc.ir.plan.plan import (
     Derived,
     FunctionStep,
     HostStep,
+    Joined,
     LoopStep,
     MapStep,
     Named,
@@ -61,6 +62,11 @@ def check_plan(plan: Plan) -> None:
         # A stream that nothing gives is one that an earlier run may have kept.
         if isinstance(name, Slot) and name not in known:
             raise _wrong("", f"reads `{name.name}`, which nothing gives")
+    for item in plan.body.variables:
+        if isinstance(item, PromptEnd):
+            parts = item.text.parts if isinstance(item.text, Joined) else (item.text,)
+            if not all(isinstance(part, str | Slot) for part in parts):
+                raise _wrong("", "has a prompt at its end that is no text")
     for number, prefix in enumerate(plan.leads):
         _check_prefix(prefix, plan.names, f".leads[{number}]")
 
