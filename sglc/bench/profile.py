@@ -19,6 +19,9 @@ PREFIXES: dict[str, tuple[str, ...]] = {
     "sampler": (
         "_race",
         "_decide",
+        "_check",
+        "_tell",
+        "_narrow",
         "_peaks",
         "_bound",
         "_gather",
