@@ -12,8 +12,9 @@ import json
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -58,29 +59,52 @@ class Api:
 
 
 class UntilAsked:
-    """`asyncio` for `retry`: an attempt's time is over as soon as the server has its request."""
+    """`asyncio` for `retry`, and its loop: an attempt's time is over as soon as the server has its request."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
+        self._skipped_s = 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(asyncio, name)
 
-    @asynccontextmanager
-    async def timeout(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
-        asked = len(self._api.bodies)
+    def get_running_loop(self) -> UntilAsked:
+        return self
 
-        async def end(limit: asyncio.Timeout) -> None:
-            while len(self._api.bodies) == asked:
-                await asyncio.sleep(0.002)
-            limit.reschedule(0)
+    def time(self) -> float:
+        return asyncio.get_running_loop().time() + self._skipped_s
 
-        async with asyncio.timeout(None) as limit:
-            ending = asyncio.create_task(end(limit))
-            try:
-                yield limit
-            finally:
-                ending.cancel()
+    def call_at(self, due_s: float, call: Callable[..., object], *given: object) -> _Timer:
+        """`call`, at a time that comes with the next request."""
+        return _Timer(self, due_s, partial(call, *given))
+
+    def asked(self) -> int:
+        return len(self._api.bodies)
+
+    def skip_to(self, due_s: float) -> None:
+        self._skipped_s = max(self._skipped_s, due_s - asyncio.get_running_loop().time())
+
+
+class _Timer:
+    """A timer of the loop that `UntilAsked` is."""
+
+    def __init__(self, clock: UntilAsked, due_s: float, call: Callable[[], object]) -> None:
+        self._clock, self._due_s, self._call = clock, due_s, call
+        self._before = clock.asked()
+        self._again = asyncio.get_running_loop().call_soon(self._look)
+
+    def when(self) -> float:
+        return self._due_s
+
+    def cancel(self) -> None:
+        self._again.cancel()
+
+    def _look(self) -> None:
+        if self._clock.asked() == self._before:
+            self._again = asyncio.get_running_loop().call_later(0.002, self._look)
+            return
+        self._clock.skip_to(self._due_s)
+        self._call()
 
 
 @contextmanager

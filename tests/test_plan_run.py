@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import sglc as sgl
 from sglc.backends.local import LocalBackend
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli import main
@@ -719,3 +720,19 @@ def test_an_agent_on_a_real_model_does_what_the_interpreter_says(local: LocalBac
     assert set(expected.calls) == set(texts)
     assert value == expected.returns
     assert [args for _, args in expected.hosts] == [((query,), {"limit": 2}) for query in asked]
+
+
+def test_what_fails_where_a_plan_begins_ends_its_run() -> None:
+    """Nobody is left waiting for it, whatever it is."""
+
+    class Broken(ScriptedBackend):
+        def program(self, run: object) -> None:
+            raise RuntimeError("it cannot even begin")
+
+    @sgl.function
+    def one(s: Any) -> None:
+        s += "Q" + sgl.gen("a")
+
+    error = one.run(backend=Broken(lambda asked: "a")).error()
+    assert isinstance(error, RuntimeError)
+    assert "even begin" in str(error)

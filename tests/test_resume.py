@@ -254,10 +254,10 @@ class Whole:
         return sum(line.get("is") == "answer" and line["target"] is None for line in lines)
 
 
-def lengths(recording: bytes, torn: int, seed: int) -> list[int]:
-    """Where to cut: behind every line, and at some other places."""
+def lengths(recording: bytes, torn: int, seed: int, step: int = 1) -> list[int]:
+    """Where to cut: behind every line, or some of them, and at some other places."""
     ends = [0] + [at + 1 for at, byte in enumerate(recording) if byte == ord("\n")]
-    ends = ends[:: at_depth(4, 4, 1)] + ends[-2:]
+    ends = ends[::step] + ends[-2:]
     return ends + random.Random(seed).sample(range(len(recording)), min(torn, len(recording)))
 
 
@@ -267,7 +267,7 @@ CASES = few([(program, mode) for program in PROGRAMS for mode in ("auto", "pytho
 @pytest.mark.parametrize(("program", "mode"), CASES, ids=lambda one: getattr(one, "__name__", one))
 def test_a_run_that_was_cut_anywhere_goes_on(program: sgl.Function, mode: str, tmp_path: Path) -> None:
     whole = Whole(program, tmp_path / "whole", mode)
-    for number, length in enumerate(lengths(whole.recording, at_depth(1, 1, 50), 3)):
+    for number, length in enumerate(lengths(whole.recording, at_depth(1, 1, 50), 3, at_depth(4, 4, 1))):
         whole.cut(tmp_path / str(number), length)
 
 
