@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from sglc.backends.http.http_backend import ServerBackend
+from sglc.backends.http.http_trouble import missing
 from sglc.backends.http.server_info import ServerModel, model_of
 from sglc.backends.retry import Trouble
 from sglc.errors import BackendError
@@ -169,8 +170,5 @@ class GrpcBackend(ServerBackend):
         try:
             from sglc.backends.grpc import grpc_wire
         except ImportError as error:
-            raise BackendError(
-                "SGLC540", f"a server is reached through a package that is not here: {error}",
-                hint="pip install 'sglc[grpc]'",
-            ) from None  # fmt: skip
+            raise missing(error, "grpc") from None
         return grpc_wire

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from sglc.backends.http.http_program import ServerProgram, part_of
-from sglc.backends.http.http_trouble import problem_of, refused
+from sglc.backends.http.http_trouble import events_of, missing, problem_of, refused
 from sglc.backends.http.http_wire import (
     Spoken,
     alone,
@@ -238,13 +238,11 @@ class ServerBackend:
             if response.status_code != 200:
                 await response.aread()
                 raise refused(response)
-            async for line in response.aiter_lines():
-                if not line.startswith("data:"):
-                    continue
-                data = line.removeprefix("data:").strip()
-                if data == "[DONE]":
-                    break
-                yield _answers(json.loads(data))
+            async with aclosing(events_of(response)) as events:
+                async for data in events:
+                    if data == "[DONE]":
+                        break
+                    yield _answers(json.loads(data))
 
     async def _patiently(
         self,
@@ -325,10 +323,7 @@ class ServerBackend:
         try:
             import httpx2
         except ImportError as error:
-            raise BackendError(
-                "SGLC540", f"a server is reached through a package that is not here: {error}",
-                hint="pip install 'sglc[http]'",
-            ) from None  # fmt: skip
+            raise missing(error, "http") from None
         return httpx2
 
 

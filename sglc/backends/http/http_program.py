@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sglc import errors
-from sglc.backends.http.http_trouble import problem_of, refused
+from sglc.backends.http.http_trouble import events_of, problem_of, refused
 from sglc.backends.remote.connection import Connection
 from sglc.backends.retry import Patience, Trouble, patiently
 from sglc.errors import BackendError, Loc, SglcError
@@ -145,9 +146,10 @@ class ServerProgram(BackendWrapper):
                 raise refused(response)
             if not self._accepted.done():
                 self._accepted.set_result(True)
-            async for line in response.aiter_lines():
-                if line.startswith("data:") and self._take(line.removeprefix("data:").strip()):
-                    return
+            async with aclosing(events_of(response)) as events:
+                async for data in events:
+                    if self._take(data):
+                        return
         raise Trouble("the answer ended before it was whole")
 
     def _take(self, data: str) -> bool:

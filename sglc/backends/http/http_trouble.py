@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from sglc.backends.retry import Trouble, status_trouble
+from sglc.errors import BackendError
+
+
+def missing(error: ImportError, extra: str) -> BackendError:
+    """The package is not here that a server is reached through."""
+    return BackendError(
+        "SGLC540", f"a server is reached through a package that is not here: {error}",
+        hint=f"pip install 'sglc[{extra}]'",
+    )  # fmt: skip
+
+
+async def events_of(response: Any) -> AsyncGenerator[str, None]:
+    """The data of each event of a stream; the last one of those that are whole is `[DONE]`."""
+    async for line in response.aiter_lines():
+        if line.startswith("data:"):
+            yield line.removeprefix("data:").strip()
 
 
 def refused(response: Any) -> Trouble:

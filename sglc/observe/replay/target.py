@@ -70,8 +70,9 @@ def described(target: Target) -> tuple[str, dict[str, Any]]:
     Raises:
         UsageError: SGLC054, its tokenizer does not say what its template is.
     """
-    apart = "tokenizer", "encoding"
-    data = {one.name: getattr(target, one.name) for one in fields(target) if one.name not in apart}
+    # What targets are compared by; the tokenizer says below what it is.
+    told = [one.name for one in fields(target) if one.compare and one.name != "tokenizer"]
+    data = {name: getattr(target, name) for name in told}
     data["name"] = re.sub(r"//[^/@]*@", "//", target.name)  # no password of a server
     data["takes"] = {**asdict(target.takes), "temperature": _finite(target.takes.temperature)}
     tokenizer: Any = target.tokenizer

@@ -149,7 +149,6 @@ def land(rows: BatchState, row: int, part: RequestPart) -> list[EngineEvent]:
     assert run is not None, f"row {row} has no run"
     assert len(run.logprobs) == len(run.ids), "a run lands without its scores"
     rows.enter(row, run.logprobs)
-    likeliest = run.likeliest or [()] * len(run.ids)
     state.likeliest += run.likeliest
     for token in run.ids:
         account(part, token)
@@ -157,5 +156,5 @@ def land(rows: BatchState, row: int, part: RequestPart) -> list[EngineEvent]:
         state.state = run.state
     if not request.watch:
         return []
-    listed = zip(run.ids, run.logprobs, likeliest, strict=True)
+    listed = zip(run.ids, run.logprobs, run.likeliest or [()] * len(run.ids), strict=True)
     return [Token(request.id, part.index, token, logprob, likely) for token, logprob, likely in listed]
