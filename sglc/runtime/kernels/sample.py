@@ -44,6 +44,8 @@ from sglc.runtime.kernels.sample_filter import (
     FilterScratch,
     filter_rows,
     filter_scratch,
+    listed_count,
+    listed_row,
     load_tile,
     race_winner,
     row_ban,
@@ -57,7 +59,7 @@ _REGISTERS = 80
 _MOST_PARTS = 128  # of a row
 _FILTERED_PARTS = 16  # of a row with filters, at least
 _BLOCK = 2048  # tokens
-# Which rows race: all, those whose tokens may all be sampled, or those that filters have left less.
+# Which rows race: all, those without top_k, or those that filters have left less.
 _ALL, _WHOLE, _FILTERED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
@@ -144,19 +146,19 @@ def _exponential(u):
 
 @triton.jit
 def _race(
-    logits, rows, fields, eos, masks, adjust, listed, lowest, values, winners,
+    logits, rows, fields, eos, masks, adjust, listed, most, lowest, values, winners,
     vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, parts, chunk, splits,
     BLOCK: tl.constexpr, RACING: tl.constexpr,
 ):  # fmt: skip
     """values: of a part of a row the largest logit, the sum of exp(logit - it), the largest that may be
     sampled, and the winner's noise / weight, relative to that one.
 
-    _FILTERED rows race among the tokens that are left. Where they race apart, the others have done so before,
-    among them those that top_p alone may leave less.
+    _FILTERED rows race among the tokens that are left. Where they race apart, all but those with top_k have
+    done so before, among all their tokens.
     """
     if RACING == _FILTERED:
-        for item in range(tl.program_id(0), tl.load(listed) * splits, tl.num_programs(0)):
-            filtered = tl.load(listed + 1 + item // splits)
+        for item in range(tl.program_id(0), listed_count(listed) * splits, tl.num_programs(0)):
+            filtered = listed_row(listed, most, item // splits)
             floor = tl.maximum(tl.load(lowest + filtered), LOWEST)
             _race_part(
                 logits, rows, fields, eos, masks, adjust, values, winners,
@@ -168,7 +170,7 @@ def _race(
         races = tl.load(rows + SAMPLES * row_stride + r) != 0
         if RACING == _WHOLE:
             filters = row_filters(fields, capacity, tl.load(rows + ROW * row_stride + r), vocab)
-            races = races & (filters[5] | (not filters[6]))
+            races = races & (not filters[4])
         if races:
             _race_part(
                 logits, rows, fields, eos, masks, adjust, values, winners,
@@ -348,8 +350,9 @@ def sample(
     def race(racing: tl.constexpr) -> None:
         programs = min(rows * splits, _PROGRAMS) if racing is _FILTERED else rows * splits
         _race[(programs,)](
-            *read, less.listed, less.lowest, scratch.values, scratch.ids, *sizes, scratch.ids.shape[0], chunk,
-            splits, BLOCK=_BLOCK, RACING=racing.value, num_warps=4, maxnreg=_REGISTERS,
+            *read, less.listed, len(less.lowest), less.lowest, scratch.values, scratch.ids, *sizes,
+            scratch.ids.shape[0], chunk, splits, BLOCK=_BLOCK, RACING=racing.value, num_warps=4,
+            maxnreg=_REGISTERS,
         )  # fmt: skip
 
     if filters:

@@ -1,9 +1,9 @@
 """What top_k, top_p and min_p keep of a row: its lowest logit that may be sampled.
 
-What wins the race among all tokens of a row wins it among the kept ones as well, if it is one of them; of rows
-with top_p alone that is asked first, and mostly it is. Where it is not, the mass above a few logits is summed
-up, twice, and what lies between the two that the bound lies between is gathered, and looked through alone. So
-are the tokens that top_k may keep, which are few.
+What wins the race among all tokens of a row wins it among the kept ones as well, if it is one of them; of
+rows without top_k that is asked first, and mostly it is. Where top_p does not keep it, the mass above a few
+logits is summed up, twice, and what lies between the two that the bound lies between is gathered, and looked
+through alone. So are the tokens that top_k may keep, which lie in few of the groups that a row is cut into.
 The meaning is `sampler.filtered`'s, but logits are compared where that compares weights: tokens whose
 logits differ and whose weights round to the same are told apart here.
 """
@@ -32,12 +32,15 @@ from sglc.runtime.kernels.rows import (
 )
 
 _PARTS = tl.constexpr(32)  # of a row, so that there is work for all where few rows are filtered
-_LANES = tl.constexpr(128)  # largest logits that are told apart in a part, and places for what is gathered
-_PROGRAMS = 1056  # that share the parts of all rows that are filtered: 8 for each of 132 multiprocessors
+_PLACES = tl.constexpr(128)  # of a part, for what is gathered
+_GATHERERS = tl.constexpr(8)  # of a row's groups, each with the places of four parts
+_BY_P, _BY_K, _BY_MIN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # by what rows are left less than all
+_GROUPS = tl.constexpr(4096)  # of a row, at most, each with its largest logit
+_GROUP = 32  # tokens, at least
+_PROGRAMS = 2112  # that share the parts of all rows that are filtered: 16 for each of 132 multiprocessors
 _TILE = tl.constexpr(1024)  # tokens
 _PIVOTS = tl.constexpr(16)  # logits above which the mass is summed up
 _NARROW_TILE = tl.constexpr(512)  # a thread has a sum for each of them
-_BY_P, _BY_OTHERS = tl.constexpr(1), tl.constexpr(2)  # who leaves less of a row than all
 # How many low bits of a float32 are 0 when it was widened from the type.
 _IDLE_BITS = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -234,23 +237,39 @@ def row_filters(fields, capacity, row, vocab):
 
 
 @triton.jit
+def listed_row(listed, most, at):
+    """Of all rows that are left less than all, number `at`; -1 where there are not as many."""
+    by_p, by_k, by_min = tl.load(listed), tl.load(listed + 1), tl.load(listed + 2)
+    kind = (at >= by_p).to(tl.int32) + (at >= by_p + by_k).to(tl.int32)
+    at -= tl.where(kind > 0, by_p, 0) + tl.where(kind > 1, by_k, 0)
+    return tl.load(listed + 3 + kind * most + at, mask=(kind < 2) | (at < by_min), other=-1)
+
+
+@triton.jit
+def listed_count(listed):
+    """How many rows are left less than all."""
+    return tl.load(listed) + tl.load(listed + 1) + tl.load(listed + 2)
+
+
+@triton.jit
 def _check(
     logits, rows, fields, eos, masks, adjust, values, winners, sums, listed,
     vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, chunk, parts, splits,
     SPLITS: tl.constexpr,
 ):  # fmt: skip
     """sums float64 [R, 2, _PARTS]: of each part of rows with top_p and without top_k the mass above the token
-    that won the race among all, infinite if min_p does not keep that, and the whole. Nothing is listed yet."""
+    that won the race among all, infinite if min_p does not keep that, and the whole; of rows with min_p alone
+    only that, once. Nothing is listed yet."""
     r, part = tl.program_id(0), tl.program_id(1)
     if (r == 0) & (part == 0):
-        tl.store(listed, 0)
+        tl.store(listed + tl.arange(0, 4), 0, mask=tl.arange(0, 4) < 3)
     if tl.load(rows + SAMPLES * row_stride + r) == 0:
         return
     row, logits, banned, masks, masked, adjust, adjusted = row_at(
         logits, rows, fields, masks, adjust, logits_stride, row_stride, capacity, mask_stride, adjust_stride, r
     )
-    temperature, _, _, min_p, _, by_p, _ = row_filters(fields, capacity, row, vocab)
-    if not by_p:
+    temperature, _, _, min_p, by_k, by_p, some = row_filters(fields, capacity, row, vocab)
+    if by_k | (not some) | ((not by_p) & (part > 0)):
         return
     scale = LOG2E / tl.maximum(temperature, 1e-30)
     token, ceiling, _, _ = race_winner(values, winners, r, parts, splits, temperature, vocab, SPLITS)
@@ -259,7 +278,7 @@ def _check(
     won = tl.max(tl.where(near + tl.arange(0, 32) == token, around, float("-inf")), 0)
     above = tl.zeros([_TILE], tl.float32)
     whole = tl.zeros([_TILE], tl.float32)
-    end = tl.minimum(part * chunk + chunk, vocab)
+    end = tl.where(by_p, tl.minimum(part * chunk + chunk, vocab), 0)
     for start in range(part * chunk, end, _TILE):
         allowed = load_tile(logits, start, end, banned, eos, eos_count, masks, masked, adjust, adjusted, _TILE)[
             1
@@ -276,79 +295,77 @@ def _check(
 
 @triton.jit
 def _tell(
-    rows, fields, values, winners, sums, listed, filtered, ceilings, totals,
+    rows, fields, values, winners, sums, listed, most, ceilings, totals,
     vocab, row_stride, capacity, parts, splits, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """listed int32 [1 + R]: how many rows are left less than all, and which; filtered int32 [R]: by what, _BY_P
-    or _BY_OTHERS. Of the first the largest logits and the mass: ceilings float32 [R] and totals float64 [R]."""
+    """listed int32 [3 + 3 * most]: how many rows are left less than all by top_p, top_k and min_p alone, then
+    which. Of rows without top_k the largest logits, ceilings float32 [R], and of those with top_p the mass,
+    totals float64 [R]."""
     r = tl.program_id(0)
-    found = 0
+    less = False
+    kind = _BY_MIN
     if tl.load(rows + SAMPLES * row_stride + r) != 0:
         row = tl.load(rows + ROW * row_stride + r)
-        temperature, _, top_p, _, _, by_p, some = row_filters(fields, capacity, row, vocab)
+        temperature, _, top_p, _, by_k, by_p, some = row_filters(fields, capacity, row, vocab)
+        above = sums + r * 2 * _PARTS
+        kind = tl.where(by_p, _BY_P, tl.where(by_k, _BY_K, _BY_MIN))
         if by_p:
-            at = sums + r * 2 * _PARTS + tl.arange(0, _PARTS)
+            at = above + tl.arange(0, _PARTS)
             total = tl.sum(tl.load(at + _PARTS), 0)
-            if tl.sum(tl.load(at), 0) >= total * top_p:
-                found = _BY_P
-            ceiling = race_winner(values, winners, r, parts, splits, temperature, vocab, SPLITS)[1]
-            tl.store(ceilings + r, ceiling)
+            less = tl.sum(tl.load(at), 0) >= total * top_p
             tl.store(totals + r, total)
         elif some:
-            found = _BY_OTHERS
-    tl.store(filtered + r, found)
-    if found != 0:
-        tl.store(listed + 1 + tl.atomic_add(listed, 1), r)
+            less = by_k | (tl.load(above) > 0)
+        if not by_k:
+            ceiling = race_winner(values, winners, r, parts, splits, temperature, vocab, SPLITS)[1]
+            tl.store(ceilings + r, ceiling)
+    if less:
+        tl.store(listed + 3 + kind * most + tl.atomic_add(listed + kind, 1), r)
 
 
 @triton.jit
 def _peaks(
-    logits, rows, fields, eos, masks, adjust, listed, filtered, peaks,
+    logits, rows, fields, eos, masks, adjust, listed, most, peaks,
     vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, chunk,
-    PARTS: tl.constexpr,
+    PARTS: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """peaks [R, _PARTS, _LANES]: a part of a row is read in lanes; their largest logits."""
-    for item in range(tl.program_id(0), tl.load(listed) * PARTS, tl.num_programs(0)):
-        r, part = tl.load(listed + 1 + item // PARTS), item % PARTS
-        if tl.load(filtered + r) == _BY_OTHERS:
-            _, own, banned, allowing, masked, added, adjusted = row_at(
-                logits, rows, fields, masks, adjust, logits_stride, row_stride, capacity, mask_stride,
-                adjust_stride, r,
-            )  # fmt: skip
-            # Lanes stay apart until the end: inside a thread they cost no barrier.
-            found = tl.full([_TILE], float("-inf"), tl.float32)
-            end = tl.minimum(part * chunk + chunk, vocab)
-            for start in range(part * chunk, end, _TILE):
-                allowed = load_tile(
-                    own, start, end, banned, eos, eos_count, allowing, masked, added, adjusted, _TILE
-                )[1]
-                found = tl.maximum(found, allowed)
-            peak = tl.max(tl.reshape(found, [_TILE // _LANES, _LANES]), 0)
-            tl.store(peaks + (r * _PARTS + part) * _LANES + tl.arange(0, _LANES), peak)
+    """peaks [R, _GROUPS]: the largest logits of each GROUP tokens of rows with top_k."""
+    for item in range(tl.program_id(0), tl.load(listed + _BY_K) * PARTS, tl.num_programs(0)):
+        r, part = tl.load(listed + 3 + _BY_K * most + item // PARTS), item % PARTS
+        _, own, banned, allowing, masked, added, adjusted = row_at(
+            logits, rows, fields, masks, adjust, logits_stride, row_stride, capacity, mask_stride,
+            adjust_stride, r,
+        )  # fmt: skip
+        end = tl.minimum(part * chunk + chunk, vocab)
+        for start in range(part * chunk, end, _TILE):
+            allowed = load_tile(
+                own, start, end, banned, eos, eos_count, allowing, masked, added, adjusted, _TILE
+            )[1]
+            peak = tl.max(tl.reshape(allowed, [_TILE // GROUP, GROUP]), 1)
+            tl.store(peaks + r * _GROUPS + start // GROUP + tl.arange(0, _TILE // GROUP), peak)
 
 
 @triton.jit
 def _bound(
-    rows, fields, listed, filtered, peaks, bounds, ceilings, vocab, row_stride, capacity, IDLE: tl.constexpr
+    rows, fields, listed, most, peaks, bounds, ceilings, hits, vocab, row_stride, capacity,
+    IDLE: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """ceilings; and bounds int32 [R]: the order from which on the tokens are gathered that top_k may keep.
+    """Of rows with top_k ceilings; bounds int32 [R]: the order from which on tokens may be kept; and hits int32
+    [R, 1 + _GROUPS]: how many groups have such tokens, and which.
 
-    From the largest logits of all lanes, the K-th largest has at least K tokens at or above it.
+    From the largest logits of all groups, the K-th largest has at least K tokens at or above it.
     """
-    if tl.program_id(0) >= tl.load(listed):
+    if tl.program_id(0) >= tl.load(listed + _BY_K):
         return
-    r = tl.load(listed + 1 + tl.program_id(0))
-    if tl.load(filtered + r) != _BY_OTHERS:
-        return
+    r = tl.load(listed + 3 + _BY_K * most + tl.program_id(0))
     row = tl.load(rows + ROW * row_stride + r)
-    _, top_k, _, _, by_k, _, _ = row_filters(fields, capacity, row, vocab)
+    top_k = row_field(fields, capacity, row, TOP_K)
     # Where something was added, logits have digits that their type has not.
     idle = tl.where(row_field(fields, capacity, row, ADJUSTED) != 0, 0, IDLE)
-    found = tl.load(peaks + r * _PARTS * _LANES + tl.arange(0, _PARTS * _LANES))
+    at = tl.arange(0, _GROUPS)
+    found = tl.load(peaks + r * _GROUPS + at, mask=at * GROUP < vocab, other=float("-inf"))
     ceiling = tl.maximum(tl.max(found, 0), LOWEST)
     tl.store(ceilings + r, ceiling)
-    if not by_k:
-        return
     orders = _order(found, idle)
     low = _order(tl.full([], float("-inf"), tl.float32), idle)
     high = _order(ceiling, idle)
@@ -359,6 +376,10 @@ def _bound(
         else:
             low = middle
     tl.store(bounds + r, high)
+    hit = (orders >= high).to(tl.int32)
+    hits += r * (1 + _GROUPS)
+    tl.store(hits, tl.sum(hit, 0))
+    tl.store(hits + tl.cumsum(hit, 0), at, mask=hit > 0)
 
 
 @triton.jit
@@ -381,104 +402,118 @@ def _interval(pivots, masses, ceiling, wanted, LEVELS: tl.constexpr):
 
 @triton.jit
 def _narrow(
-    logits, rows, fields, eos, masks, adjust, listed, filtered, ceilings, totals, pivots, masses,
+    logits, rows, fields, eos, masks, adjust, listed, most, ceilings, totals, pivots, masses,
     vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, chunk,
     PARTS: tl.constexpr, LEVEL: tl.constexpr,
 ):  # fmt: skip
     """pivots [R, 2, _PIVOTS]: logits of rows that top_p leaves less, LEVEL 0 over most of the row, LEVEL 1
     between two of those. masses float64 [R, 2, _PIVOTS, _PARTS]: in a part the mass above each."""
-    for item in range(tl.program_id(0), tl.load(listed) * PARTS, tl.num_programs(0)):
-        r, part = tl.load(listed + 1 + item // PARTS), item % PARTS
-        if tl.load(filtered + r) == _BY_P:
-            row, own, banned, allowing, masked, added, adjusted = row_at(
-                logits, rows, fields, masks, adjust, logits_stride, row_stride, capacity, mask_stride,
-                adjust_stride, r,
-            )  # fmt: skip
-            filters = row_filters(fields, capacity, row, vocab)
-            scale = LOG2E / tl.maximum(filters[0], 1e-30)
-            ceiling = tl.load(ceilings + r)
-            total = tl.load(totals + r)
-            row_pivots = pivots + r * 2 * _PIVOTS
-            row_masses = masses + r * 2 * _PIVOTS * _PARTS
-            between = _interval(row_pivots, row_masses, ceiling, total * filters[2], LEVEL)
-            low, high = between[0], between[1]
-            # Were all logits equal, they would lie so far below the largest; nearly all mass lies in half as
-            # much more.
-            span = (1.5 * tl.log2((vocab / total).to(tl.float32)) + 1) / scale
-            at = tl.arange(0, _PIVOTS)
-            values = high - tl.where(low == float("-inf"), span, high - low) * ((at + 1) * (1.0 / _PIVOTS))
-            if part == 0:
-                tl.store(row_pivots + LEVEL * _PIVOTS + at, values)
-            found = tl.zeros([_NARROW_TILE, _PIVOTS], tl.float32)
-            end = tl.minimum(part * chunk + chunk, vocab)
-            for start in range(part * chunk, end, _NARROW_TILE):
-                allowed = load_tile(
-                    own, start, end, banned, eos, eos_count, allowing, masked, added, adjusted, _NARROW_TILE
-                )[1]
-                weights = tl.exp2((allowed - ceiling) * scale)
-                found += tl.where(allowed[:, None] > values[None, :], weights[:, None], 0.0)
-            mass = tl.sum(found.to(tl.float64), 0)
-            tl.store(row_masses + (at + LEVEL * _PIVOTS) * _PARTS + part, mass)
-
-
-@triton.jit
-def _gather(
-    logits, rows, fields, eos, masks, adjust, listed, filtered, ceilings, totals, pivots, masses, likely,
-    counts, bounds, vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, chunk,
-    PARTS: tl.constexpr, IDLE: tl.constexpr,
-):  # fmt: skip
-    """likely [R, _PARTS, _LANES]: of each part of a row the logits that top_k may keep, or those around the
-    bound of top_p, -inf behind them; and how many there would be: counts int32 [R, _PARTS]."""
-    for item in range(tl.program_id(0), tl.load(listed) * PARTS, tl.num_programs(0)):
-        r, part = tl.load(listed + 1 + item // PARTS), item % PARTS
+    for item in range(tl.program_id(0), tl.load(listed + _BY_P) * PARTS, tl.num_programs(0)):
+        r, part = tl.load(listed + 3 + _BY_P * most + item // PARTS), item % PARTS
         row, own, banned, allowing, masked, added, adjusted = row_at(
             logits, rows, fields, masks, adjust, logits_stride, row_stride, capacity, mask_stride,
             adjust_stride, r,
         )  # fmt: skip
         filters = row_filters(fields, capacity, row, vocab)
-        by_k, by_p = filters[4], filters[5]
-        if by_k | by_p:
-            idle = tl.where(adjusted, 0, IDLE)
-            low = tl.full([], float("-inf"), tl.float32)
-            high = tl.load(ceilings + r)
-            bound = tl.full([], -(2**31), tl.int32)
-            if by_k:
-                bound = tl.load(bounds + r)
-            else:
-                between = _interval(
-                    pivots + r * 2 * _PIVOTS, masses + r * 2 * _PIVOTS * _PARTS, high,
-                    tl.load(totals + r) * filters[2], 2,
-                )  # fmt: skip
-                low = between[0]
-                high = between[1]
-            places = likely + (r * _PARTS + part) * _LANES
-            tl.store(places + tl.arange(0, _LANES), tl.full([_LANES], float("-inf"), tl.float32))
+        scale = LOG2E / tl.maximum(filters[0], 1e-30)
+        ceiling = tl.load(ceilings + r)
+        total = tl.load(totals + r)
+        row_pivots = pivots + r * 2 * _PIVOTS
+        row_masses = masses + r * 2 * _PIVOTS * _PARTS
+        between = _interval(row_pivots, row_masses, ceiling, total * filters[2], LEVEL)
+        low, high = between[0], between[1]
+        # Were all logits equal, they would lie so far below the largest; nearly all mass lies in half as
+        # much more.
+        span = (1.5 * tl.log2((vocab / total).to(tl.float32)) + 1) / scale
+        at = tl.arange(0, _PIVOTS)
+        values = high - tl.where(low == float("-inf"), span, high - low) * ((at + 1) * (1.0 / _PIVOTS))
+        if part == 0:
+            tl.store(row_pivots + LEVEL * _PIVOTS + at, values)
+        found = tl.zeros([_NARROW_TILE, _PIVOTS], tl.float32)
+        end = tl.minimum(part * chunk + chunk, vocab)
+        for start in range(part * chunk, end, _NARROW_TILE):
+            allowed = load_tile(
+                own, start, end, banned, eos, eos_count, allowing, masked, added, adjusted, _NARROW_TILE
+            )[1]
+            weights = tl.exp2((allowed - ceiling) * scale)
+            found += tl.where(allowed[:, None] > values[None, :], weights[:, None], 0.0)
+        mass = tl.sum(found.to(tl.float64), 0)
+        tl.store(row_masses + (at + LEVEL * _PIVOTS) * _PARTS + part, mass)
+
+
+@triton.jit
+def _gather(
+    logits, rows, fields, eos, masks, adjust, listed, most, ceilings, totals, pivots, masses, likely, missed,
+    bounds, hits, vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, chunk,
+    PARTS: tl.constexpr, GATHERERS: tl.constexpr, IDLE: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """likely [R, _PARTS, _PLACES]: the logits that top_k may keep of each _GATHERERS-th group with some, in the
+    places of a few parts, or of a part of the row those around the bound of top_p, -inf behind them; and how
+    many have no place: missed int32 [R, _PARTS]."""
+    by_p, by_k = tl.load(listed + _BY_P) * PARTS, tl.load(listed + _BY_K) * GATHERERS
+    for item in range(tl.program_id(0), by_p + by_k, tl.num_programs(0)):
+        if item < by_p:
+            r, part = tl.load(listed + 3 + _BY_P * most + item // PARTS), item % PARTS
+        else:
+            r = tl.load(listed + 3 + _BY_K * most + (item - by_p) // GATHERERS)
+            part = (item - by_p) % GATHERERS * (_PARTS // _GATHERERS)
+        row, own, banned, allowing, masked, added, adjusted = row_at(
+            logits, rows, fields, masks, adjust, logits_stride, row_stride, capacity, mask_stride,
+            adjust_stride, r,
+        )  # fmt: skip
+        places = likely + (r * _PARTS + part) * _PLACES
+        count = tl.full([], 0, tl.int32)
+        if item < by_p:
+            tl.store(places + tl.arange(0, _PLACES), tl.full([_PLACES], float("-inf"), tl.float32))
             tl.debug_barrier()  # other threads of this program write there now
-            count = tl.full([], 0, tl.int32)
+            wanted = tl.load(totals + r) * row_field(fields, capacity, row, TOP_P).to(tl.float32, bitcast=True)
+            low, high, _ = _interval(
+                pivots + r * 2 * _PIVOTS, masses + r * 2 * _PIVOTS * _PARTS, tl.load(ceilings + r), wanted, 2
+            )
             end = tl.minimum(part * chunk + chunk, vocab)
             for start in range(part * chunk, end, _TILE):
                 allowed = load_tile(
                     own, start, end, banned, eos, eos_count, allowing, masked, added, adjusted, _TILE
                 )[1]
-                may = (allowed > low) & (allowed <= high) & (_order(allowed, idle) >= bound)
-                more = tl.sum(may.to(tl.int32), 0)
-                if more > 0:
-                    at = count + tl.cumsum(may.to(tl.int32), 0) - 1
-                    tl.store(places + at, allowed, mask=may & (at < _LANES))
-                    count += more
-            tl.store(counts + r * _PARTS + part, count)
+                count = _gathered(places, count, allowed, (allowed > low) & (allowed <= high), _PLACES)
+            tl.store(missed + r * _PARTS + part, tl.maximum(count - _PLACES, 0))
+        else:
+            room: tl.constexpr = _PARTS // _GATHERERS * _PLACES
+            tl.store(places + tl.arange(0, room), tl.full([room], float("-inf"), tl.float32))
+            tl.debug_barrier()
+            idle = tl.where(adjusted, 0, IDLE)
+            bound = tl.load(bounds + r)
+            groups = hits + r * (1 + _GROUPS)
+            for hit in range(part // (_PARTS // _GATHERERS), tl.load(groups), GATHERERS):
+                start = tl.load(groups + 1 + hit) * GROUP
+                allowed = load_tile(
+                    own, start, vocab, banned, eos, eos_count, allowing, masked, added, adjusted, GROUP
+                )[1]
+                count = _gathered(places, count, allowed, _order(allowed, idle) >= bound, room)
+            at = tl.arange(0, _PARTS // _GATHERERS)
+            tl.store(missed + r * _PARTS + part + at, tl.maximum(count - room, 0))
+
+
+@triton.jit
+def _gathered(places, count, logits, may, ROOM: tl.constexpr):
+    """Put those of `logits` that `may` into ROOM `places`, behind `count` others; how many there are then."""
+    more = tl.sum(may.to(tl.int32), 0)
+    if more > 0:
+        at = count + tl.cumsum(may.to(tl.int32), 0) - 1
+        tl.store(places + at, logits, mask=may & (at < ROOM))
+    return count + more
 
 
 @triton.jit
 def _keep(
-    logits, rows, fields, eos, masks, adjust, listed, filtered, ceilings, totals, pivots, masses, likely,
-    counts, lowest, vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride,
+    logits, rows, fields, eos, masks, adjust, listed, most, ceilings, totals, pivots, masses, likely, missed,
+    lowest, vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride,
     IDLE: tl.constexpr,
 ):  # fmt: skip
     """lowest [R]: what the filters keep of a row are the logits from there on."""
-    if tl.program_id(0) >= tl.load(listed):
+    r = listed_row(listed, most, tl.program_id(0))
+    if r < 0:
         return
-    r = tl.load(listed + 1 + tl.program_id(0))
     row, logits, banned, masks, masked, adjust, adjusted = row_at(
         logits, rows, fields, masks, adjust, logits_stride, row_stride, capacity, mask_stride, adjust_stride, r
     )
@@ -501,15 +536,15 @@ def _keep(
             )
         # Of a pivot, which has more digits than a logit, it may be that of the next logit above.
         bottom = _order(low, idle) - (low > float("-inf")).to(tl.int32)
-        if tl.max(tl.load(counts + r * _PARTS + tl.arange(0, _PARTS)), 0) <= _LANES:
+        if tl.max(tl.load(missed + r * _PARTS + tl.arange(0, _PARTS)), 0) == 0:
             kept = _kept(
-                likely + r * _PARTS * _LANES, _PARTS * _LANES, bottom, high, above, ceiling, scale, total,
-                top_k, top_p, by_k, False, eos, 0, masks, False, adjust, False, idle, _PARTS * _LANES,
+                likely + r * _PARTS * _PLACES, _PARTS * _PLACES, bottom, high, above, ceiling, scale, total,
+                top_k, top_p, by_k, False, eos, 0, masks, False, adjust, False, idle, _PARTS * _PLACES,
             )  # fmt: skip
         else:
             kept = _kept(
                 logits, vocab, bottom, high, 0.0, ceiling, scale, total, top_k,
-                top_p, by_k, banned, eos, eos_count, masks, masked, adjust, adjusted, idle, _PARTS * _LANES,
+                top_p, by_k, banned, eos, eos_count, masks, masked, adjust, adjusted, idle, _PARTS * _PLACES,
             )  # fmt: skip
         found = tl.maximum(found, kept)
     tl.store(lowest + r, found)
@@ -521,7 +556,6 @@ class FilterScratch:
 
     sums: Tensor
     listed: Tensor
-    filtered: Tensor
     ceilings: Tensor
     totals: Tensor
     peaks: Tensor
@@ -529,29 +563,30 @@ class FilterScratch:
     pivots: Tensor
     masses: Tensor
     likely: Tensor
-    counts: Tensor
+    missed: Tensor
+    hits: Tensor
     lowest: Tensor
 
 
 def filter_scratch(rows: int, device: torch.device | str) -> FilterScratch:
     """Scratch for batches of up to `rows` rows."""
-    parts, lanes, pivots = _PARTS.value, _LANES.value, _PIVOTS.value
+    parts, places, groups, pivots = _PARTS.value, _PLACES.value, _GROUPS.value, _PIVOTS.value
 
     def room(dtype: torch.dtype, *shape: int) -> Tensor:
         return torch.empty(rows, *shape, dtype=dtype, device=device)
 
     return FilterScratch(
         sums=room(torch.float64, 2, parts),
-        listed=torch.empty(1 + rows, dtype=torch.int32, device=device),
-        filtered=room(torch.int32),
+        listed=torch.empty(3 + 3 * rows, dtype=torch.int32, device=device),
         ceilings=room(torch.float32),
         totals=room(torch.float64),
-        peaks=room(torch.float32, parts, lanes),
+        peaks=room(torch.float32, groups),
         bounds=room(torch.int32),
         pivots=room(torch.float32, 2, pivots),
         masses=room(torch.float64, 2, pivots, parts),
-        likely=room(torch.float32, parts, lanes),
-        counts=room(torch.int32, parts),
+        likely=room(torch.float32, parts, places),
+        missed=room(torch.int32, parts),
+        hits=room(torch.int32, 1 + groups),
         lowest=room(torch.float32),
     )
 
@@ -560,12 +595,12 @@ def filter_rows(
     logits: Tensor, rows: Tensor, fields: Tensor, eos_ids: Tensor, masks: Tensor, adjust: Tensor,
     values: Tensor, winners: Tensor, splits: int, most_splits: int, scratch: FilterScratch,
 ) -> None:  # fmt: skip
-    """`scratch.filtered` says which rows sample from less than all, `scratch.lowest` from which logit on.
+    """`scratch.listed` says which rows sample from less than all, `scratch.lowest` from which logit on.
 
     Arguments as those of `sample.sample`: rows int32 [4, R], fields int32 [fields, capacity]; and what `splits`
-    programs to a row, at most `most_splits`, have left of a race among all tokens, which rows have behind them
-    that have no filter, or of which top_p without top_k. A row is read in parts, each by a program: once where
-    top_p keeps who won, else four times; twice for top_k. What rows without filters cost is eight launches.
+    programs to a row, at most `most_splits`, have left of a race among all tokens, which rows without top_k
+    have behind them. A row is read in parts, each by a program: once where top_p keeps who won, else four
+    times; once for top_k. What rows without filters cost is eight launches.
     """
     count, vocab = logits.shape
     chunk = triton.cdiv(triton.cdiv(vocab, _PARTS.value), _TILE.value) * _TILE.value
@@ -576,24 +611,28 @@ def filter_rows(
     )  # fmt: skip
     idle = _IDLE_BITS[logits.dtype]
     race = (winners.shape[0], splits, most_splits)
-    told = (scratch.listed, scratch.filtered)
-    parts = _PARTS.value  # Triton's interpreter divides by no constexpr
+    listed = (scratch.listed, len(scratch.lowest))
+    parts, gatherers = _PARTS.value, _GATHERERS.value  # Triton's interpreter divides by no constexpr
+    group = max(_GROUP, triton.next_power_of_2(triton.cdiv(vocab, _GROUPS.value)))
     _check[(count, parts)](
         *read, values, winners, scratch.sums, scratch.listed, *sizes, chunk, *race, num_warps=4
     )
     _tell[(count,)](
-        rows, fields, values, winners, scratch.sums, *told, scratch.ceilings, scratch.totals,
+        rows, fields, values, winners, scratch.sums, *listed, scratch.ceilings, scratch.totals,
         vocab, row_stride, capacity, *race, num_warps=1,
     )  # fmt: skip
     programs = (min(count * parts, _PROGRAMS),)
-    _peaks[programs](*read, *told, scratch.peaks, *sizes, chunk, parts, num_warps=4)
+    _peaks[programs](*read, *listed, scratch.peaks, *sizes, chunk, parts, group, num_warps=4)
     _bound[(count,)](
-        rows, fields, *told, scratch.peaks, scratch.bounds, scratch.ceilings, vocab, row_stride, capacity, idle,
-        num_warps=8,
+        rows, fields, *listed, scratch.peaks, scratch.bounds, scratch.ceilings, scratch.hits, vocab, row_stride,
+        capacity, idle, group, num_warps=8,
     )  # fmt: skip
-    made = (*told, scratch.ceilings, scratch.totals, scratch.pivots, scratch.masses)
-    gathered = (scratch.likely, scratch.counts)
+    made = (*listed, scratch.ceilings, scratch.totals, scratch.pivots, scratch.masses)
+    gathered = (scratch.likely, scratch.missed)
     for level in range(2):
         _narrow[programs](*read, *made, *sizes, chunk, parts, level, num_warps=8)
-    _gather[programs](*read, *made, *gathered, scratch.bounds, *sizes, chunk, parts, idle, num_warps=4)
+    _gather[programs](
+        *read, *made, *gathered, scratch.bounds, scratch.hits, *sizes, chunk, parts, gatherers, idle, group,
+        num_warps=4,
+    )  # fmt: skip
     _keep[(count,)](*read, *made, *gathered, scratch.lowest, *sizes, idle, num_warps=8)
