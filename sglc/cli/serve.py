@@ -148,7 +148,7 @@ _OPTIONS = {
     ),
     "bounds": (
         _Option("--max-tokens", _count, 4096, "N", "tokens of an answer in a chat that names no limit"),
-        _Option("--max-body", _count, 64, "MIB", "most of a request"),
+        _Option("--max-body", _count, 16, "MIB", "most of a request"),
         _Option("--max-prompts", _count, 256, "N", "most prompts of a request"),
         _Option("--max-samples", _count, 128, "N", "most samples of a prompt"),
         _Option(

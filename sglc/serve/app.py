@@ -34,6 +34,7 @@ from sglc.serve.token_ids import add_token_ids
 from sglc.serve.tools import Calling
 from sglc.serve.work import Work, done, pieces
 
+_PLACES = 4_096  # log-probabilities that are written down where nothing else is done meanwhile
 _NO_RESPONSES = (
     "`/v1/responses` is not there: ask `/v1/chat/completions`, or put a gateway before this server that "
     "translates it, as `smg` does before `--grpc-port`"
@@ -48,7 +49,7 @@ def make_app(service: Service) -> FastAPI:
 def make_direct(service: Service) -> ASGIApp:
     """The endpoints, for whom `guarded` lets in."""
     app, endpoints = _made(service)
-    return Direct(app, endpoints, service.limits.body, service.max_len)
+    return Direct(app, endpoints, service.limits, service.max_len)
 
 
 def _made(service: Service) -> tuple[FastAPI, Endpoints]:
@@ -182,7 +183,9 @@ def _add_programs(app: FastAPI, service: Service) -> Endpoints:
 
 async def _of_conversation(service: Service, request: Request, body: ChatBody) -> tuple[Work, Calling | None]:
     """What a chat asks for, which is let in, and how its answer may call tools."""
-    check_lists({"messages": body.messages, "tools": body.tools}, service.max_len)  # not all came by `Direct`
+    check_lists(
+        service.limits, {"messages": body.messages, "tools": body.tools}, service.max_len
+    )  # not all came by `Direct`
     texts = body.texts
     check_counts(service.limits, ("",), "messages", body.n)
     check_sizes(["".join(texts)], "messages", service.max_len, service.limits.characters)
@@ -225,7 +228,11 @@ async def _given(service: Service, given: Sequence[Any], field: str, samples: in
 
 
 async def _ends(service: Service, work: Work, shape: Callable[[Any], Any]) -> Any:
-    return shape(await done(service.backend, work))
+    ends = await done(service.backend, work)
+    places = sum(len(end.prompt_logprobs) + sum(len(sample.ids) for sample in end.samples) for end in ends)
+    if places * (1 + work.sampling.top_logprobs) <= _PLACES:
+        return shape(ends)
+    return await asyncio.to_thread(shape, ends)
 
 
 async def _whole(service: Service, request: Request, content: Coroutine[Any, Any, Any]) -> Response:

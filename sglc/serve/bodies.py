@@ -73,14 +73,14 @@ def _prompts(value: Any) -> Any:
     match value:
         case str():
             return [value]
-        case [*items] if items and all(_is_id(item) for item in items):
-            return [items]
-        case [*items] if items and all(isinstance(item, str) for item in items):
-            return items
-        case [*items] if items and all(isinstance(i, list) and all(_is_id(id_) for id_ in i) for i in items):
-            return items
         case []:
             raise wrong("prompt_value", "there is no prompt")
+        case list():  # of which there may be a million
+            kinds = set(map(type, value))
+            if kinds == {int}:
+                return [value]
+            if kinds == {str} or (kinds == {list} and all(set(map(type, ids)) <= {int} for ids in value)):
+                return value
     raise wrong(
         "prompt_type", "a prompt is a text, a list of texts, a list of token ids, or a list of such lists"
     )
@@ -88,20 +88,16 @@ def _prompts(value: Any) -> Any:
 
 def _given_texts(value: Any) -> Any:
     """As it was sent: one text gets one answer, a list of texts a list."""
-    if not isinstance(value, str) and not all(isinstance(item, str) for item in _prompts(value)):
+    if not isinstance(_prompts(value)[0], str):
         raise wrong("prompt_type", "it is a text, or a list of texts")
     return value
 
 
 def _given_ids(value: Any) -> Any:
     """As it was sent, too."""
-    if any(isinstance(item, str) for item in _prompts(value)):
+    if isinstance(_prompts(value)[0], str):
         raise wrong("prompt_type", "it is a list of token ids, or a list of such lists")
     return value
-
-
-def _is_id(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _content(value: Any) -> Any:
@@ -397,7 +393,7 @@ class GenerateBody(RequestBody):
     def several(self) -> bool:
         """Whether a list of answers was asked for."""
         given = self.input_ids if self.text is None else self.text
-        return self.sampling_params.n > 1 or (isinstance(given, list) and not _is_id(given[0]))
+        return self.sampling_params.n > 1 or (isinstance(given, list) and not isinstance(given[0], int))
 
 
 class ProgramBody(RequestBody):

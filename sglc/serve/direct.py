@@ -1,7 +1,7 @@
 """Requests for texts on their way past the framework.
 
 Its layers of routing, dependencies and error handling take longer than all that such a request needs besides.
-They are still the only ones that say what is wrong with one: what cannot be taken at once goes through them.
+They are still the only ones that say what is wrong with what is no JSON object: that goes through them.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sglc.errors import SglcError
 from sglc.serve.bodies import RequestBody
 from sglc.serve.fields import WHOLE_CHARACTERS
-from sglc.serve.limits import check_lists
-from sglc.serve.problems import Refusal, as_response, of_any
+from sglc.serve.limits import Limits, check_lists
+from sglc.serve.problems import Refusal, as_response, of_any, of_validation
 
 # By their path: the class of the body, and what answers it.
 Endpoints = Mapping[str, tuple[type[RequestBody], Callable[[Any, Request], Awaitable[Response]]]]
 
 
 class Direct:
-    """Answers posts to `endpoints` of at most so many bytes; everything else is for `app`.
+    """Answers posts to `endpoints` of as many bytes as `limits` say at most; everything else is for `app`.
 
     `max_len`: tokens that the model has room for.
     """
 
-    def __init__(self, app: ASGIApp, endpoints: Endpoints, most_bytes: int, max_len: int) -> None:
+    def __init__(self, app: ASGIApp, endpoints: Endpoints, limits: Limits, max_len: int) -> None:
         self._app = app
         self._endpoints = endpoints
-        self._most_bytes = most_bytes
+        self._limits = limits
         self._max_len = max_len
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,13 +48,21 @@ class Direct:
         content = await _read(receive, came)
         try:
             given = msgspec.json.decode(content)
-            check_lists(given, self._max_len)
+            if not isinstance(given, dict):
+                raise msgspec.ValidationError
+            check_lists(self._limits, given, self._max_len)
             # What msgspec takes has no half of a surrogate pair.
             body = kind.model_validate(given, context=WHOLE_CHARACTERS)
         except Refusal as refusal:
             await as_response(refusal)(scope, receive, send)
             return
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValidationError):
+        except ValidationError as error:
+            # To decode what may be megabytes once more would keep everybody waiting.
+            problem = error.errors(include_url=False, include_input=False)[0]
+            first = of_validation([{**problem, "loc": ("body", *problem["loc"])}])
+            await as_response(first)(scope, receive, send)
+            return
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             await self._app(scope, _again(came, receive), send)
             return
         try:
@@ -73,7 +81,7 @@ class Direct:
         return (
             fields.get(b"content-type", b"").startswith(b"application/json")
             and length.isdigit()
-            and int(length) <= self._most_bytes
+            and int(length) <= self._limits.body
         )
 
 

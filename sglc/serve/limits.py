@@ -29,7 +29,7 @@ class Limits:
         body_s: seconds from there to the end of its body.
     """
 
-    body: int = 64 << 20
+    body: int = 16 << 20
     prompts: int = 256
     samples: int = 128
     characters: int = 64 << 20
@@ -98,8 +98,9 @@ def check_sizes(prompts: Sequence[str | Sequence[int]], field: str, max_len: int
             raise Refusal(400, message, param=field, code="context_length_exceeded")
 
 
-def check_lists(given: Any, max_len: int) -> None:
-    """Refuse a request, as it was decoded, whose lists are longer than the model's `max_len` tokens.
+def check_lists(limits: Limits, given: Any, max_len: int) -> None:
+    """Refuse a request, as it was decoded, with more prompts than are taken, or whose lists are longer than the
+    model's `max_len` tokens.
 
     To look at what is in them would keep everybody waiting. A message, a part of one, and a tool are a token
     at least.
@@ -112,8 +113,11 @@ def check_lists(given: Any, max_len: int) -> None:
     for field in ("prompt", "input_ids", "tokens"):
         value = given.get(field)
         if isinstance(value, list):
-            inner = [each for each in value if isinstance(each, list)]
-            check_sizes(inner or ([value] if value and isinstance(value[0], int) else []), field, max_len, 0)
+            if value and isinstance(value[0], int):
+                check_sizes([value], field, max_len, 0)
+            else:
+                check_counts(limits, value, field, 1)
+                check_sizes([each for each in value if isinstance(each, list)], field, max_len, 0)
     messages = given.get("messages")
     if isinstance(messages, list):
         turns = [each for each in messages[:max_len] if isinstance(each, dict)]

@@ -20,7 +20,7 @@ from smg_grpc_proto import sglang_scheduler_pb2 as pb
 from sglc.ir.plan.events import GenDone, Sample, TokenLogprob
 from sglc.serve.bodies import GenerateBody
 from sglc.serve.fields import WHOLE_CHARACTERS
-from sglc.serve.limits import check_lists
+from sglc.serve.limits import Limits, check_lists
 from sglc.serve.logprobs import Tops
 from sglc.serve.problems import Refusal, of_validation
 from sglc.serve.prompts import ServedTokenizer
@@ -40,11 +40,12 @@ _IN_ID = re.compile(r"sglc-[0-9a-f]{32}:(\{.*\})", re.DOTALL)
 _OF_ZERO = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "n": 1}
 
 
-def body_of(request: Any, most: Callable[[int], int], max_len: int) -> GenerateBody:
+def body_of(request: Any, most: Callable[[int], int], limits: Limits, max_len: int) -> GenerateBody:
     """What a `GenerateRequest` asks for, as a body of `/generate`.
 
     Args:
         most: tokens of an answer that no limit is named for, of a prompt of so many ids.
+        limits: of requests.
         max_len: tokens that the model has room for.
 
     Raises:
@@ -65,7 +66,7 @@ def body_of(request: Any, most: Callable[[int], int], max_len: int) -> GenerateB
         "top_logprobs_num": request.top_logprobs_num,
         "stream": request.stream,
     }
-    check_lists(given, max_len)
+    check_lists(limits, given, max_len)
     try:
         return GenerateBody.model_validate(given, context=WHOLE_CHARACTERS)
     except ValidationError as error:

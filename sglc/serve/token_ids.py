@@ -21,7 +21,7 @@ def add_token_ids(app: FastAPI, service: Service) -> Endpoints:
     async def tokenize(body: TokenizeBody, request: Request) -> Response:
         check_model(service, body.model)
         if body.messages is not None:
-            check_lists({"messages": body.messages}, service.max_len)
+            check_lists(limits, {"messages": body.messages}, service.max_len)
             texts = [turn.content for turn in body.messages]
             check_sizes(["".join(texts)], "messages", service.max_len, limits.characters)
             chat = ChatBody(messages=body.messages, add_generation_prompt=body.add_generation_prompt)
