@@ -333,8 +333,13 @@ class Executor(Protocol):
 class StepCost:
     """Seconds that a step takes: its products, by the number of tokens that it is padded to (ascending, and
     not in proportion: reading the weights takes its time, and tiles are full or not); key_s for each key that
-    a decoding row reads; pair_s for each key that a token of a prompt sees."""
+    a decoding row reads; pair_s for each key that a token of a prompt sees.
+
+    A step with prompts takes at most `stretch` times one of decode alone: 2, less what this model of costs
+    misses. Programs that go on together are spread over some steps by that, and from then on stay spread.
+    """
 
     products_s: tuple[tuple[int, float], ...]
     key_s: float
     pair_s: float
+    stretch: float = 1.6

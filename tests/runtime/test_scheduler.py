@@ -64,17 +64,18 @@ COST = StepCost(
 def test_a_step_with_prompts_takes_at_most_twice_one_of_decode_alone(decoding: int, position: int) -> None:
     keys = decoding * 800
     tokens = scheduler.affordable(COST, decoding, keys, position) - decoding
-    assert tokens >= scheduler.LEAST_CHUNK
+    least = scheduler.short_prompt(COST) // 8
+    assert tokens >= least > 0
 
     def seconds(tokens: int) -> float:
         products = next(s for size, s in COST.products_s if size >= decoding + tokens)
         return products + keys * COST.key_s + tokens * position * COST.pair_s
 
     pure = seconds(0)
-    if tokens > scheduler.LEAST_CHUNK:
-        assert seconds(tokens) <= scheduler.STRETCH * pure + 1e-9
+    if tokens > least:
+        assert seconds(tokens) <= COST.stretch * pure + 1e-9
     # No more is held back than has to be.
-    assert all(seconds(more) > scheduler.STRETCH * pure for more in range(tokens + 1, 1024 - decoding))
+    assert all(seconds(more) > COST.stretch * pure for more in range(tokens + 1, 1024 - decoding))
 
 
 def test_what_costs_a_leap_is_left_out() -> None:

@@ -81,6 +81,7 @@ def load(options: LocalOptions, folder: Path, tokenizer: Tokenizer | None) -> Ma
         max_rows=max_rows,
         cache=options.cache,
         max_len=_max_len(options, config, pages),
+        cost=executor.measure(),
     )
     return Machine(Engine(executor, engine_config), tokenizer)
 

@@ -22,7 +22,7 @@ from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.executor.logits_output import LogitsOutput, outcome, wanted_tokens
 from sglc.runtime.executor.torch_model import Llama
 from sglc.runtime.model.config import ModelConfig
-from sglc.runtime.step import I32, SAMPLED, Batch, ByteAutomaton, Step, StepResult
+from sglc.runtime.step import I32, SAMPLED, Batch, ByteAutomaton, Step, StepCost, StepResult
 
 
 class TorchExecutor:
@@ -89,6 +89,10 @@ class TorchExecutor:
     def drain(self, ticket: LogitsOutput) -> StepResult:
         """The outcome of the oldest undrained step."""
         return ticket.result()
+
+    def measure(self) -> StepCost | None:
+        """What steps cost, if that is known; before the first step only."""
+        return None
 
     def hold(self, automaton: ByteAutomaton) -> None:
         """Nothing is followed here: the host knows each id before the next step."""

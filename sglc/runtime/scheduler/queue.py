@@ -60,6 +60,7 @@ class RequestQueue:
         self._reservations = reservations
         self._token_budget = token_budget
         self._cost = cost
+        self._short = scheduler.short_prompt(cost)
         self._max_rows = max_rows
         self._keeps = keeps
         self._parts: list[RequestPart] = []
@@ -219,7 +220,7 @@ class RequestQueue:
             if self.allocator.shared_soon(part, match.length):
                 at += 1
                 continue
-            is_short = len(part.ids) - match.length <= scheduler.SHORT_PROMPT
+            is_short = len(part.ids) - match.length <= self._short
             if (short if is_short else left) <= 0 and not (is_short and few):
                 at += 1
                 continue

@@ -34,14 +34,19 @@ class Need:
     pages: int
 
 
-# A step with prompts takes at most so many times one of decode alone: 2, less what the model of costs misses.
-# Programs that go on together are spread over some steps by that, and from then on stay spread.
-STRETCH = 1.6
 # Rows that begin in one step: while a device works on them, the host sees to the next ones.
 NEW_ROWS = 16
 ROWS_OF_ONE_BEGIN = 16  # for each so many rows that decode, one may begin in a step, whatever it costs
 SHORT_PROMPT = 256  # new tokens of a prompt that no long one puts off: programs go on with such ones
-LEAST_CHUNK = 32  # tokens of prompts that a step takes however long: they come to an end
+_SHARE, _LEAST = 8, 4  # of that, what a step takes of prompts however long it gets: they come to an end
+
+
+def short_prompt(cost: StepCost | None) -> int:
+    """New tokens up to which a prompt is short: where they cost at most what a step takes with none."""
+    if cost is None:
+        return SHORT_PROMPT
+    twice_s = 2 * cost.products_s[0][1]
+    return min(SHORT_PROMPT, max(tokens for tokens, seconds in cost.products_s if seconds <= twice_s))
 
 
 def affordable(cost: StepCost, decoding: int, keys: int, position: int) -> int:
@@ -51,9 +56,9 @@ def affordable(cost: StepCost, decoding: int, keys: int, position: int) -> int:
     """
     last = cost.products_s[-1]
     pure = next((entry for entry in cost.products_s if entry[0] >= decoding), last)[1] + keys * cost.key_s
-    room = STRETCH * pure - keys * cost.key_s
+    room = cost.stretch * pure - keys * cost.key_s
     sight_s = position * cost.pair_s  # what a token of a prompt adds to the time of the products
-    most = LEAST_CHUNK
+    most = max(short_prompt(cost) // _SHARE, _LEAST)
     for tokens, seconds in cost.products_s:
         seen = (room - seconds) / sight_s if sight_s else tokens if seconds <= room else 0
         most = max(most, min(tokens - decoding, int(seen)))
