@@ -8,41 +8,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from sglc.bench.setting import setting
 from tests.constraints.hostile_forms import HOSTILE, HOSTILE_TAGS, text_of
-from tests.serve_fuzz.campaign import FreeStream, address_of, tiny_server
-from tests.serving import Server, serving
+from tests.serve_fuzz.campaign import FreeStream, address_of, limited_server
+from tests.serving import Server
 
 _CALM_S = 1.5  # before each form, and behind the last
 _TOKENS = 32  # of each form
 Gaps = list[tuple[float, float]]  # when an event came, and how long after the one before, in seconds
-
-
-@contextmanager
-def server_of(model: str) -> Iterator[Server]:
-    """A server of a model, or of a tiny one, with nothing kept."""
-    if model == "tiny":
-        with tiny_server("--request-timeout", "60") as server:
-            yield server
-        return
-    with TemporaryDirectory() as folder:
-        # Models stay where they are; what is compiled is made anew.
-        cache = Path(os.environ.get("SGLC_CACHE") or Path.home() / ".cache" / "sglc")
-        (Path(folder) / "models").symlink_to(cache / "models")
-        os.environ["SGLC_CACHE"] = folder
-        try:
-            with serving("--model", model, "--device", "cpu", "--request-timeout", "60") as server:
-                yield server
-        finally:
-            os.environ["SGLC_CACHE"] = str(cache)
 
 
 def ask(server: Server, kind: str, text: str) -> str:
@@ -57,7 +34,7 @@ def measure(model: str) -> dict[str, Any]:
     forms = [("json_schema", name, text_of(form())) for name, (form, _) in HOSTILE.items()]
     forms += [("structural_tag", name, text_of(form())) for name, (form, _) in HOSTILE_TAGS.items()]
     spans: list[tuple[float, float, str, str]] = []
-    with server_of(model) as server:
+    with limited_server("--request-timeout", "60", model=model) as server:
         assert ask(server, "json_schema", "true") == "made"  # which loads the libraries
         with FreeStream(address_of(server)) as stream:
             time.sleep(_CALM_S)  # until it streams

@@ -1,6 +1,6 @@
 """Hostile requests to a real server.
 
-python -m tests.serve_fuzz --requests 2000 --seed 0 [--first N] [--kills 50] [-o FILE.json]
+python -m tests.serve_fuzz --requests 2000 --seed 0 [--first N] [--model smollm2] [--kills 50] [-o FILE.json]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.serve_fuzz.campaign import run, tiny_server
+from tests.serve_fuzz.campaign import limited_server, run
 from tests.serve_fuzz.faults import RAISES, changed_copy
 from tests.serve_fuzz.kills import kill_at_random
 
@@ -22,17 +22,20 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first request")
+    parser.add_argument(
+        "--model", default="tiny", help="of the server; `tiny` or one that is known by name"
+    )
     parser.add_argument("--kills", type=int, default=0, help="how often the runtime is ended afterwards")
     parser.add_argument("-o", type=Path)
     given = parser.parse_args()
-    with tiny_server() as server:
+    with limited_server(model=given.model) as server:
         summary = run(server, range(given.first, given.first + given.requests), given.seed)
     found = {"hostile": summary.as_json()}
     wrong = [*summary.wrong]
     if given.kills:
         with (
             TemporaryDirectory() as folder,
-            tiny_server("--request-timeout", "60", root=changed_copy(RAISES, Path(folder))) as server,
+            limited_server("--request-timeout", "60", root=changed_copy(RAISES, Path(folder))) as server,
         ):
             killed = kill_at_random(server, given.kills, given.seed)
         found["killed"] = killed.as_json()

@@ -73,24 +73,27 @@ class Summary:
 
 
 @contextmanager
-def tiny_server(*options: str, root: Path = ROOT) -> Iterator[Server]:
-    """A server of the tiny model that has little memory. When it has ended, nothing of it may be left."""
+def limited_server(*options: str, model: str = "tiny", root: Path = ROOT) -> Iterator[Server]:
+    """A server of a model, or of a tiny one, that has little memory and has compiled nothing yet. When it has
+    ended, nothing of it may be left."""
     mark = uuid.uuid4().hex
+    before = os.environ.get("SGLC_CACHE")
+    models = Path(before or Path.home() / ".cache" / "sglc") / "models"
     with TemporaryDirectory() as name:
         folder = Path(name)
-        save_tiny_model(folder, max_position_embeddings=4096)
-        (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
-        given = ("--model", name, "--name", "tiny", "--device", "cpu", "--max-rows", "8", "--kv-mib", "64")
+        if model == "tiny":
+            save_tiny_model(folder, max_position_embeddings=4096)
+            (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+            options = ("--model", name, "--name", "tiny", "--max-rows", "8", "--kv-mib", "64", *options)
+        else:
+            (folder / "cache").mkdir()
+            (folder / "cache" / "models").symlink_to(models)
+            options = ("--model", model, *options)
         os.environ[_MARK], os.environ["SGLC_CACHE"] = mark, str(folder / "cache")
         try:
             with serving(
-                *given,
-                "--compile-timeout",
-                str(COMPILE_S),
-                "--max-queue",
-                "2048",
-                "--request-timeout",
-                str(TIMEOUT_S),
+                *("--device", "cpu", "--compile-timeout", str(COMPILE_S), "--max-queue", "2048"),
+                *("--request-timeout", str(TIMEOUT_S)),
                 *options,
                 root=root,
             ) as server:
@@ -102,6 +105,8 @@ def tiny_server(*options: str, root: Path = ROOT) -> Iterator[Server]:
             until(lambda: not marked(mark), f"processes are left behind: {marked(mark)}")
         finally:
             del os.environ[_MARK], os.environ["SGLC_CACHE"]
+            if before is not None:
+                os.environ["SGLC_CACHE"] = before
 
 
 def marked(mark: str) -> list[int]:

@@ -17,7 +17,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import just
 
-from tests.serve_fuzz.campaign import MOST_S, tiny_server
+from tests.serve_fuzz.campaign import MOST_S, limited_server
 from tests.serving import Server
 from tests.waiting import until
 
@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", type=Path)
     options = parser.parse_args()
-    with tiny_server() as server:
+    with limited_server() as server:
         statuses, wrong = run(server, options.cases, options.seed)
     made = json.dumps({"statuses": dict(sorted(statuses.items())), "wrong": wrong}, indent=1)
     print(made)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.depth import at_depth
-from tests.serve_fuzz.campaign import run, tiny_server
+from tests.serve_fuzz.campaign import limited_server, run
 from tests.serve_fuzz.faults import FAULTS, RAISES, changed_copy
 from tests.serve_fuzz.hostile import KINDS
 from tests.serve_fuzz.kills import kill_at_random
@@ -21,7 +21,7 @@ REQUESTS = at_depth(15, 15, 2_000)  # one of each kind, at least
 
 @pytest.mark.slow
 def test_hostile_requests_are_answered_and_leave_nothing_behind() -> None:
-    with tiny_server() as server:
+    with limited_server() as server:
         summary = run(server, range(REQUESTS), SEED)
     assert summary.requests == REQUESTS
     assert {kind.partition(":")[0] for kind in summary.statuses} == {*KINDS}
@@ -31,7 +31,7 @@ def test_hostile_requests_are_answered_and_leave_nothing_behind() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [at_depth(2, 2, 50)])
 def test_a_runtime_that_is_ended_at_any_moment_is_begun_again(kills: int, tmp_path: Path) -> None:
-    with tiny_server("--request-timeout", "60", root=changed_copy(RAISES, tmp_path)) as server:
+    with limited_server("--request-timeout", "60", root=changed_copy(RAISES, tmp_path)) as server:
         summary = kill_at_random(server, kills, SEED)
     assert len(summary.killed) == kills
     assert summary.wrong == []
@@ -42,7 +42,7 @@ def test_a_runtime_that_is_ended_at_any_moment_is_begun_again(kills: int, tmp_pa
 def test_planted_faults_are_found(fault: str, tmp_path: Path) -> None:
     """By as many requests as are sent in the tests."""
     try:
-        with tiny_server(root=changed_copy(FAULTS[fault], tmp_path)) as server:
+        with limited_server(root=changed_copy(FAULTS[fault], tmp_path)) as server:
             wrong = run(server, range(60), SEED, first_wrong=True).wrong
     except AssertionError as error:  # it does not end as it should
         wrong = [str(error)]
