@@ -18,7 +18,8 @@ from sglc import knobs
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.executor.cpu_executor import CpuExecutor, free_cores
-from sglc.runtime.executor.cpu_model import CpuModel, fits
+from sglc.runtime.executor.cpu_model import CpuModel, draw, fits
+from sglc.runtime.executor.sampler import SamplerInput, drawn, noise_keys
 from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.kernels import cpu_build
 from sglc.runtime.model.packed_weights import (
@@ -50,6 +51,35 @@ def instruction_sets() -> list[str]:
 @pytest.fixture(scope="module", params=some_of(instruction_sets(), 1, 2))
 def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
     return ctypes.CDLL(str(cpu_build.build(*filter(None, [request.param]))))
+
+
+@pytest.mark.parametrize("vocab", [17, 64, 5003])
+def test_samples_are_torchs(kernels: ctypes.CDLL, vocab: int) -> None:
+    """Every filter, beside each other, at every temperature; flat and steep rows, with ties, masked, and of
+    nothing at all."""
+    rng = np.random.default_rng(vocab)
+    for trial in range(at_depth(40, 60, 2000)):
+        rows = 5
+        logits = torch.from_numpy(rng.normal(0, rng.choice([0.5, 2.5, 8]), (rows, vocab)).astype(np.float32))
+        if trial % 3 == 0:
+            logits = logits.bfloat16().float()
+        allowed = logits.clone()
+        if trial % 4 == 1:
+            allowed[:, ::3] = -torch.inf
+        if trial % 20 == 1:
+            allowed[0] = -torch.inf
+        choice = SamplerInput(
+            rng.choice([0, 1e-6, 0.3, 1, 1.7, 30], rows).astype(np.float32),
+            rng.choice([-1, 1, 5, 50, vocab, 3000], rows).astype(np.int32),
+            rng.choice([1, 0.9, 0.5, 0.01, 0.999, 0.0], rows).astype(np.float32),
+            rng.choice([0, 0.05, 0.5, 1], rows).astype(np.float32),
+            np.zeros(rows, np.bool_),
+            noise_keys(rng.integers(0, 2**63, rows).astype(np.uint64), np.arange(rows, dtype=np.int32)),
+        )
+        ids, logprobs = draw(kernels, 1 + trial % 2, logits, allowed, choice)
+        wanted, wanted_logprobs = drawn(logits, allowed, choice)
+        assert ids.tolist() == wanted.tolist(), (trial, choice)
+        torch.testing.assert_close(logprobs, wanted_logprobs, atol=2e-5, rtol=1e-5)
 
 
 def executors(

@@ -1,4 +1,4 @@
-"""Runs steps on the CPU through compiled kernels; what is sampled from their logits, torch says."""
+"""Runs steps on the CPU through compiled kernels; what may be sampled from their logits, torch says."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sglc.runtime.executor.cpu_model import CpuModel
+from sglc.runtime.executor.cpu_model import CpuModel, draw
 from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.executor.logits_output import LogitsOutput, outcome, wanted_tokens
 from sglc.runtime.executor.torch_executor import TorchExecutor, empty_pool
@@ -54,8 +55,9 @@ class CpuExecutor(TorchExecutor):
         super().__init__(config, weights, page_size=page_size, pages=pages, eos_ids=eos_ids)
 
     def _load(self, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:
-        self._cpu_model = CpuModel(self._library, self.config, weights, self._packed, free_cores())
-        self._logits = self._cpu_model.logits
+        threads = free_cores()
+        self._cpu_model = CpuModel(self._library, self.config, weights, self._packed, threads)
+        self._logits, self._draw = self._cpu_model.logits, partial(draw, self._library, threads)
         shape = self._cpu_model.pool_shape(self.pages, self.page_size)
         self._pool = empty_pool(shape, self.pages * self.page_size, dtype, self._device)
 
@@ -101,7 +103,7 @@ class CpuExecutor(TorchExecutor):
         times = []
         for _ in range(2):  # what another process takes is left out, and what the first pass loads
             began_s = time.perf_counter()
-            outcome(batch, self._forward(batch), self._logits, self._eos_ids)
+            outcome(batch, self._forward(batch), self._logits, self._eos_ids, self._draw)
             times.append(time.perf_counter() - began_s)
         return min(times)
 

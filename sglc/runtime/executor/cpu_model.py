@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sglc.runtime.executor.sampler import SamplerInput
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.model.packed_weights import GROUP, LANES, PackedMatrix, pack_floats
 from sglc.runtime.model.rope import rope_table
@@ -61,6 +62,9 @@ class _Step(Structure):
         *((name, c_void_p) for name in ("ids", "positions", "slots")),
         *((name, c_void_p) for name in ("starts", "firsts", "pages", "bases", "until", "places")),
     )
+
+
+_CHOICE = np.dtype([("temperature", "f4"), ("top_p", "f4"), ("min_p", "f4"), ("top_k", "i4"), ("key", "u8")])
 
 
 class CpuModel:
@@ -182,6 +186,24 @@ class CpuModel:
         copy = np.array(tensor.float().numpy(), order="C")
         self._kept.append(copy)
         return copy.ctypes.data
+
+
+def draw(
+    library: ctypes.CDLL, threads: int, logits: Tensor, allowed: Tensor, choice: SamplerInput
+) -> tuple[Tensor, Tensor]:
+    """As `sampler.choose` behind what is `allowed`: int64 [R] and float32 [R] of float32 [R, V]."""
+    rows, vocab = logits.shape
+    choices = np.empty(rows, _CHOICE)
+    for name in ("temperature", "top_p", "min_p", "top_k"):
+        choices[name] = getattr(choice, name)
+    choices["key"] = choice.keys
+    logits, allowed = logits.contiguous(), allowed.contiguous()
+    ids, logprobs = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+    library.sglc_choose(
+        c_int32(threads), c_void_p(logits.data_ptr()), c_void_p(allowed.data_ptr()), c_int32(rows),
+        c_int32(vocab), c_void_p(choices.ctypes.data), c_void_p(ids.data_ptr()), c_void_p(logprobs.data_ptr()),
+    )  # fmt: skip
+    return ids, logprobs
 
 
 def _array(weight: Tensor) -> NDArray[np.float32] | NDArray[np.uint16]:

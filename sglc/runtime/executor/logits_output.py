@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sglc.runtime.executor.sampler import SamplerInput, choose, likeliest, log_probabilities, noise_keys
+from sglc.runtime.executor.sampler import Draw, SamplerInput, choose, likeliest, log_probabilities, noise_keys
 from sglc.runtime.step import Batch, StepResult, unpack_masks
 
 _HEAD_ROWS = 256  # positions whose logits exist at one time
@@ -64,14 +64,17 @@ def wanted_tokens(batch: Batch) -> NDArray[np.int64]:
     return np.unique(np.concatenate((last[batch.sample], batch.score_at))).astype(np.int64)
 
 
-def outcome(batch: Batch, hidden: Tensor, head: Head, eos_ids: Tensor) -> LogitsOutput:
+def outcome(
+    batch: Batch, hidden: Tensor, head: Head, eos_ids: Tensor, draw: Draw | None = None
+) -> LogitsOutput:
     """What `batch` gives.
 
     Args:
         hidden: [W, hidden] of `wanted_tokens(batch)`.
         eos_ids: int64 [E], what rows with `no_eos` may not sample.
+        draw: samples in place of torch.
     """
-    made = _BatchOutput(batch, hidden, head, eos_ids)
+    made = _BatchOutput(batch, hidden, head, eos_ids, draw)
     made.score()
     made.sample()
     return LogitsOutput(batch.index, made.tokens, made.logprobs, made.scores, *made.tops)
@@ -80,8 +83,8 @@ def outcome(batch: Batch, hidden: Tensor, head: Head, eos_ids: Tensor) -> Logits
 class _BatchOutput:
     """The outcome of a batch while it is filled in."""
 
-    def __init__(self, batch: Batch, hidden: Tensor, head: Head, eos_ids: Tensor) -> None:
-        self._batch, self._hidden, self._head, self._eos_ids = batch, hidden, head, eos_ids
+    def __init__(self, batch: Batch, hidden: Tensor, head: Head, eos_ids: Tensor, draw: Draw | None) -> None:
+        self._batch, self._hidden, self._head, self._eos_ids, self._draw = batch, hidden, head, eos_ids, draw
         self._places = wanted_tokens(batch)
         self._device = device = hidden.device
         wanted = len(batch.top_rows) + len(batch.top_scores)
@@ -137,7 +140,7 @@ class _BatchOutput:
                 batch.repetition[repeated],
             )
             target = self._put(rows)
-            self.tokens[target], self.logprobs[target] = choose(logits, choice, self._eos_ids)
+            self.tokens[target], self.logprobs[target] = choose(logits, choice, self._eos_ids, self._draw)
             wanted = np.isin(rows, batch.top_rows)
             at = np.searchsorted(batch.top_rows, rows[wanted])
             self._keep_tops(logits, np.flatnonzero(wanted), at)

@@ -14,6 +14,7 @@ masks, temperature and filters.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,6 +54,10 @@ class SamplerInput:
     repetition: F32 = field(default_factory=lambda: np.empty(0, np.float32))
 
 
+# Of logits, what of them may be sampled, and the rows' choice: as `choose`.
+Draw = Callable[[Tensor, Tensor, SamplerInput], tuple[Tensor, Tensor]]
+
+
 def noise_keys(seeds: U64, positions: I32) -> U64:
     """What a row's noise is made of, a function of (seed, position) alone: uint64 [R]."""
     with np.errstate(over="ignore"):
@@ -90,14 +95,22 @@ def _mix(x: U64) -> U64:
     return x ^ (x >> np.uint64(31))
 
 
-def choose(logits: Tensor, choice: SamplerInput, eos_ids: Tensor) -> tuple[Tensor, Tensor]:
+def choose(
+    logits: Tensor, choice: SamplerInput, eos_ids: Tensor, draw: Draw | None = None
+) -> tuple[Tensor, Tensor]:
     """Next tokens int64 [R] and their log-probabilities float32 [R].
 
     Args:
         logits: float [R, V].
         eos_ids: int64 [E], what rows with `no_eos` may not choose.
+        draw: chooses in place of torch.
     """
     logits = logits.float()
+    return (draw or drawn)(logits, _allowed(logits, choice, eos_ids), choice)
+
+
+def _allowed(logits: Tensor, choice: SamplerInput, eos_ids: Tensor) -> Tensor:
+    """What of `logits` rows sample from, before temperature and filters; -inf where they may not."""
     allowed = logits
     bans = bool(choice.no_eos.any()) and len(eos_ids) > 0
     if bans or len(choice.masked) or len(choice.bias_at) or len(choice.repeated_at):
@@ -117,6 +130,11 @@ def choose(logits: Tensor, choice: SamplerInput, eos_ids: Tensor) -> tuple[Tenso
         masked = torch.from_numpy(choice.masked).to(logits.device)
         masks = torch.from_numpy(choice.masks).to(logits.device)
         allowed[masked] = torch.where(masks, allowed[masked], -torch.inf)
+    return allowed
+
+
+def drawn(logits: Tensor, allowed: Tensor, choice: SamplerInput) -> tuple[Tensor, Tensor]:
+    """As `choose` behind what is `allowed` of the logits, by torch."""
     tokens = allowed.argmax(dim=-1)
     drawn = np.flatnonzero(choice.temperature > 0)
     if len(drawn) == len(tokens):

@@ -20,6 +20,7 @@ from sglc.runtime.attention.split_plan import plan_attention
 from sglc.runtime.attention.torch_attention import PagedAttention
 from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.executor.logits_output import LogitsOutput, outcome, wanted_tokens
+from sglc.runtime.executor.sampler import Draw
 from sglc.runtime.executor.torch_model import Llama
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.step import I32, SAMPLED, Batch, ByteAutomaton, Step, StepCost, StepResult
@@ -39,6 +40,7 @@ class TorchExecutor:
     """
 
     trees = True
+    _draw: Draw | None = None
     keeps = False
 
     def __init__(
@@ -78,7 +80,7 @@ class TorchExecutor:
             if len(batch.copies):
                 self._copy(batch.copies)
             hidden = self._forward(batch)
-            made = outcome(batch, hidden, self._logits, self._eos_ids)
+            made = outcome(batch, hidden, self._logits, self._eos_ids, self._draw)
             if batch.sample.any():
                 self._reserve(int(batch.rows.max()))
                 sampled = self._put(np.flatnonzero(batch.sample))

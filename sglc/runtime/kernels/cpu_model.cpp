@@ -22,9 +22,11 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #if defined(__AVX512F__)
@@ -678,6 +680,182 @@ void forward(Threads& threads, const Model& m, const Step& step, float* pool, lo
   each(rows, [&](int t) { norm(&x[long(t) * m.hidden], m.norm, m.hidden, m.eps, out + long(t) * m.hidden); });
 }
 
+// ---- samples ----------------------------------------------------------------------------------------------
+
+// How a row chooses; see `sampler.py`, whose torch says the same.
+struct Choice {
+  float temperature, top_p, min_p;
+  int32_t top_k;
+  uint32_t low, high;  // of the key of its noise
+};
+
+struct Candidate {
+  float logit;
+  int id;
+};
+
+constexpr int BLOCK = 64;  // tokens that are looked at together
+
+template <class U>
+inline U mix(U x) {
+  x = (x ^ (x >> 16)) * 0x7feb352du;
+  x = (x ^ (x >> 15)) * 0x846ca68bu;
+  return x ^ (x >> 16);
+}
+
+// Above 0 and up to 1, of W tokens or one. A token's exponential, -log(1 - it), is never below it.
+template <class F, class U>
+inline F uniform(const Choice& c, U id) {
+  const U bits = mix(mix(id * 0x9e3779b9u ^ c.low) ^ c.high) & 0x7fffffffu;
+  if constexpr (std::is_same_v<F, float>)
+    return (float(int32_t(bits)) + 0.5f) * 0x1p-31f;
+  else
+    return (__builtin_convertvector((vi)bits, F) + 0.5f) * 0x1p-31f;
+}
+
+inline float across(vf v, bool sum) {
+  float made = v[0];
+  for (int i = 1; i < W; i++) made = sum ? made + v[i] : v[i] > made ? v[i] : made;
+  return made;
+}
+
+inline vf larger(vf a, vf b) { return a > b ? a : b; }
+
+// Call `what` with each BLOCK logits of a row and the first one's id, -inf behind the last.
+template <class F>
+inline void by_blocks(const float* x, int vocab, F&& what) {
+  int begin = 0;
+  for (; begin + BLOCK <= vocab; begin += BLOCK) what(x + begin, begin);
+  if (begin == vocab) return;
+  float rest[BLOCK];
+  std::fill(std::copy(x + begin, x + vocab, rest), rest + BLOCK, -INFINITY);
+  what(rest, begin);
+}
+
+// Gives the largest, and that of each block.
+float largest(const float* x, int vocab, float* peaks) {
+  float top = -INFINITY;
+  by_blocks(x, vocab, [&](const float* at, int begin) {
+    vf most = load<vf>(at);
+    for (int i = W; i < BLOCK; i += W) most = larger(most, load<vf>(at + i));
+    top = std::max(top, peaks[begin / BLOCK] = across(most, false));
+  });
+  return top;
+}
+
+// The lowest logit that top_k, then top_p keep of candidates, which are all that lie above some logit; `total` is the
+// mass of the row.
+float lowest_kept(std::vector<Candidate>& found, const Choice& c, int vocab, float top, double total) {
+  std::sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) { return a.logit > b.logit; });
+  const bool by_k = c.top_k > 0 && c.top_k < vocab;
+  const int most = by_k ? std::min<int>(c.top_k, found.size()) : int(found.size());
+  if (most == 0) return top;
+  double left = total;
+  if (by_k) {
+    left = 0;
+    for (int i = 0; i < most; i++) left += std::exp((found[i].logit - top) / c.temperature);
+  }
+  if (c.top_p >= 1) return found[most - 1].logit;
+  double mass = 0;
+  float lowest = found[0].logit;
+  for (int i = 0; i < most && (i == 0 || mass < c.top_p * left); i++) {
+    lowest = found[i].logit;
+    mass += std::exp((lowest - top) / c.temperature);
+  }
+  return lowest;
+}
+
+// What wins the race among all wins it among the tokens that filters keep, too, if it is one of them: that is asked
+// first. Where it is not, those that may be kept are gathered, and race alone.
+int chosen(const float* x, int vocab, const Choice& c, float* peaks) {
+  const int blocks = (vocab + BLOCK - 1) / BLOCK;
+  const float top = largest(x, vocab, peaks);
+  if (!(c.temperature > 0) || !(top > -INFINITY)) {
+    for (int i = 0; i < vocab; i++)
+      if (x[i] == top) return i;
+    return 0;
+  }
+  const float scale = 1 / c.temperature;
+  float best = INFINITY;
+  int winner = 0;
+  const auto race = [&](float logit, int id) {
+    const float noise = -std::log1p(-uniform<float>(c, uint32_t(id)));
+    const float score = noise / std::exp((logit - top) / c.temperature);
+    if (score < best) best = score, winner = id;
+  };
+  vu lane;
+  for (int i = 0; i < W; i++) lane[i] = i;
+  by_blocks(x, vocab, [&](const float* at, int begin) {
+    vf bound[BLOCK / W];  // no score is below it, but for rounding
+    vf least = all(INFINITY);
+    for (int i = 0; i < BLOCK / W; i++) {
+      const vf weight = exponential((load<vf>(at + i * W) - top) * scale);
+      bound[i] = uniform<vf>(c, lane + uint32_t(begin + i * W)) * 0.9999f / weight;
+      least = bound[i] < least ? bound[i] : least;
+    }
+    if (-across(-least, false) >= best) return;
+    for (int i = 0; i < BLOCK; i++)
+      if (bound[i / W][i % W] < best && at[i] > -INFINITY) race(at[i], begin + i);
+  });
+  const bool by_k = c.top_k > 0 && c.top_k < vocab, by_p = c.top_p < 1;
+  if (!by_k && !by_p && !(c.min_p > 0)) return winner;
+
+  const float won = x[winner], won_weight = std::exp((won - top) / c.temperature);
+  bool kept = !(c.min_p > 0) || won_weight >= c.min_p;
+  long above = 0;
+  double heavier = 0, total = 0;
+  if (by_k || by_p)
+    by_blocks(x, vocab, [&](const float* at, int) {
+      vf some{}, whole{};
+      vi more{};
+      for (int i = 0; i < BLOCK; i += W) {
+        const vf here = load<vf>(at + i), weight = here > -INFINITY ? exponential((here - top) * scale) : vf{};
+        whole += weight;
+        some += here > won ? weight : vf{};
+        more -= here > won;
+      }
+      total += across(whole, true), heavier += across(some, true);
+      for (int i = 0; i < W; i++) above += more[i];
+    });
+  if (by_k) kept = kept && above < c.top_k && !by_p;  // of what top_k leaves top_p counts the mass below
+  if (by_p && !by_k) kept = kept && heavier < c.top_p * total;
+  if (kept) return winner;
+
+  float from = std::nextafter(won, INFINITY);
+  if (by_k) {
+    from = -INFINITY;
+    if (c.top_k <= blocks) {  // the k-th largest of the blocks' largest has k tokens at or above it
+      std::vector<float> most(peaks, peaks + blocks);
+      std::nth_element(most.begin(), most.begin() + c.top_k - 1, most.end(), std::greater<float>());
+      from = most[c.top_k - 1];
+    }
+  }
+  std::vector<Candidate> found;
+  for (int b = 0; b < blocks; b++)
+    if (peaks[b] >= from)
+      for (int i = b * BLOCK; i < std::min(vocab, (b + 1) * BLOCK); i++)
+        if (x[i] >= from) found.push_back({x[i], i});
+  float lowest = by_k || by_p ? lowest_kept(found, c, vocab, top, total) : from;
+  best = INFINITY;
+  for (const Candidate& one : found) {
+    const float weight = std::exp((one.logit - top) / c.temperature);
+    if (one.logit >= lowest && weight >= c.min_p) race(one.logit, one.id);
+  }
+  return winner;
+}
+
+// The natural logarithm of the sum of exp(x).
+float log_sum(const float* x, int vocab, float* peaks) {
+  const float top = largest(x, vocab, peaks);
+  double sum = 0;
+  by_blocks(x, vocab, [&](const float* at, int) {
+    vf some{};
+    for (int i = 0; i < BLOCK; i += W) some += exponential(load<vf>(at + i) - top);
+    sum += across(some, true);
+  });
+  return top + float(std::log(sum));
+}
+
 std::mutex busy;  // one step at a time: every core is its
 Threads* pool_of(int count) {
   static Threads* threads = nullptr;
@@ -704,5 +882,17 @@ void sglc_forward(int threads, const Model* model, const Step* step, float* pool
 void sglc_logits(int threads, const Model* model, const float* hidden, int rows, float* out) {
   std::lock_guard<std::mutex> lock(busy);
   multiply(*pool_of(threads), hidden, rows, model->head, nullptr, out, STORE);
+}
+
+// logits and what of them may be sampled: float [rows][vocabulary] -> ids: int64 [rows], and their log-probabilities.
+void sglc_choose(int threads, const float* logits, const float* allowed, int rows, int vocab, const Choice* choices,
+                 int64_t* ids, float* logprobs) {
+  std::lock_guard<std::mutex> lock(busy);
+  pool_of(threads)->run(rows, [&](int row) {
+    std::vector<float> peaks((vocab + BLOCK - 1) / BLOCK);
+    const long at = long(row) * vocab;
+    ids[row] = chosen(allowed + at, vocab, choices[row], peaks.data());
+    logprobs[row] = logits[at + ids[row]] - log_sum(logits + at, vocab, peaks.data());
+  });
 }
 }
