@@ -84,7 +84,7 @@ def limited_server(*options: str, model: str = "tiny", root: Path = ROOT) -> Ite
         if model == "tiny":
             save_tiny_model(folder, max_position_embeddings=4096)
             (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
-            options = ("--model", name, "--name", "tiny", "--max-rows", "8", "--kv-mib", "64", *options)
+            options = ("--model", name, "--name", "tiny", "--kv-mib", "64", *options)
         else:
             (folder / "cache").mkdir()
             (folder / "cache" / "models").symlink_to(models)
@@ -92,7 +92,8 @@ def limited_server(*options: str, model: str = "tiny", root: Path = ROOT) -> Ite
         os.environ[_MARK], os.environ["SGLC_CACHE"] = mark, str(folder / "cache")
         try:
             with serving(
-                *("--device", "cpu", "--compile-timeout", str(COMPILE_S), "--max-queue", "2048"),
+                *("--device", "cpu", "--max-rows", "8", "--max-queue", "2048"),
+                *("--compile-timeout", str(COMPILE_S)),
                 *("--request-timeout", str(TIMEOUT_S)),
                 *options,
                 root=root,
