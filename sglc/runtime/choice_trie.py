@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sglc.runtime.ids import common_prefix
 from sglc.runtime.step import I32
 
 # A trie's ids attend with a mask of all their pairs; more of them go to another trie.
@@ -69,7 +70,7 @@ def tries_of(choices: Sequence[Sequence[int]], room: int, *, branching: bool) ->
         if not choice:
             continue
         inner, trie = choice[:-1], growing[-1]
-        shared = min(_common(before, inner), len(path))
+        shared = min(common_prefix(before, inner), len(path))
         size = len(trie.ids) + len(inner) - shared
         branches = shared < min(len(inner), len(trie.ids))
         if branches and (not branching or size > room):
@@ -106,12 +107,8 @@ class _Growing:
         until = np.full(count, count, np.int32)
         above: list[int] = []  # the ids that the last one sees
         for place, depth in enumerate(self.depths):
-            until[above[depth:]] = place
-            above = [*above[:depth], place]
+            if depth < len(above):
+                until[above[depth:]] = place
+                del above[depth:]
+            above.append(place)
         return ChoiceTrie(tuple(self.ids), np.array(self.depths, np.int32), until, tuple(sorted(self.pairs)))
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest common prefix."""
-    limit = min(len(a), len(b))
-    return next((i for i in range(limit) if a[i] != b[i]), limit)

@@ -1,8 +1,16 @@
-"""Names of requests and of sequences in the cache."""
+"""Names of requests and of sequences in the cache; how far two sequences are the same."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 Handle = int
-
-
 RequestId = int
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading ids are equal."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return min(len(a), len(b))

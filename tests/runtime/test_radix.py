@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from sglc.runtime.cache.page_tree import Key, PageNode, RadixTree, Worth, common_prefix, resolve
+from sglc.runtime.cache.page_tree import Key, PageNode, RadixTree, Worth, resolve
+from sglc.runtime.ids import common_prefix
 
 
 class Cache:

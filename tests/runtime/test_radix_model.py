@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sglc.runtime.cache.page_tree import SOME_DAY, Key, PageNode, RadixTree, Worth, common_prefix, resolve
+from sglc.runtime.cache.page_tree import SOME_DAY, Key, PageNode, RadixTree, Worth, resolve
+from sglc.runtime.ids import common_prefix
 from tests.depth import at_depth
 
 Place = tuple[str, Key]

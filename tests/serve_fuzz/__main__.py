@@ -22,9 +22,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first request")
-    parser.add_argument(
-        "--model", default="tiny", help="of the server; `tiny` or one that is known by name"
-    )
+    parser.add_argument("--model", default="tiny", help="of the server; `tiny` or one that is known by name")
     parser.add_argument("--kills", type=int, default=0, help="how often the runtime is ended afterwards")
     parser.add_argument("-o", type=Path)
     given = parser.parse_args()

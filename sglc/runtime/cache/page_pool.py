@@ -88,7 +88,8 @@ class PagePool:
         wrong = pages[self.owner[pages] != old]
         assert not wrong.size, f"pages {wrong.tolist()} are not {old.name}"
         self.owner[pages] = new
-        assert np.unique(pages).size == pages.size, f"pages twice in {pages.tolist()}"
+        ordered = np.sort(pages)
+        assert (ordered[1:] > ordered[:-1]).all(), f"pages twice in {pages.tolist()}"
 
     def _push(self, pages: I32) -> None:
         self._stack[self.free : self.free + pages.size] = pages[::-1]

@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from sglc.runtime.cache.cache_log import CacheLog, Change, whole
 from sglc.runtime.cache.cache_log import Key as Key
+from sglc.runtime.ids import common_prefix
 
 _Rank = tuple[int, int, int, int]  # (worth, -next use, last use, serial): the lowest is evicted first
 
@@ -370,11 +371,3 @@ def _revive(node: PageNode) -> None:
 def _is_valid(entry: tuple[_Rank, int, PageNode]) -> bool:
     rank, _, node = entry
     return node.moved is None and node.queued == rank
-
-
-def common_prefix(a: Key, b: Key) -> int:
-    """How many leading ids are equal."""
-    for i, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return i
-    return min(len(a), len(b))

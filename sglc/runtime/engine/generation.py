@@ -31,6 +31,7 @@ from sglc.runtime.engine.engine import (
 )
 from sglc.runtime.engine.kept_constraints import kept_constraints
 from sglc.runtime.engine.prompt_prefixes import PromptPrefixes, TokenStream
+from sglc.runtime.ids import common_prefix
 from sglc.runtime.scheduler.samples import Likely
 from sglc.runtime.tokenizer.detokenize import StopStream
 
@@ -263,15 +264,16 @@ class SelectCall:
         self._texts = texts
         if not all(texts):
             raise RunError("SGLC404", "a choice of `select` is empty", hint="every choice needs a text")
-        whole = [(*stream.ids, *model.encode(stream.tail + text)) for text in texts]
+        tail, whole = model.encode(stream.tail), [model.encode(stream.tail + text) for text in texts]
+        _check_prompt((*stream.ids, *tail), node)
         # Where a choice merges with the text before it, the prefix is cut back to the last common id.
-        prompt = (*stream.ids, *model.encode(stream.tail))
-        _check_prompt(prompt, node)
-        common = min(_common(prompt, ids) for ids in whole)
-        if not common:  # what comes first cannot be scored, so the choices are encoded by themselves
-            common, whole = len(prompt), [(*prompt, *model.encode(text)) for text in texts]
-        self._prompt = prompt[:common]
-        self._choices = tuple(ids[common:] for ids in whole)
+        common = min(common_prefix(tail, ids) for ids in whole)
+        if not stream.ids and not common:  # what comes first cannot be scored: choices are encoded apart
+            self._choices = tuple(model.encode(text) for text in texts)
+            common = len(tail)
+        else:
+            self._choices = tuple(ids[common:] for ids in whole)
+        self._prompt = (*stream.ids, *tail[:common])
         self._handles: list[Handle] = []
         self.requests: list[RequestId] = []
         self._scored: dict[RequestId, tuple[tuple[float, ...], ...]] = {}
@@ -282,7 +284,7 @@ class SelectCall:
                 if rest:
                     self._alone.setdefault(first, []).append(tuple(rest))
         try:
-            base = stream if common >= stream.held else TokenStream()
+            base = stream if len(self._prompt) >= stream.held else TokenStream()
             self._score(self._engine.extend(base.base, self._prompt[base.held :]), self._choices)
             for first, rests in self._alone.items():
                 self._score(self._engine.extend(None, (first,)), tuple(rests))
@@ -377,12 +379,3 @@ def _check_prompt(prompt: Sequence[int], node: GenNode | SelectNode) -> None:
             note="this model has no token that begins an empty text",
             hint="append some text first",
         )  # fmt: skip
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest common prefix."""
-    limit = min(len(a), len(b))
-    for i in range(limit):
-        if a[i] != b[i]:
-            return i
-    return limit

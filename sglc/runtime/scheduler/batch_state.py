@@ -124,15 +124,17 @@ class BatchState:
         self.made[row] = 0
         self.least[row] = end
         self.end[row] = end
-        self.held[row] = 0
-        self.reserved[row] = reserved + pages.size
+        self.held[row] = pages.size
+        self.reserved[row] = reserved
         self.shared_pages[row] = 0
         self.last_step[row] = -1
         self.group[row] = -1
         self.min_tokens[row] = 0
         self._opened.append(row)
         if pages.size:
-            self.add_pages(np.array([row], np.int32), np.array([pages.size], np.int32), pages)
+            self.table[row, : pages.size] = pages
+            at = np.arange(pages.size, dtype=np.int32)
+            self._entries.append(np.stack((np.full_like(at, row), at, pages), axis=1))
         return row
 
     def sample_with(

@@ -11,9 +11,10 @@ from collections import Counter
 from time import perf_counter
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.cache.page_tree import Key, PageNode, common_prefix
+from sglc.runtime.cache.page_tree import Key, PageNode
 from sglc.runtime.cache.sequence_handles import Handles
 from sglc.runtime.histogram import Histogram
+from sglc.runtime.ids import common_prefix
 from sglc.runtime.scheduler import scheduler
 from sglc.runtime.scheduler.batch_state import PrefillChunk
 from sglc.runtime.scheduler.fair_share import FairShare

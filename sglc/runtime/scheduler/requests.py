@@ -327,7 +327,8 @@ def later_parts(request: EngineRequest, first: RequestPart) -> list[RequestPart]
 
 def _scoring(request: EngineRequest, index: int, kind: PartKind, trie: ChoiceTrie, limit: int) -> RequestPart:
     ids = request.ids + trie.ids
-    return RequestPart(request, index, kind, ids, limit, len(ids), np.array(ids, np.int32), len(ids), trie=trie)
+    array = np.concatenate((request.array, np.array(trie.ids, np.int32)))
+    return RequestPart(request, index, kind, ids, limit, len(ids), array, len(ids), trie=trie)
 
 
 def resumed(part: RequestPart, sampled: tuple[int, ...], logprobs: tuple[float, ...]) -> RequestPart:
