@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -16,9 +18,11 @@ from sglc.errors import LegalizeError, RunError, TraceError
 from sglc.frontend.outputs.called_tools import ToolAnswer, ToolCall
 from sglc.ir.grammar.call_format import HERMES
 from sglc.ir.text.printer import to_text
+from sglc.observe.replay.tape import FILE
 from sglc.passes.compile import compile_program
 from tests.openai_server import serving
 from tests.serving import Server
+from tests.test_record import REFUSING
 
 CALLED: list[tuple[Any, ...]] = []
 
@@ -73,6 +77,43 @@ def test_a_program_runs_what_the_model_calls(mode: Any) -> None:
     alone = agent.run("Hello", backend=scripted("It is."), mode=mode)
     assert alone["step"] == ToolAnswer("It is.", ())
     assert CALLED == []
+
+
+@pytest.mark.parametrize("mode", ["auto", "plan", "python"])
+def test_a_recording_holds_what_was_called(mode: Any, tmp_path: Path) -> None:
+    CALLED.clear()
+    first = agent.run(
+        "Is it warm?", backend=scripted(f"I look.\n{TWO}"), mode=mode, record=str(tmp_path)
+    ).sync()
+    again = agent.run("Is it warm?", backend=REFUSING, mode=mode, replay=str(tmp_path)).sync()
+    assert (again["step"], again.messages()) == (first["step"], first.messages())
+    assert again["step"] == EXPECTED
+    assert CALLED == [("forecast", "Köln", "C", 2), ("clock",)]
+    calls = [
+        line for line in map(json.loads, (tmp_path / FILE).read_text().splitlines()) if line.get("is") == "call"
+    ]
+    assert [(line["function"], line["named"]) for line in calls] == [
+        (f"{__name__}.forecast", {"city": "Köln", "days": 2}), (f"{__name__}.clock", {}),
+    ]  # fmt: skip
+
+
+def test_a_recording_knows_calls_by_their_arguments(tmp_path: Path) -> None:
+    agent.run("Is it warm?", backend=scripted(TWO), record=str(tmp_path)).sync()
+    file = tmp_path / FILE
+    file.write_text(file.read_text().replace('"named": {"city": "Köln"', '"named": {"city": "Rom"'))
+    error: Any = agent.run("Is it warm?", backend=REFUSING, replay=str(tmp_path)).error()
+    assert error.code == "SGLC425"
+    assert 'city="Rom"' in error.note
+
+
+def test_calls_come_from_the_cache_and_tools_run_as_always(tmp_path: Path) -> None:
+    CALLED.clear()
+    first, again = (
+        agent.run("Is it warm?", backend=scripted(TWO), cache=str(tmp_path), seed=1).sync() for _ in range(2)
+    )
+    assert (again["step"], again.messages()) == (first["step"], first.messages())
+    assert (again.usage.calls, again.usage.cache_hits) == (0, 2)
+    assert CALLED == 2 * [("forecast", "Köln", "C", 2), ("clock",)]
 
 
 def test_the_program_s_text_shows_tools_and_their_calls() -> None:

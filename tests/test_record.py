@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -245,6 +245,27 @@ def test_a_value_that_json_cannot_hold_is_refused_when_it_is_recorded(tmp_path: 
     error = program.run(backend=ScriptedBackend(echoing), record=str(tmp_path)).error()
     assert isinstance(error, RunError)
     assert error.code == "SGLC424"
+
+
+@dataclass
+class Town:
+    name: str
+    large: bool
+
+
+@sgl.function
+def typed(s: Any) -> Any:
+    s += "A town: " + sgl.gen("town", dtype=Town)
+    s += f"{s['town'].name} is nice." + sgl.gen("why")
+    return s["town"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "python"])
+def test_typed_values_are_read_again(mode: Any, tmp_path: Path) -> None:
+    backend = ScriptedBackend(lambda asked: '{"name": "Rome", "large": true}')
+    first, again = both(typed, tmp_path, backend, mode=mode)
+    assert again.ret_value == first.ret_value == Town("Rome", large=True)
+    assert again.text() == first.text()
 
 
 def test_pieces_of_a_replay_add_up(tmp_path: Path) -> None:

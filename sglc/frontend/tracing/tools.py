@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast, overload
 
 from sglc.errors import Loc, Paused, RunError, TraceError, ends_run, located
 from sglc.frontend.locate import here, of_code
-from sglc.frontend.outputs.called_tools import ToolAnswer
+from sglc.frontend.outputs.called_tools import ToolAnswer, ToolCall
 from sglc.frontend.tracing.makers import MAKERS
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer, current, outside
@@ -251,7 +251,15 @@ def _run_tools(answer: ToolAnswer) -> str:
 
     What they gave is the text of the user's next turn, as the model is told of it.
     """
-    return "\n".join(call.result(call.run()) for call in answer.calls)
+    return "\n".join(call.result(_ran(call)) for call in answer.calls)
+
+
+def _ran(call: ToolCall) -> Any:
+    """What a call gives; whoever watches the run is told of it, whether its function is declared or not."""
+    function, around = call.function, AROUND.get()
+    if function is None or around is None or isinstance(function, Declared):
+        return call.run()
+    return around(f"{function.__module__}.{function.__qualname__}", function, False, (), call.arguments)
 
 
 # -- stopping for a person ---------------------------------------------------------------------------

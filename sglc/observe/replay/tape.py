@@ -135,6 +135,8 @@ def _enter(row: TapeRow, number: int, line: Json) -> None:
             row.ends[path] = line
         case "answer":
             row.answers[path, line["site"]] = Answered(number, line)
+        case "call" if " of " in line["function"]:
+            pass  # earlier versions wrote down what reads a typed value
         case "call":
             row.calls.setdefault((path, line["function"]), {})[occurrence_of(line)] = Answered(number, line)
         case "called":
