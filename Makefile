@@ -113,7 +113,7 @@ litellm: $(VENV)/.created
 	$(PY) -m venv .cache/litellm-env
 	.cache/litellm-env/bin/python -m pip install --disable-pip-version-check --editable '.[server,litellm]' \
 	  anthropic google-genai pytest pytest-randomly pytest-timeout
-	TEST_DEPTH=nightly .cache/litellm-env/bin/python -m pytest -W default -k litellm tests/test_api_back_ends.py tests/test_api_faults.py tests/test_sglang_features.py
+	TEST_DEPTH=nightly .cache/litellm-env/bin/python -m pytest -W default -k litellm tests/test_api_back_ends.py tests/test_api_faults.py tests/test_program_tools.py tests/test_sglang_features.py
 
 # What clients need of each other's packages does not fit into one environment: .cache/clients has several.
 clients: $(VENV)/.stamp-test

@@ -20,9 +20,11 @@ from sglc.ir.grammar.call_format import HERMES
 from sglc.ir.text.printer import to_text
 from sglc.observe.replay.tape import FILE
 from sglc.passes.compile import compile_program
+from tests.api_targets import HERE, at
 from tests.openai_server import serving
 from tests.serving import Server
 from tests.test_record import REFUSING
+from tests.vendor_shapes import anthropic_whole, gemini_whole
 
 CALLED: list[tuple[Any, ...]] = []
 
@@ -177,7 +179,7 @@ def test_what_is_no_tool_is_refused(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["anthropic:claude-opus-5-5", "gemini:gemini-2.5-flash", "litellm:openai/gpt-4o"]
+    "name", ["anthropic:claude-opus-5-5", "gemini:gemini-2.5-flash", "litellm:ollama/llama3", "litellm:none"]
 )
 def test_back_ends_without_calls_refuse_them_by_name(name: str) -> None:
     with pytest.raises(LegalizeError, match="takes no `tools`"):
@@ -217,24 +219,89 @@ def test_a_chat_server_is_asked_for_calls_as_such(server: Server) -> None:
         checked(must_call.run("Is it warm in Paris?", backend=backend))
 
 
+CALLS = [("forecast", {"city": "Köln", "days": 2}), ("clock", {})]
+
+
+def as_openai(body: dict[str, Any]) -> tuple[Any, list[str], Any]:
+    """An answer with calls, and the tools and the choice that a body has."""
+    message = {"role": "assistant", "content": "I look.", "tool_calls": [
+        {"id": name, "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
+        for name, given in CALLS
+    ]}  # fmt: skip
+    answer = {"id": "a", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+    choice = body["tool_choice"]
+    asked = choice["function"]["name"] if isinstance(choice, dict) else choice
+    return answer, [tool["function"]["name"] for tool in body["tools"]], asked
+
+
 def test_calls_of_an_api_are_calls_of_the_program() -> None:
     CALLED.clear()
-
-    calls = [
-        {"id": f"call_{i}", "type": "function", "function": {"name": name, "arguments": arguments}}
-        for i, (name, arguments) in enumerate([("forecast", '{"city": "Köln", "days": 2}'), ("clock", "{}")])
-    ]
-    message = {"role": "assistant", "content": "I look.", "tool_calls": calls}
-    called = {"id": "a", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
-
-    with serving(lambda body: called if "tools" in body else "It is warm.") as api:
+    with serving(lambda body: as_openai(body)[0] if "tools" in body else "It is warm.") as api:
         client = {"base_url": api.url, "api_key": "none"}
         with closing(OpenAIBackend(OpenAIOptions(model="gpt-4o", client=client))) as backend:
             result = agent.run("Is it warm?", backend=backend)
             assert (result["step"], result["end"]) == (EXPECTED, "It is warm.")
     first, second = api.bodies
-    assert [tool["function"]["name"] for tool in first["tools"]] == ["forecast", "clock"]
-    assert first["tool_choice"] == "auto"
+    assert as_openai(first)[1:] == (["forecast", "clock"], "auto")
     assert "tools" not in second
     assert CALLED == [("forecast", "Köln", "C", 2), ("clock",)]
     assert second["messages"][-1] == {"role": "user", "content": RESULTS}
+
+
+# -- LiteLLM, in its own environment -----------------------------------------------------------------
+
+
+@sgl.function
+def chosen(s: Any, choice: str) -> None:
+    s += sgl.user("Is it warm?") + sgl.assistant(sgl.gen("step", tools=TOOLS, tool_choice=choice))
+
+
+def as_anthropic(body: dict[str, Any]) -> tuple[Any, list[str], Any]:
+    answer = anthropic_whole("I look.", body, "tool_use")
+    answer["content"] += [
+        {"type": "tool_use", "id": name, "name": name, "input": given} for name, given in CALLS
+    ]
+    choice = body["tool_choice"]
+    asked = {"any": "required", "tool": choice.get("name")}.get(choice["type"], choice["type"])
+    return answer, [tool["name"] for tool in body["tools"]], asked
+
+
+def as_gemini(body: dict[str, Any]) -> tuple[Any, list[str], Any]:
+    answer = gemini_whole(["I look."], body)
+    answer["candidates"][0]["content"]["parts"] += [
+        {"functionCall": {"name": name, "args": given}} for name, given in CALLS
+    ]
+    ((_, declared),) = body["tools"][0].items()
+    config = body["toolConfig"]["functionCallingConfig"]
+    (named,) = config.get("allowed_function_names", [None])
+    asked = named or {"ANY": "required", "AUTO": "auto"}[config["mode"]]
+    return answer, [tool["name"] for tool in declared], asked
+
+
+VENDORS = {
+    "openai/gpt-4o": as_openai,
+    "anthropic/claude-opus-4-5": as_anthropic,
+    "gemini/gemini-2.5-flash": as_gemini,
+}
+
+
+@pytest.mark.skipif("litellm" not in HERE, reason="it wants an environment of its own")
+@pytest.mark.parametrize("model", VENDORS)
+def test_litellm_asks_for_calls_in_the_words_of_each_vendor(model: str) -> None:
+    CALLED.clear()
+    said = VENDORS[model]
+    api: Any
+    with (
+        serving(lambda body: said(body)[0] if "tools" in body else "It is warm.") as api,
+        at(api, f"litellm:{model}") as backend,
+    ):
+        result = agent.run("Is it warm?", backend=backend).sync()
+        assert (result["step"], result["end"]) == (EXPECTED, "It is warm.")
+        for choice in ("required", "forecast"):
+            assert chosen.run(choice, backend=backend)["step"] == EXPECTED
+    first, second, *chose = api.bodies
+    told = [said(body)[1:] for body in (first, *chose)]
+    assert told == [(["forecast", "clock"], choice) for choice in ("auto", "required", "forecast")]
+    assert "tools" not in second
+    assert CALLED == [("forecast", "Köln", "C", 2), ("clock",)]
+    assert json.dumps(RESULTS) in json.dumps(second)  # as a text of the user's, wherever the vendor has it
