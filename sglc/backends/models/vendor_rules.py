@@ -174,6 +174,7 @@ def _messages(facts: ModelFacts) -> Takes:
     takes = replace(
         _MESSAGES,
         json_schema="anthropic" if facts.schema else "",
+        tools=facts.tools,
         prefill=facts.prefill,
         late_system=facts.late_system,
         reasons=facts.reasons and not facts.prefill,  # from 4.6 on they think when they see fit
@@ -213,6 +214,7 @@ def _generate(facts: ModelFacts) -> Takes:
     takes = replace(
         _GENERATE,
         json_schema="gemini" if facts.schema else "",
+        tools=facts.tools,
         roles=_ROLES[1:] if facts.no_system else _ROLES,
         reasons=facts.reasons,
     )
