@@ -178,9 +178,7 @@ def test_what_is_no_tool_is_refused(case: str) -> None:
     assert refused.value.code == code
 
 
-@pytest.mark.parametrize(
-    "name", ["anthropic:none", "gemini:none", "litellm:ollama/llama3", "litellm:none"]
-)
+@pytest.mark.parametrize("name", ["anthropic:none", "gemini:none", "litellm:ollama/llama3", "litellm:none"])
 def test_back_ends_without_calls_refuse_them_by_name(name: str) -> None:
     with pytest.raises(LegalizeError, match="takes no `tools`"):
         compile_program(agent.trace(), connect(name).target)
