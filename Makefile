@@ -94,6 +94,7 @@ bench: $(VENV)/.stamp-test
 	$(PY) benchmarks/passes.py
 	$(PY) -m benchmarks.liveness
 	$(PY) -m benchmarks.priorities
+	$(PY) -m benchmarks.chat_beside_batch
 	$(PY) -m benchmarks.http_path
 	$(PY) -m benchmarks.grpc_streams
 	$(PY) -m benchmarks.scrape
