@@ -99,6 +99,45 @@ def test_a_recording_holds_what_was_called(mode: Any, tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@sgl.tool
+async def tide(harbour: str) -> str:
+    CALLED.append(("tide", harbour))
+    return f"high in {harbour}"
+
+
+@sgl.function
+def sailor(s: Any) -> None:
+    s += sgl.user("When?") + sgl.assistant(sgl.gen("step", tools=[tide]))
+    s += sgl.user(sgl.run_tools(s["step"])) + sgl.assistant(sgl.gen("end"))
+
+
+@pytest.mark.parametrize("mode", ["plan", "python"])
+def test_coroutine_functions_are_run_to_their_end(mode: Any, tmp_path: Path) -> None:
+    CALLED.clear()
+    backend = scripted(HERMES.written("tide", {"harbour": "Brest"}))
+    first = sailor.run(backend=backend, mode=mode, record=str(tmp_path)).sync()
+    again = sailor.run(backend=REFUSING, mode=mode, replay=str(tmp_path)).sync()
+    assert "high in Brest" in first.messages()[-2]["content"]
+    assert again.messages() == first.messages()
+    assert CALLED == [("tide", "Brest")]
+
+
+def test_in_a_coroutine_they_are_awaited() -> None:
+    @sgl.function
+    async def program(s: Any, by_hand: bool) -> None:
+        s += sgl.user("When?") + sgl.assistant(sgl.gen("step", tools=[tide]))
+        if by_hand:
+            (call,) = s["step"].calls
+            s += sgl.user(call.result(await call.run()))
+        else:
+            s += sgl.user(sgl.run_tools(s["step"]))
+
+    backend = scripted(HERMES.written("tide", {"harbour": "Brest"}))
+    assert "high in Brest" in program.run(by_hand=True, backend=backend, mode="python").text()
+    error: Any = program.run(by_hand=False, backend=backend, mode="python").error()
+    assert (error.code, "await call.run()" in error.hint) == ("SGLC103", True)
+
+
 def test_a_recording_knows_calls_by_their_arguments(tmp_path: Path) -> None:
     agent.run("Is it warm?", backend=scripted(TWO), record=str(tmp_path)).sync()
     file = tmp_path / FILE
