@@ -795,6 +795,7 @@ def test_a_step_is_not_put_off_for_commands_that_go_on_coming(
 ) -> None:
     """Rows of one message start together, as far as a step may be put off; no command is lost."""
     monkeypatch.setattr(runtime_service, "_TURN", 5)
+    monkeypatch.setattr(runtime_service, "describe", lambda machine, _: {"rows": machine.rows})
     submits = [wire.encode_submit(number, asks("abc")) for number in range(12)]
     with zmq.Context() as context:
         commands, reports = context.socket(zmq.PUSH), context.socket(zmq.PULL)
