@@ -472,7 +472,7 @@ def test_what_cannot_be_recorded_or_replayed_is_refused_before_anything_runs(tmp
     assert refused(replayed(good, record=other)) == "SGLC056"
     lines = (tmp_path / "good" / FILE).read_text().splitlines()
     for code, text in (
-        ("SGLC053", "\n".join([lines[0].replace('"recording": 2', '"recording": 1'), *lines[1:], ""])),
+        ("SGLC053", "\n".join([lines[0].replace('"recording": 3', '"recording": 2'), *lines[1:], ""])),
         ("SGLC052", "\n".join([*lines[:2], "{", *lines[2:], ""])),
         ("SGLC052", "\n".join([*lines[:2], '{"row": 0}', ""])),
         ("SGLC052", ""),

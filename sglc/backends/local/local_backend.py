@@ -202,8 +202,8 @@ class LocalBackend:
 
     def recent_info(self) -> dict[str, Any] | None:
         """What `server_info` said less than a second ago, without waiting for a step; None: ask it."""
-        with self._lock:
-            info = None if self._runtime is None else self._runtime.recent_info()
+        runtime = self._runtime  # without the lock, which is held while one ends
+        info = None if runtime is None else runtime.recent_info()
         return None if info is None else self._with_compiling(info)
 
     def _with_compiling(self, info: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from sglc.errors import BackendError, Loc, Paused, RunError, SglcError, UsageErr
 from sglc.ir.plan.events import GenDone, Sample, SelectDone, Usage
 
 FILE = "recording.jsonl"
-RECORDING_VERSION = 2
+RECORDING_VERSION = 3
 
 Json = dict[str, Any]
 NOTHING_AGAIN: Json = {"answers": [], "calls": []}
@@ -135,8 +135,6 @@ def _enter(row: TapeRow, number: int, line: Json) -> None:
             row.ends[path] = line
         case "answer":
             row.answers[path, line["site"]] = Answered(number, line)
-        case "call" if " of " in line["function"]:
-            pass  # earlier versions wrote down what reads a typed value
         case "call":
             row.calls.setdefault((path, line["function"]), {})[occurrence_of(line)] = Answered(number, line)
         case "called":
