@@ -3,7 +3,7 @@ batch loses by it.
 
 `sglc serve` with the default model on this CPU, over HTTP. Four connections ask for a quarter of the rows each;
 a chat comes at a steady pace, with a `priority` that the batch does not have, as a stream. The batch runs alone
-and beside chats in turns, and chats without it before and behind, since a machine drifts. What a chat waits for
+before and behind those beside chats, and so do chats without it, since a machine drifts. What a chat waits for
 is the step that runs when it comes, so rows and tokens of a step are few; what chats compute is what the batch
 loses, so they are few, too.
 
@@ -144,7 +144,7 @@ def measure(server: Server, rows: int, calm_chats: int, turns: int) -> dict[str,
         seconds, found = both(server, f"Both {turn}", rows)
         beside.append(seconds)
         firsts += found
-        alone.append(batch_s(server, f"Alone {turn}", rows))
+    alone.append(batch_s(server, "Alone again", rows))
     calm += chats(server, "calm again", calm_chats, CALM_PACE_S, never)
     told, told_calm = figures(firsts), figures(calm)
     return {
