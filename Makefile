@@ -94,6 +94,7 @@ bench: $(VENV)/.stamp-test
 	$(PY) benchmarks/passes.py
 	$(PY) -m benchmarks.liveness
 	$(PY) -m benchmarks.priorities
+	$(PY) -m benchmarks.chat_beside_batch
 	$(PY) -m benchmarks.http_path
 	$(PY) -m benchmarks.grpc_streams
 	$(PY) -m benchmarks.scrape
@@ -113,7 +114,7 @@ litellm: $(VENV)/.created
 	$(PY) -m venv .cache/litellm-env
 	.cache/litellm-env/bin/python -m pip install --disable-pip-version-check --editable '.[server,litellm]' \
 	  anthropic google-genai pytest pytest-randomly pytest-timeout
-	TEST_DEPTH=nightly .cache/litellm-env/bin/python -m pytest -W default -k litellm tests/test_api_back_ends.py tests/test_api_faults.py tests/test_sglang_features.py
+	TEST_DEPTH=nightly .cache/litellm-env/bin/python -m pytest -W default -k litellm tests/test_api_back_ends.py tests/test_api_faults.py tests/test_program_tools.py tests/test_sglang_features.py
 
 # What clients need of each other's packages does not fit into one environment: .cache/clients has several.
 clients: $(VENV)/.stamp-test

@@ -36,6 +36,7 @@ TARGETS: Mapping[str, Target] = {
     "`gemini:gemini-3.6-flash`": connect("gemini:gemini-3.6-flash").target,
     "`mistral:mistral-large-latest`": connect("mistral:mistral-large-latest").target,
     "`openrouter:VENDOR/MODEL`": connect("openrouter:VENDOR/MODEL").target,
+    "`litellm:anthropic/claude-opus-5-5`": connect("litellm:anthropic/claude-opus-5-5").target,
     "another server, chat": _openai("m", own=True),
     "another server, completions": _openai("m", chat=False, own=True),
 }

@@ -1,6 +1,6 @@
 """A server before the runtime's process with the oracle: `python -m tests.oracle_server MODEL MAX_ROWS [grpc]`.
 
-`MODEL` is `oracle`, or `quick` (`tests.oracle_worker`). With `grpc` it speaks that, too.
+`MODEL` is `oracle`, `quick` or `slow` (`tests.oracle_worker`). With `grpc` it speaks that, too.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """The runtime's process with the oracle: `python -m tests.oracle_worker FOLDER MODEL_FOLDER OPTIONS`.
 
-The model `quick` is an oracle that believes what it reads: a step takes it a twentieth of the time.
+The model `quick` is an oracle that believes what it reads: a step takes it a twentieth of the time. `slow` is
+such a one whose steps take a fifth of a second, of which it sleeps most.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +16,12 @@ from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.engine.loading import LocalOptions, limits
 from sglc.runtime.engine.machine import Machine
 from sglc.runtime.engine.worker import main
-from sglc.runtime.step import I32, U64, Batch
+from sglc.runtime.step import I32, U64, Batch, Step
 from tests.oracle_backend import VOCAB_SIZE, Characters
 from tests.reference.oracle import Oracle, terms_of
 
-PAGES = {"oracle": 3_000, "quick": 20_000}  # the first one's cache is full soon
+SLEEP_S = 0.2
+PAGES = {"oracle": 3_000, "quick": 20_000, "slow": 20_000}  # the first one's cache is full soon
 MAX_LEN = 4_000  # tokens
 
 
@@ -43,10 +46,22 @@ class QuickOracle(Oracle):
         return hashes
 
 
+class SlowOracle(QuickOracle):
+    """Sleeps before each step."""
+
+    def launch(self, step: Step) -> int:
+        """As of every executor."""
+        time.sleep(SLEEP_S)
+        return super().launch(step)
+
+
+KINDS = {"oracle": Oracle, "quick": QuickOracle, "slow": SlowOracle}
+
+
 def machine(options: LocalOptions, folder: Path) -> Machine:
     """The oracle under an engine with the limits of `options`."""
     max_rows, token_budget = limits(options, "cpu")
-    kind = QuickOracle if options.model == "quick" else Oracle
+    kind = KINDS[options.model]
     oracle = kind(
         pages=PAGES[options.model],
         page_size=options.page_size,

@@ -1,12 +1,16 @@
-"""deploy/: what its files name exists. No image is built here; their commands are read."""
+"""deploy/: what its files name exists. No image is built here; their commands are read, and its steps run."""
 
 from __future__ import annotations
 
 import argparse
 import configparser
 import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ import yaml
 
 from sglc.cli.serve import add_serve
 from tests.serving import ROOT
+from tests.waiting import until
 
 DEPLOY = ROOT / "deploy"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -74,6 +79,46 @@ def test_an_image_installs_what_there_is() -> None:
         image = next(rest for kind, rest in base if kind == "FROM")
         assert "python:3.11" in image
         assert PROJECT["requires-python"] == ">=3.11"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_the_steps_of_an_image_run_in_a_bare_environment(tmp_path: Path, smollm2: Path) -> None:
+    """All but the system's own packages and users: what is installed of what is copied serves."""
+    base, told = stages()["base"], dict(stages()["cpu"])
+    assert shutil.which("g++")
+    source, python = tmp_path / "src", tmp_path / "env" / "bin" / "python"
+    for kind, rest in base:
+        if kind == "COPY":
+            *names, to = rest.split()
+            (source / to).mkdir(parents=True, exist_ok=True)
+            for name in names:
+                if (ROOT / name).is_dir():
+                    shutil.copytree(ROOT / name, source / to, dirs_exist_ok=True)
+                else:
+                    shutil.copy(ROOT / name, source / to)
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "env"], check=True)
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    clean.setdefault("PIP_RETRIES", "1")  # of two indexes, one may be out of reach
+    clean["PATH"] = f"{python.parent}:{clean['PATH']}"
+    subprocess.run(shlex.split(told["RUN"]), check=True, cwd=source, env=clean)
+    shutil.rmtree(source)
+    words = json.loads(told["ENTRYPOINT"]) + json.loads(told["CMD"])
+    words[words.index("--port") + 1] = "0"
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen(words, cwd=tmp_path, env=clean, stderr=log) as server,
+    ):
+        try:
+            until(lambda: " at http" in (tmp_path / "log").read_text(), "it does not serve")
+            port = re.search(r"http://[\d.]+:(\d+)", (tmp_path / "log").read_text())
+            assert port is not None
+            program, *health = json.loads(told["HEALTHCHECK"].partition(" CMD ")[2])
+            asked = [part.replace(":8000", f":{port[1]}") for part in health]
+            subprocess.run([program, *asked], check=True, cwd=tmp_path, env=clean)
+        finally:
+            server.terminate()
+    assert server.returncode == 0
 
 
 def test_the_unit_starts_a_server() -> None:

@@ -302,6 +302,38 @@ def test_a_run_is_stopped_in_the_middle_and_others_go_on(shared: LocalBackend) -
     assert not process_of(shared)._runs
 
 
+def test_while_it_works_it_tells_its_state_without_being_asked(
+    shared: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shared.recent_info() is None  # nobody waits for one that rests: it is asked
+
+    async def main() -> dict[str, Any]:
+        async with aclosing(shared.submit(asks("work", max_tokens=3_000, ignore_eos=True))) as working:  # type: ignore[type-var]
+            async for _ in working:
+                if (told := shared.recent_info()) is not None:
+                    return told
+        raise AssertionError("it has told nothing")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RuntimeProcess, "info", lambda self: pytest.fail("it was asked"))
+        told = asyncio.run(main())
+    until(lambda: shared.server_info()["running_rows"] == 0, "a stopped row still runs")
+    after = shared.server_info()
+    assert shared.recent_info() is None
+    assert told["running_rows"] == 1
+    assert told.keys() == after.keys()
+    assert 0 < told["steps"] <= after["steps"]
+
+
+def test_a_state_that_is_old_counts_no_more(shared: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = process_of(shared)
+    monkeypatch.setattr(process, "_runs", {0: None})
+    monkeypatch.setattr(process, "_state", (time.monotonic() - 0.1, {"steps": 1}))
+    assert process.recent_info() == {"steps": 1}
+    monkeypatch.setattr(process, "_state", (time.monotonic() - 1.5, {"steps": 1}))  # its step hangs
+    assert process.recent_info() is None
+
+
 def test_a_run_that_is_stopped_before_it_begins_never_begins(shared: LocalBackend) -> None:
     before = shared.server_info()["submits"]
 
@@ -763,6 +795,7 @@ def test_a_step_is_not_put_off_for_commands_that_go_on_coming(
 ) -> None:
     """Rows of one message start together, as far as a step may be put off; no command is lost."""
     monkeypatch.setattr(runtime_service, "_TURN", 5)
+    monkeypatch.setattr(runtime_service, "describe", lambda machine, _: {"rows": machine.rows})
     submits = [wire.encode_submit(number, asks("abc")) for number in range(12)]
     with zmq.Context() as context:
         commands, reports = context.socket(zmq.PUSH), context.socket(zmq.PULL)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -16,9 +18,13 @@ from sglc.errors import LegalizeError, RunError, TraceError
 from sglc.frontend.outputs.called_tools import ToolAnswer, ToolCall
 from sglc.ir.grammar.call_format import HERMES
 from sglc.ir.text.printer import to_text
+from sglc.observe.replay.tape import FILE
 from sglc.passes.compile import compile_program
+from tests.api_targets import HERE, at
 from tests.openai_server import serving
 from tests.serving import Server
+from tests.test_record import REFUSING
+from tests.vendor_shapes import anthropic_whole, check_body, gemini_whole
 
 CALLED: list[tuple[Any, ...]] = []
 
@@ -73,6 +79,82 @@ def test_a_program_runs_what_the_model_calls(mode: Any) -> None:
     alone = agent.run("Hello", backend=scripted("It is."), mode=mode)
     assert alone["step"] == ToolAnswer("It is.", ())
     assert CALLED == []
+
+
+@pytest.mark.parametrize("mode", ["auto", "plan", "python"])
+def test_a_recording_holds_what_was_called(mode: Any, tmp_path: Path) -> None:
+    CALLED.clear()
+    first = agent.run(
+        "Is it warm?", backend=scripted(f"I look.\n{TWO}"), mode=mode, record=str(tmp_path)
+    ).sync()
+    again = agent.run("Is it warm?", backend=REFUSING, mode=mode, replay=str(tmp_path)).sync()
+    assert (again["step"], again.messages()) == (first["step"], first.messages())
+    assert again["step"] == EXPECTED
+    assert CALLED == [("forecast", "Köln", "C", 2), ("clock",)]
+    calls = [
+        line for line in map(json.loads, (tmp_path / FILE).read_text().splitlines()) if line.get("is") == "call"
+    ]
+    assert [(line["function"], line["named"]) for line in calls] == [
+        (f"{__name__}.forecast", {"city": "Köln", "days": 2}), (f"{__name__}.clock", {}),
+    ]  # fmt: skip
+
+
+@sgl.tool
+async def tide(harbour: str) -> str:
+    CALLED.append(("tide", harbour))
+    return f"high in {harbour}"
+
+
+@sgl.function
+def sailor(s: Any) -> None:
+    s += sgl.user("When?") + sgl.assistant(sgl.gen("step", tools=[tide]))
+    s += sgl.user(sgl.run_tools(s["step"])) + sgl.assistant(sgl.gen("end"))
+
+
+@pytest.mark.parametrize("mode", ["plan", "python"])
+def test_coroutine_functions_are_run_to_their_end(mode: Any, tmp_path: Path) -> None:
+    CALLED.clear()
+    backend = scripted(HERMES.written("tide", {"harbour": "Brest"}))
+    first = sailor.run(backend=backend, mode=mode, record=str(tmp_path)).sync()
+    again = sailor.run(backend=REFUSING, mode=mode, replay=str(tmp_path)).sync()
+    assert "high in Brest" in first.messages()[-2]["content"]
+    assert again.messages() == first.messages()
+    assert CALLED == [("tide", "Brest")]
+
+
+def test_in_a_coroutine_they_are_awaited() -> None:
+    @sgl.function
+    async def program(s: Any, by_hand: bool) -> None:
+        s += sgl.user("When?") + sgl.assistant(sgl.gen("step", tools=[tide]))
+        if by_hand:
+            (call,) = s["step"].calls
+            s += sgl.user(call.result(await call.run()))
+        else:
+            s += sgl.user(sgl.run_tools(s["step"]))
+
+    backend = scripted(HERMES.written("tide", {"harbour": "Brest"}))
+    assert "high in Brest" in program.run(by_hand=True, backend=backend, mode="python").text()
+    error: Any = program.run(by_hand=False, backend=backend, mode="python").error()
+    assert (error.code, "await call.run()" in error.hint) == ("SGLC103", True)
+
+
+def test_a_recording_knows_calls_by_their_arguments(tmp_path: Path) -> None:
+    agent.run("Is it warm?", backend=scripted(TWO), record=str(tmp_path)).sync()
+    file = tmp_path / FILE
+    file.write_text(file.read_text().replace('"named": {"city": "Köln"', '"named": {"city": "Rom"'))
+    error: Any = agent.run("Is it warm?", backend=REFUSING, replay=str(tmp_path)).error()
+    assert error.code == "SGLC425"
+    assert 'city="Rom"' in error.note
+
+
+def test_calls_come_from_the_cache_and_tools_run_as_always(tmp_path: Path) -> None:
+    CALLED.clear()
+    first, again = (
+        agent.run("Is it warm?", backend=scripted(TWO), cache=str(tmp_path), seed=1).sync() for _ in range(2)
+    )
+    assert (again["step"], again.messages()) == (first["step"], first.messages())
+    assert (again.usage.calls, again.usage.cache_hits) == (0, 2)
+    assert CALLED == 2 * [("forecast", "Köln", "C", 2), ("clock",)]
 
 
 def test_the_program_s_text_shows_tools_and_their_calls() -> None:
@@ -135,9 +217,7 @@ def test_what_is_no_tool_is_refused(case: str) -> None:
     assert refused.value.code == code
 
 
-@pytest.mark.parametrize(
-    "name", ["anthropic:claude-opus-5-5", "gemini:gemini-2.5-flash", "litellm:openai/gpt-4o"]
-)
+@pytest.mark.parametrize("name", ["anthropic:none", "gemini:none", "litellm:ollama/llama3", "litellm:none"])
 def test_back_ends_without_calls_refuse_them_by_name(name: str) -> None:
     with pytest.raises(LegalizeError, match="takes no `tools`"):
         compile_program(agent.trace(), connect(name).target)
@@ -176,24 +256,78 @@ def test_a_chat_server_is_asked_for_calls_as_such(server: Server) -> None:
         checked(must_call.run("Is it warm in Paris?", backend=backend))
 
 
-def test_calls_of_an_api_are_calls_of_the_program() -> None:
-    CALLED.clear()
+CALLS = [("forecast", {"city": "Köln", "days": 2}), ("clock", {})]
 
-    calls = [
-        {"id": f"call_{i}", "type": "function", "function": {"name": name, "arguments": arguments}}
-        for i, (name, arguments) in enumerate([("forecast", '{"city": "Köln", "days": 2}'), ("clock", "{}")])
+
+def as_openai(body: dict[str, Any]) -> tuple[Any, list[str], Any]:
+    """An answer with calls, and the tools and the choice that a body has."""
+    message = {"role": "assistant", "content": "I look.", "tool_calls": [
+        {"id": name, "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
+        for name, given in CALLS
+    ]}  # fmt: skip
+    answer = {"id": "a", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+    choice = body["tool_choice"]
+    asked = choice["function"]["name"] if isinstance(choice, dict) else choice
+    return answer, [tool["function"]["name"] for tool in body["tools"]], asked
+
+
+@sgl.function
+def chosen(s: Any, choice: str) -> None:
+    s += sgl.user("Is it warm?") + sgl.assistant(sgl.gen("step", tools=TOOLS, tool_choice=choice))
+
+
+def as_anthropic(body: dict[str, Any]) -> tuple[Any, list[str], Any]:
+    answer = anthropic_whole("I look.", body, "tool_use")
+    answer["content"] += [
+        {"type": "tool_use", "id": name, "name": name, "input": given} for name, given in CALLS
     ]
-    message = {"role": "assistant", "content": "I look.", "tool_calls": calls}
-    called = {"id": "a", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+    choice = body["tool_choice"]
+    asked = {"any": "required", "tool": choice.get("name")}.get(choice["type"], choice["type"])
+    return answer, [tool["name"] for tool in body["tools"]], asked
 
-    with serving(lambda body: called if "tools" in body else "It is warm.") as api:
-        client = {"base_url": api.url, "api_key": "none"}
-        with closing(OpenAIBackend(OpenAIOptions(model="gpt-4o", client=client))) as backend:
-            result = agent.run("Is it warm?", backend=backend)
-            assert (result["step"], result["end"]) == (EXPECTED, "It is warm.")
-    first, second = api.bodies
-    assert [tool["function"]["name"] for tool in first["tools"]] == ["forecast", "clock"]
-    assert first["tool_choice"] == "auto"
+
+def as_gemini(body: dict[str, Any]) -> tuple[Any, list[str], Any]:
+    answer = gemini_whole(["I look."], body)
+    answer["candidates"][0]["content"]["parts"] += [
+        {"functionCall": {"name": name, "args": given}} for name, given in CALLS
+    ]
+    ((_, declared),) = body["tools"][0].items()
+    config = body["toolConfig"]["functionCallingConfig"]
+    (named,) = config.get("allowedFunctionNames", config.get("allowed_function_names", [None]))
+    asked = named or {"ANY": "required", "AUTO": "auto"}[config["mode"]]
+    return answer, [tool["name"] for tool in declared], asked
+
+
+VENDORS = {
+    "openai:gpt-4o": as_openai,
+    "mistral:mistral-large-latest": as_openai,
+    "anthropic:claude-opus-4-5": as_anthropic,
+    "gemini:gemini-2.5-flash": as_gemini,
+    "litellm:openai/gpt-4o": as_openai,
+    "litellm:anthropic/claude-opus-4-5": as_anthropic,
+    "litellm:gemini/gemini-2.5-flash": as_gemini,
+}
+
+
+@pytest.mark.parametrize("name", [name for name in VENDORS if name.partition(":")[0] in HERE])
+def test_apis_are_asked_for_calls_in_their_own_words(name: str) -> None:
+    CALLED.clear()
+    said = VENDORS[name]
+    api: Any
+    with (
+        serving(lambda body: said(body)[0] if "tools" in body else "It is warm.") as api,
+        at(api, name) as backend,
+    ):
+        result = agent.run("Is it warm?", backend=backend).sync()
+        assert (result["step"], result["end"]) == (EXPECTED, "It is warm.")
+        for choice in ("required", "forecast"):
+            assert chosen.run(choice, backend=backend)["step"] == EXPECTED
+    first, second, *chose = api.bodies
+    told = [said(body)[1:] for body in (first, *chose)]
+    assert told == [(["forecast", "clock"], choice) for choice in ("auto", "required", "forecast")]
     assert "tools" not in second
     assert CALLED == [("forecast", "Köln", "C", 2), ("clock",)]
-    assert second["messages"][-1] == {"role": "user", "content": RESULTS}
+    assert json.dumps(RESULTS) in json.dumps(second)  # as a text of the user's, wherever the vendor has it
+    if not name.startswith("litellm:"):
+        for path, body in zip(api.paths, api.bodies, strict=True):
+            check_body(path, body)

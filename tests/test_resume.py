@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,8 +23,10 @@ from sglc.cli import main
 from sglc.errors import BackendError, Paused, SglcError, UsageError
 from sglc.execution.result import Result
 from sglc.execution.unread import UNREAD
+from sglc.ir.grammar.call_format import HERMES
 from sglc.ir.plan.events import Usage
 from sglc.ir.target import Target
+from sglc.observe import observer
 from sglc.observe.replay import calls, tape
 from sglc.observe.replay.going_on import GoingOn
 from sglc.observe.replay.recorder import RowRecorder, TapeRecorder
@@ -43,6 +46,9 @@ def echoing(asked: Asked) -> str:
     """Every prompt, site and sample has its own answer."""
     if asked.choices:
         return asked.choices[len(asked.prompt) % len(asked.choices)]
+    if asked.site.name == "step":
+        dishes = [HERMES.written("order", {"dish": dish}) for dish in ("soup", f"{len(asked.prompt)} beans")]
+        return "\n".join([*dishes, HERMES.written("weigh", {"dish": "soup"})])
     return f"{asked.site.name}{asked.sample} of {len(asked.prompt)} {sum(map(ord, asked.prompt)) % 997}"
 
 
@@ -154,6 +160,27 @@ async def agents(s: Any, q: str) -> Any:
     return texts
 
 
+@sgl.tool
+def order(dish: str, amount: int = 1) -> str:
+    CALLED.append(("order", dish, amount))
+    return f"{amount} of {dish}"
+
+
+def weigh(dish: str) -> dict[str, str]:
+    """Undeclared, as functions that models call may be."""
+    CALLED.append(("weigh", dish))
+    return {"weighs": dish}
+
+
+@sgl.function
+def waiter(s: Any, q: str) -> Any:
+    """A model that calls functions, twice."""
+    for _ in range(2):
+        s += sgl.user(q) + sgl.assistant(sgl.gen("step", tools=[order, weigh]))
+        s += sgl.user(sgl.run_tools(s["step"]) + look(q))
+    s += sgl.assistant(sgl.gen("b"))
+
+
 @sgl.function
 def breaking(s: Any, q: str) -> Any:
     """A plan that goes on as Python."""
@@ -189,7 +216,7 @@ def raising(s: Any, q: str) -> None:
     raise ValueError(s["a"])
 
 
-PROGRAMS = (chain, forked, caught, nested, tasks, agents, breaking, excused, failing, raising)
+PROGRAMS = (chain, forked, caught, nested, tasks, agents, waiter, breaking, excused, failing, raising)
 
 
 # -- cutting -----------------------------------------------------------------------------------------
@@ -926,6 +953,10 @@ def twice_served(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RowRecorder, "known", lambda self, *_: None)
 
 
+def tools_as_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(observer, "run_tools", SimpleNamespace(name=""))
+
+
 def redone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GoingOn, "redoes", lambda self, name: True)
 
@@ -945,6 +976,8 @@ MUTANTS = [
     (no_tasks, cutting(tasks, 0)),
     (one_occurrence, cutting(shop, 0)),
     (one_occurrence, cutting(forked, 0)),
+    (tools_as_one, cutting(waiter, 0)),
+    (one_occurrence, cutting(waiter, 0)),
     (begun_late, test_that_a_function_is_called_is_written_before_it_is),
     (any_row, cutting(chain, 0)),
     (torn_lines, cutting(chain, 3)),

@@ -103,13 +103,14 @@ def test_errors_are_texts(client: httpx2.Client, given: dict[str, Any], status: 
 @pytest.mark.parametrize("field", ["images", "tools", "suffix", "context", "repeat_penalty", "no_such"])
 def test_fields_that_are_not_there_are_refused_by_name(client: httpx2.Client, field: str) -> None:
     status, (line,) = asked(client, "/api/generate", prompt="a", **{field: [7]})
-    assert (status, line["error"]["param"]) == (400, field)
+    assert status == 400
+    assert f"`{field}`" in line["error"]
 
 
 def test_there_are_no_embeddings(client: httpx2.Client) -> None:
     answer = client.post("/api/embed", json={"model": "smollm2", "input": "a"})
     assert answer.status_code == 404
-    assert "makes texts" in answer.json()["error"]["message"]
+    assert "makes texts" in answer.json()["error"]
 
 
 def test_latest_is_a_name_of_the_model(client: httpx2.Client) -> None:

@@ -44,11 +44,14 @@ def check_body(path: str, body: dict[str, Any]) -> None:
         case "gemini":
             from google.genai import types
 
-            assert {*body} <= {"contents", "systemInstruction", "generationConfig", "safetySettings"}, {*body}
+            own = {"contents", "systemInstruction", "generationConfig", "safetySettings", "tools", "toolConfig"}
+            assert {*body} <= own, {*body}
             _hold(list[types.Content], body["contents"], strict=False)
             for key, kind in (
                 ("systemInstruction", types.Content),
                 ("generationConfig", types.GenerationConfig),
+                ("toolConfig", types.ToolConfig),
+                ("tools", list[types.Tool]),
             ):
                 if key in body:
                     _hold(kind, body[key], strict=False)

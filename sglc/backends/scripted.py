@@ -234,6 +234,10 @@ class ScriptedBackend:
         """What was asked for so far."""
         return {"backend": "scripted", "calls": self.calls, "submits": self.submits, "kept": self.kept}
 
+    def recent_info(self) -> dict[str, Any]:
+        """The same: nobody has to be asked."""
+        return self.server_info()
+
     async def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
         """Answer a segment, wave by wave: what does not wait for each other is answered together.
 

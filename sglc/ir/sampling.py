@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# Of `repetition_penalty`, for which vLLM and transformers know no highest: what lies between makes no logit
+# overflow that it divides, or is multiplied with, in 32 bits.
+LEAST_REPETITION, MOST_REPETITION = 1e-9, 1e9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:

@@ -21,7 +21,14 @@ from sglc.execution.plan.prepare import function_steps
 from sglc.execution.tasks import in_task
 from sglc.execution.tool_calls import Tools
 from sglc.frontend.locate import here
-from sglc.frontend.tracing.tools import AROUND, PAUSE, is_idempotent, is_ordered, paused_in_function
+from sglc.frontend.tracing.tools import (
+    AROUND,
+    PAUSE,
+    is_idempotent,
+    is_ordered,
+    paused_in_function,
+    run_tools,
+)
 from sglc.ir.core import NOWHERE, Program
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import FunctionStep, Plan
@@ -57,10 +64,11 @@ class RunObserver:
         return backend if self.tape is None else self.tape.backend(backend)
 
     def functions(self, tools: Tools, plan: Plan) -> Tools:
-        """The functions that a plan finds here: a replay has every one."""
+        """The functions that a plan finds here: a replay has every one that is declared."""
         if not isinstance(self.tape, Player):
             return tools
-        return {step.function: tools.get(step.function, _gone) for step in function_steps(plan)}
+        played = {step.function: _gone for step in function_steps(plan) if step.gives != "object"}
+        return {**played, **tools}
 
     def mode(self, number: int) -> Any:
         """In which mode a row is to run, because it did before: "plan" or "python"; None: that is not known."""
@@ -253,6 +261,8 @@ class RowObserver:
         Raises:
             RecordingError: what the function is given or returns, and the recording, do not go together.
         """
+        if name == run_tools.name:
+            return function(*args, **named)  # each tool that it calls is a call
         loc = here()
         try:
             return self._call(name, function, args, named, loc, pure=pure, free=not is_ordered(name))
@@ -293,14 +303,19 @@ class RowObserver:
             return tools
         made: dict[str, Callable[..., Any]] = {}
         for step in function_steps(plan):
-            if step.function in tools or isinstance(self.tape, RowPlayer):
-                function = tools.get(step.function, _gone)
+            function = tools.get(step.function, _gone)
+            if step.gives == "object":  # it only reads a text, or makes an object: it is called here always
+                made[step.function] = function
+            elif step.function in tools or isinstance(self.tape, RowPlayer):
                 made[step.function] = partial(self._called_by_plan, step, function)
         return made
 
     def _called_by_plan(
         self, step: FunctionStep, function: Callable[..., Any], /, *args: Any, **named: Any
     ) -> Any:
+        if step.function == run_tools.name:
+            AROUND.set(self.call)  # of a context that is this call's alone
+            return function(*args, **named)
         free = step.effects and not step.needs_order
         return self._call(step.function, function, args, named, NOWHERE, pure=not step.effects, free=free)
 

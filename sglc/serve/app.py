@@ -24,7 +24,7 @@ from sglc.serve.direct import Direct, Endpoints
 from sglc.serve.keys import share_of
 from sglc.serve.limits import allowed_priority, check_counts, check_lists, check_sizes
 from sglc.serve.logprobs import Spelling
-from sglc.serve.ollama import add_ollama
+from sglc.serve.ollama import add_ollama, as_ollamas
 from sglc.serve.problems import DESCRIBED, Refusal, as_json, as_response, bad, of_any
 from sglc.serve.prompts import ServedPrompt, at_once_or_apart, calling_of, of_chat, of_given
 from sglc.serve.sending import EventStream, Gone, Nothing, while_connected
@@ -79,7 +79,8 @@ def _made(service: Service) -> tuple[FastAPI, Endpoints]:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    return as_response(of_any(error))
+    refusal = of_any(error)
+    return as_ollamas(refusal) if request.url.path.startswith("/api/") else as_response(refusal)
 
 
 # -- generation ------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION
 from sglc.serve.fields import ADVISORY, UNSUPPORTED, WHOLE_CHARACTERS, Body, wrong
 from sglc.serve.forms import Choices, ResponseFormat, Schema, StructuredOutputs, TagText
 from sglc.serve.tools import Called, Function, Named, ToolChoice, Tools
@@ -183,7 +184,7 @@ class Steered(RequestBody):
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
-    repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
+    repetition_penalty: Annotated[float, Field(ge=LEAST_REPETITION, le=MOST_REPETITION)] = 1.0
     logit_bias: Annotated[dict[int, float], BeforeValidator(_biases)] = Field(default_factory=dict)
     stop: Stops = Field(default_factory=list)  # which is faster than a copy of a default
     stop_token_ids: TokenIds = Field(default_factory=list)

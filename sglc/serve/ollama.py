@@ -57,7 +57,7 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
         return as_json(_whole(lines, key))
 
     async def answered(request: Request, given: OllamaBody, key: str) -> Response:
-        """Errors are a text here."""
+        """The answer, or what is wrong with the request."""
         try:
             check_model(service, given.model.removesuffix(":latest"))
             return await answer(request, given, given.as_openai(), key)
@@ -67,8 +67,7 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
             refusal = of_validation([{**each, "loc": ("body", *each["loc"])} for each in error.errors()])
         except (Refusal, SglcError) as error:
             refusal = of_any(error)
-        as_response(refusal)  # is counted
-        return as_json({"error": refusal.message}, refusal.status)
+        return as_ollamas(refusal)
 
     @app.post("/api/generate")
     async def generate(body: OllamaGenerate, request: Request) -> Response:
@@ -100,6 +99,12 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
     @app.post("/api/embeddings", include_in_schema=False)
     async def embed() -> Response:
         raise Refusal(404, _NO_EMBEDDINGS, code="not_found")
+
+
+def as_ollamas(refusal: Refusal) -> Response:
+    """An error as Ollama's clients know it: its text alone."""
+    as_response(refusal)  # is counted
+    return as_json({"error": refusal.message}, refusal.status)
 
 
 def _now() -> str:

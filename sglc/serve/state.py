@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -74,11 +75,11 @@ def add_state(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
-        try:
-            async with asyncio.timeout(HEALTH_S):
-                known = await info.ask()
-        except (TimeoutError, SglcError):
-            known = None
+        known = backend.recent_info()
+        if known is None:
+            with suppress(TimeoutError, SglcError):
+                async with asyncio.timeout(HEALTH_S):
+                    known = await info.ask()
         text, kind = exposition.text(known, request.headers.get("accept", ""))
         return Response(text, headers={"content-type": kind})
 

@@ -54,6 +54,9 @@ class ServedBackend(Protocol):
     def server_info(self) -> dict[str, Any]:
         """Model, device, sizes and counters, as plain data. Waits until the model is loaded."""
 
+    def recent_info(self) -> dict[str, Any] | None:
+        """What `server_info` said less than a second ago, at once; None: it is to be asked."""
+
     def close(self) -> None:
         """As of every back end."""
 

@@ -2,10 +2,14 @@
 
 results.json says how it went, and docs/serving.md shows that as a table (`clients_table`).
 `python -m tests.clients.run [NAME ...]` runs some of the environments and leaves the results of the others.
+All that is in an environment has the version that its file beside this one says (`openai-3.txt`), so that no
+upload of somebody else's changes it; `--renew` installs what is newest beside the packages named here, and
+writes that file.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -89,13 +93,15 @@ ANSWERS = {
 }
 
 
-def environment(name: str, wanted: Environment) -> Path:
-    """The Python of an environment, made if it is not there."""
+def environment(name: str, wanted: Environment, *, renew: bool = False) -> Path:
+    """The Python of an environment, made if it is not there; with `renew` made anew, and its versions kept."""
     home = ROOT / ".cache" / "clients" / name.replace(" ", "-")
     python = home / "bin" / "python"
     made = home / "made.json"
-    told = json.dumps([wanted.packages, wanted.unpacked, wanted.torch])
-    if made.exists() and made.read_text() == told:
+    versions = HERE / f"{home.name}.txt"
+    pinned = "" if renew else versions.read_text()
+    told = [wanted.packages, wanted.unpacked, wanted.torch, pinned]
+    if made.exists() and made.read_text() == json.dumps(told):
         return python
     shutil.rmtree(home, ignore_errors=True)
     venv.create(home, with_pip=True)
@@ -111,12 +117,19 @@ def environment(name: str, wanted: Environment) -> Path:
         shutil.unpack_archive(file, wheel, "zip")
         paths.append(str(wheel))
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    (home / "lib" / version / "site-packages" / "beside.pth").write_text("".join(f"{path}\n" for path in paths))
+    packages = home / "lib" / version / "site-packages"
+    (packages / "beside.pth").write_text("".join(f"{path}\n" for path in paths))
     install = [*pip, "install", *wanted.packages, *TESTS]
     if wanted.torch:
         install += ["--constraint", ROOT / "constraints.txt"]
+    if not renew:
+        install += ["--constraint", versions]
     subprocess.run(install, check=True, stdout=sys.stderr)
-    made.write_text(told)
+    if renew:
+        frozen = [*pip, "freeze", "--path", packages]
+        pinned = subprocess.run(frozen, check=True, capture_output=True, text=True).stdout
+        versions.write_text(pinned, encoding="utf-8")
+    made.write_text(json.dumps([*told[:-1], pinned]))
     return python
 
 
@@ -160,8 +173,12 @@ def clients_table() -> str:
 
 
 def main() -> int:
-    names = sys.argv[1:] or list(ENVIRONMENTS)
-    pythons = {name: environment(name, ENVIRONMENTS[name]) for name in names}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ENVIRONMENTS))
+    parser.add_argument("--renew", action="store_true", help="take the newest versions, and keep them")
+    asked = parser.parse_args()
+    names = asked.names or list(ENVIRONMENTS)
+    pythons = {name: environment(name, ENVIRONMENTS[name], renew=asked.renew) for name in names}
     folder = prepare("smollm2")
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results = {name: results[name] for name in ENVIRONMENTS if name in results}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from sglc.backends.models.vendor_rules import ApiModel
@@ -15,6 +16,7 @@ from sglc.backends.remote.answers import (
     sampling_of,
     sent_stops,
     text_of,
+    with_calls,
 )
 from sglc.backends.remote.prompts import (
     Message,
@@ -28,6 +30,7 @@ from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.backends.retry import Trouble
 from sglc.errors import LegalizeError, Loc
 from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS
+from sglc.ir.grammar.call_format import arguments_schema
 from sglc.ir.plan.events import Usage
 from sglc.ir.plan.segment import ImagePart, SelectNode
 from sglc.ir.sampling import Sampling
@@ -58,6 +61,8 @@ def bodies(request: ApiRequest, model: ApiModel, name: str) -> tuple[RequestBody
         fields["stop_sequences"] = list(sent)
     if held is not None:
         fields["output_config"] = {"format": {"type": "json_schema", "schema": json.loads(held)}}
+    if sampling.tools is not None:
+        fields |= _tools(json.loads(sampling.tools))
     if steering := _steering(sampling):
         fields["extra_body"] = steering
     return tuple([RequestBody(fields, first) for first, _, _ in in_batches(request, takes, sampling)])
@@ -68,6 +73,19 @@ def _steering(sampling: Sampling) -> dict[str, Any]:
     usual = Sampling()
     names = ("temperature", "top_p", "top_k")
     return {name: getattr(sampling, name) for name in names if getattr(sampling, name) != getattr(usual, name)}
+
+
+def _tools(given: Mapping[str, Any]) -> dict[str, Any]:
+    choice = given["choice"]
+    modes = {"auto": {"type": "auto"}, "required": {"type": "any"}}
+    tools = [
+        {
+            **{key: tool[key] for key in ("name", "description") if key in tool},
+            "input_schema": arguments_schema(tool),
+        }
+        for tool in given["tools"]
+    ]
+    return {"tools": tools, "tool_choice": modes.get(choice, {"type": "tool", "name": choice})}
 
 
 def _conversation(request: ApiRequest, takes: Takes, held: bool) -> dict[str, Any]:
@@ -142,7 +160,8 @@ def reply_of(made: Any) -> Reply:
     if not isinstance(blocks, list):
         raise Trouble("the answer is malformed: it has no content")
     said = "".join(text_of(block.text) for block in blocks if getattr(block, "type", None) == "text")
-    return Reply(said, finish_of(made))
+    calls = [(block.name, block.input) for block in blocks if getattr(block, "type", None) == "tool_use"]
+    return Reply(with_calls(said, calls), finish_of(made))
 
 
 def finish_of(part: Any) -> str:

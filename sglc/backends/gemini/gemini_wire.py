@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from sglc.backends.models.vendor_rules import ApiModel
@@ -18,11 +19,13 @@ from sglc.backends.remote.answers import (
     sampling_of,
     sent_stops,
     text_of,
+    with_calls,
 )
 from sglc.backends.remote.prompts import Message, messages, no_prefill, picture, system_apart
 from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.errors import LegalizeError, Loc
 from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS, AnswerForm
+from sglc.ir.grammar.call_format import arguments_schema
 from sglc.ir.plan.events import Usage
 from sglc.ir.plan.segment import ImagePart, SelectNode
 from sglc.ir.sampling import Sampling
@@ -100,7 +103,27 @@ def _sampling(sampling: Sampling, takes: Takes, form: AnswerForm | None, *, choo
     if held is not None:
         fields["response_mime_type"] = "application/json"
         fields["response_json_schema"] = json.loads(held)
+    if sampling.tools is not None:
+        fields |= _tools(json.loads(sampling.tools))
     return fields
+
+
+def _tools(given: Mapping[str, Any]) -> dict[str, Any]:
+    choice = given["choice"]
+    mode: dict[str, Any] = {"mode": "AUTO" if choice == "auto" else "ANY"}
+    if choice not in ("auto", "required"):
+        mode["allowed_function_names"] = [choice]
+    tools = [
+        {
+            **{key: tool[key] for key in ("name", "description") if key in tool},
+            "parameters_json_schema": arguments_schema(tool),
+        }
+        for tool in given["tools"]
+    ]
+    return {
+        "tools": [{"function_declarations": tools}],
+        "tool_config": {"function_calling_config": mode},
+    }
 
 
 # -- answers -------------------------------------------------------------------------------------------
@@ -122,6 +145,8 @@ def pieces_of(made: Any) -> list[Piece]:
 def _piece(candidate: Any) -> Piece:
     parts = (candidate.content.parts if candidate.content is not None else None) or []
     said = "".join(text_of(part.text) for part in parts if not part.thought)
+    called = [part.function_call for part in parts if part.function_call is not None]
+    said = with_calls(said, [(call.name, call.args or {}) for call in called])
     return Piece(said, _finish(candidate), logprobs=_logprobs(candidate.logprobs_result))
 
 

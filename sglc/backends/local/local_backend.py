@@ -198,7 +198,16 @@ class LocalBackend:
         Raises:
             SglcError: the model does not load.
         """
-        info, compiler = self._started().info(), self._compiler
+        return self._with_compiling(self._started().info())
+
+    def recent_info(self) -> dict[str, Any] | None:
+        """What `server_info` said less than a second ago, without waiting for a step; None: ask it."""
+        runtime = self._runtime  # without the lock, which is held while one ends
+        info = None if runtime is None else runtime.recent_info()
+        return None if info is None else self._with_compiling(info)
+
+    def _with_compiling(self, info: dict[str, Any]) -> dict[str, Any]:
+        compiler = self._compiler
         return info if compiler is None else {**info, "compile_seconds": compiler.times.told()}
 
     def follow_cache(self, count: int | None) -> dict[str, Any]:

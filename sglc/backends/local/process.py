@@ -36,6 +36,7 @@ from sglc.runtime.engine.loading import LocalOptions
 
 _CLOSE_S = 5.0  # how long a process may take to end when it is told to
 _CONNECT_MS = 5_000  # how long its second socket may take behind the first
+_RECENT_S = 1.0  # how old a state may be; one that is older comes of a step that hangs, or of earlier work
 _LAST_WORDS_MS = 100  # what a process that died had sent may still be on its way
 
 _Socket = zmq.Socket[bytes]
@@ -68,6 +69,7 @@ class RuntimeProcess:
         self._lock = threading.Lock()  # over all that follows
         self._runs: dict[int, _ProcessRun] = {}
         self._questions: dict[int, Future[dict[str, Any]]] = {}
+        self._state: tuple[float, dict[str, Any]] | None = None  # that was told last, and when
         self._numbers = itertools.count()
         self._outbox: list[bytes] = []
         self._commands: _Socket | None = None  # while the process listens
@@ -109,6 +111,8 @@ class RuntimeProcess:
         with self._lock:
             end = self._end
             if end is None:
+                if not self._runs:
+                    self._state = None  # of work that is over
                 self._runs[run] = _ProcessRun(emit, done, set(nodes))
                 self._outbox.append(command)
         if end is not None:
@@ -149,6 +153,13 @@ class RuntimeProcess:
             SglcError: the model does not load, or the process died.
         """
         return dict(self._ask(wire.Info))
+
+    def recent_info(self) -> dict[str, Any] | None:
+        """What `info` said a moment ago; None: without work nobody has to wait for it, or nothing was told."""
+        with self._lock:
+            told_s, state = self._state or (0.0, None)
+            recent = self._runs and time.monotonic() - told_s < _RECENT_S
+            return state if recent else None
 
     def follow_cache(self, count: int | None) -> dict[str, Any]:
         """What `followed` says of the machine there.
@@ -291,6 +302,9 @@ class RuntimeProcess:
                     case wire.Events() as events:
                         for number, event in wire.decode_events(events):
                             self._take(number, event)
+                    case wire.WorkerState(content):
+                        with self._lock:
+                            self._state = time.monotonic(), content
                     case wire.WorkerAnswer(question, content):
                         self._questions.pop(question).set_result(content)
                     case wire.WorkerEnded(problem):

@@ -125,6 +125,9 @@ class RuntimeThread:
         """What `describe` says of the machine."""
         return dict(self._ask(lambda machine: describe(machine, self._options)))
 
+    def recent_info(self) -> None:
+        """Nothing is known but what is asked for."""
+
     def follow_cache(self, count: int | None) -> dict[str, Any]:
         """What `followed` says of the machine."""
         return dict(self._ask(lambda machine: followed(machine, count)))

@@ -23,6 +23,7 @@ FLAGS: Mapping[str, tuple[str, Any]] = {
     "m": ("supports_mid_conversation_system", True),
     "n": ("supports_system_messages", False),
     "t": ("mode", "completion"),
+    "u": ("supports_function_calling", True),
 }
 # The names of back ends, and the vendors in LiteLLM's names.
 VENDORS = {
@@ -52,6 +53,7 @@ class ModelFacts:
     late_system: bool = False  # takes system turns behind others
     no_system: bool = False  # takes no system turns
     completes: bool = False  # a model of the completions protocol
+    tools: bool = False
     longest_prompt: int | None = None
     longest_answer: int | None = None
     least_kept: int | None = None  # tokens of the shortest prompt that is kept

@@ -174,6 +174,7 @@ def _messages(facts: ModelFacts) -> Takes:
     takes = replace(
         _MESSAGES,
         json_schema="anthropic" if facts.schema else "",
+        tools=facts.tools,
         prefill=facts.prefill,
         late_system=facts.late_system,
         reasons=facts.reasons and not facts.prefill,  # from 4.6 on they think when they see fit
@@ -213,6 +214,7 @@ def _generate(facts: ModelFacts) -> Takes:
     takes = replace(
         _GENERATE,
         json_schema="gemini" if facts.schema else "",
+        tools=facts.tools,
         roles=_ROLES[1:] if facts.no_system else _ROLES,
         reasons=facts.reasons,
     )
@@ -232,7 +234,7 @@ _PENALTIES = ("gemini-1", "gemini-2", "gemma")  # later ones refuse them (LiteLL
 # it glues before the answer, and system turns it moves to the front where the vendor has a field for them.
 _LITELLM: dict[str, Any] = {
     "samples": 1, "seed": False, "penalties": False, "repetition_penalty": False, "logit_bias": False,
-    "cache_key": False, "top_k": False, "prefill": False, "tools": False,
+    "cache_key": False, "top_k": False, "prefill": False,
 }  # fmt: skip
 
 
@@ -240,7 +242,8 @@ def litellm_model(target: str) -> ApiModel:
     """A model by LiteLLM's name. What its vendor refuses of what is taken here, LiteLLM refuses itself."""
     facts = facts_of(target)
     if facts is None:
-        return ApiModel("chat", replace(_OPENAI, logprobs=-1, **_LITELLM), known=False, length="max_tokens")
+        takes = replace(_OPENAI, logprobs=-1, tools=False, **_LITELLM)
+        return ApiModel("chat", takes, known=False, length="max_tokens")
     vendor = facts.name.partition("/")[0]
     if CLAUDE in facts.name:
         takes = replace(_messages(facts), late_system=False)
@@ -255,4 +258,5 @@ def litellm_model(target: str) -> ApiModel:
         )  # fmt: skip
     if facts.fixed_sampling:
         takes = replace(takes, temperature=None, top_p=False)
-    return ApiModel("chat", replace(takes, **_LITELLM), facts.images, length="max_tokens")
+    takes = replace(takes, tools=facts.tools, **_LITELLM)
+    return ApiModel("chat", takes, facts.images, length="max_tokens")

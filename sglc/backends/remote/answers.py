@@ -12,6 +12,7 @@ from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.backends.retry import Trouble
 from sglc.errors import BackendError
 from sglc.ir.grammar.answer_form import AnswerForm, form_for, form_of_choices
+from sglc.ir.grammar.call_format import HERMES
 from sglc.ir.grammar.finite import accepted
 from sglc.ir.grammar.stops import stop_pattern
 from sglc.ir.plan.events import GenDone, Sample, SelectDone, TokenLogprob, Usage
@@ -93,6 +94,12 @@ def text_of(value: Any) -> str:
     if value is not None and not isinstance(value, str):
         raise Trouble(f"the answer is malformed: {value!r} stands where a text should")
     return value or ""
+
+
+def with_calls(text: str, calls: Sequence[tuple[str, Any]]) -> str:
+    """An answer as one text: what is no call, and each call, of a name with its arguments, behind it."""
+    written = [HERMES.written(text_of(name), arguments) for name, arguments in calls]
+    return "\n".join(filter(None, [text, *written]))
 
 
 # -- requests ------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from sglc.errors import Loc, TraceError
+from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION
 from sglc.ir.text.literal_place import place_in_literal
 
 # SGLang's names of what to report, each with the field that it sets.
@@ -112,7 +113,8 @@ def _problem(key: str, value: Any) -> str:
         case "frequency_penalty" | "presence_penalty":
             return "" if number and -2 <= value <= 2 else "it must be in [-2, 2]"
         case "repetition_penalty":
-            return "" if number and 0 < value <= 2 else "it must be in (0, 2]"
+            good = number and LEAST_REPETITION <= value <= MOST_REPETITION
+            return "" if good else f"it must be above 0, from {LEAST_REPETITION:g} to {MOST_REPETITION:g}"
         case "stop":
             good = all(isinstance(text, str) and text for text in _several(value))
             return "" if good else "stop strings are texts that are not empty"

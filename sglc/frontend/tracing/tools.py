@@ -6,7 +6,9 @@ whoever runs the plan calls the function by its name (`tools_of`).
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import inspect
 import typing
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -15,7 +17,7 @@ from typing import Any, TypeVar, cast, overload
 
 from sglc.errors import Loc, Paused, RunError, TraceError, ends_run, located
 from sglc.frontend.locate import here, of_code
-from sglc.frontend.outputs.called_tools import ToolAnswer
+from sglc.frontend.outputs.called_tools import ToolAnswer, ToolCall
 from sglc.frontend.tracing.makers import MAKERS
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer, current, outside
@@ -251,7 +253,30 @@ def _run_tools(answer: ToolAnswer) -> str:
 
     What they gave is the text of the user's next turn, as the model is told of it.
     """
-    return "\n".join(call.result(call.run()) for call in answer.calls)
+    return "\n".join(call.result(_ended(_begun(call), call.name)) for call in answer.calls)
+
+
+def _begun(call: ToolCall) -> Any:
+    """What a call gives; whoever watches the run is told of it, whether its function is declared or not."""
+    function, around = call.function, AROUND.get()
+    if function is None or around is None or isinstance(function, Declared):
+        return call.run()
+    return around(f"{function.__module__}.{function.__qualname__}", function, False, (), call.arguments)
+
+
+def _ended(made: Any, name: str) -> Any:
+    """What a coroutine function gives in the end."""
+    if not inspect.iscoroutine(made):
+        return made
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(made)
+    made.close()
+    raise TraceError(
+        "SGLC103", f"`run_tools` cannot wait for `{name}`, a coroutine function, in the body of one", here(),
+        hint="loop over `calls`: `call.result(await call.run())`",
+    )  # fmt: skip
 
 
 # -- stopping for a person ---------------------------------------------------------------------------

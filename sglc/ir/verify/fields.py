@@ -36,7 +36,7 @@ from sglc.ir.ops import (
     TextOf,
     Tool,
 )
-from sglc.ir.sampling import Sampling
+from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION, Sampling
 from sglc.ir.values import DATA, OPERATIONS
 
 _STREAM, _TEXT, _BOOL, _LIST = (Type.STREAM,), (Type.TEXT,), (Type.BOOL,), (Type.LIST,)
@@ -153,7 +153,7 @@ def sampling_problem(sampling: Sampling) -> str:
         "seed": s.seed is not None and not 0 <= s.seed < 2**64,
         "frequency_penalty": not -2 <= s.frequency_penalty <= 2,
         "presence_penalty": not -2 <= s.presence_penalty <= 2,
-        "repetition_penalty": not 0 < s.repetition_penalty <= 2,
+        "repetition_penalty": not LEAST_REPETITION <= s.repetition_penalty <= MOST_REPETITION,
         "stop_regex": "" in s.stop_regex,
         "logit_bias": any(id_ < 0 or math.isnan(bias) for id_, bias in s.logit_bias),
         "logprobs_from": s.logprobs_from is not None and s.logprobs_from < 0,

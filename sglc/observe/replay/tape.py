@@ -24,7 +24,7 @@ from sglc.errors import BackendError, Loc, Paused, RunError, SglcError, UsageErr
 from sglc.ir.plan.events import GenDone, Sample, SelectDone, Usage
 
 FILE = "recording.jsonl"
-RECORDING_VERSION = 2
+RECORDING_VERSION = 3
 
 Json = dict[str, Any]
 NOTHING_AGAIN: Json = {"answers": [], "calls": []}

@@ -182,13 +182,19 @@ class WorkerAnswer(Struct, tag=True, array_like=True, frozen=True):
     content: dict[str, Any]
 
 
+class WorkerState(Struct, tag=True, array_like=True, frozen=True):
+    """What an answer to `Info` would have, told now and then while there is work."""
+
+    content: dict[str, Any]
+
+
 class WorkerEnded(Struct, tag=True, array_like=True, frozen=True):
     """The last frame: the process ends, for `problem` if it was not told to."""
 
     problem: Problem | None
 
 
-Report = Hello | WorkerReady | Events | WorkerAnswer | WorkerEnded
+Report = Hello | WorkerReady | Events | WorkerAnswer | WorkerState | WorkerEnded
 
 _ENCODER = msgspec.msgpack.Encoder()
 _COMMANDS: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)

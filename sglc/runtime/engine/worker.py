@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +38,7 @@ _MOST_EVENTS = 64  # of a frame: the program reads them while the next ones are 
 _BETWEEN_COLLECTIONS = 100_000  # objects that collections look after
 _TURN = 16  # commands between two steps, while there is other work: about what a host does in a step's time
 _SWITCH_S = 0.0005
+_TOLD_S = 0.25  # how often the state is told while there is work
 _LINGER_MS = 2_000  # how long the last report may take to be read
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -88,6 +90,7 @@ class Worker:
         self._options = options
         self._link = link
         self._runs: dict[int, object] = {}
+        self._tells_s = 0.0  # when the state is told again, of `time.monotonic`
 
     def serve(self) -> None:
         """Obey until a `Close`. What has come goes before a step, so rows that come together start together.
@@ -110,11 +113,19 @@ class Worker:
                 if not self._machine.idle:
                     self._machine.step()
                     self._link.flush()
+                    self._tell()
         except Exception as error:  # a bug of ours: nobody may be left waiting for it
             traceback.print_exception(error)  # only its message goes to the program
             problem = broken(error)
             self._machine.fail_all(problem)
             raise problem from error
+
+    def _tell(self) -> None:
+        """Tell the state, if that is due: who wants to know it need not wait for a step."""
+        now_s = time.monotonic()
+        if now_s >= self._tells_s:
+            self._tells_s = now_s + _TOLD_S
+            self._link.say(wire.WorkerState(describe(self._machine, self._options)))
 
     def _obey(self, frame: bytes) -> bool:
         """Do what a frame says; False if that is to end."""
