@@ -198,11 +198,11 @@ class RequestQueue:
         chunks: list[PrefillChunk] = []
         done: list[EngineRequest] = []
         self._lacks_pages = False
-        at = 0
+        at = begun = 0
         # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
         late = 0
         while room and self.allocator.rows.free and at < min(len(self._parts), self._max_rows + late):
-            if len(chunks) == scheduler.NEW_ROWS:
+            if begun == scheduler.NEW_ROWS:
                 break
             few = len(chunks) < decoding // scheduler.ROWS_OF_ONE_BEGIN
             if max(left, short) <= 0 and not few:
@@ -236,6 +236,7 @@ class RequestQueue:
             row, known, tokens = opened
             self._admitted(part, row, known)
             chunks.append(self._chunk(part, row, tokens))
+            begun += part.kind is not PartKind.CHOICE  # a few tokens behind a prompt, and gone with the step
             left -= tokens
             short -= tokens
             room -= tokens
