@@ -17,6 +17,7 @@ from sglc.ir.plan.events import Usage
 if TYPE_CHECKING:
     from sglc.api.function import Function
     from sglc.api.plan import LoadedPlan
+    from sglc.cli.batch.ended import Ended
     from sglc.execution.result import Result
 
 
@@ -85,15 +86,16 @@ def _shown(result: Result) -> str:
     return "\n".join(lines)
 
 
-def print_failures(function: Function | LoadedPlan, result: Result, row: str = "") -> None:
-    """The error of a result on stderr, or the failures that its program has caught."""
+def failures_of(function: Function | LoadedPlan, result: Result, row: str = "") -> list[str]:
+    """The error of a result, or the failures that its program has caught, for people."""
     error = result.error()
     if error is not None:
-        say(row + render(_as_sglc(function, error)))
-        return
+        return [row + render(_as_sglc(function, error))]
+    said = []
     for failure in result.failures:
         shown = render(failure.error) if isinstance(failure.error, SglcError) else repr(failure.error)
-        say(f"{row}sglc: `{failure.site}` failed, and the program went on:\n{shown}")
+        said.append(f"{row}sglc: `{failure.site}` failed, and the program went on:\n{shown}")
+    return said
 
 
 def _as_sglc(function: Function | LoadedPlan, error: BaseException) -> SglcError:
@@ -119,10 +121,10 @@ class Totals:
     python: int = 0  # runs whose code ran as Python
     why_python: str = ""
 
-    def add(self, result: Result) -> None:
+    def add(self, result: Result | Ended) -> None:
         """One more."""
         self.ended += 1
-        self.failed += result.error() is not None
+        self.failed += result.failed
         self.used += result.usage
         self.seed = result.seed
         if result.why_python:
