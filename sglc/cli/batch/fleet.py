@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from sglc.cli.batch.ended import Ended
 from sglc.cli.batch.replica import Lost, Opened, Replica
 from sglc.cli.batch.sorted_rows import NumberedRow, SortedRows
+from sglc.cli.options import say
 from sglc.errors import RunError, SglcError, UsageError
 from sglc.execution.batch.shards import Schedule, cuts, share_of
 from sglc.ir.plan.events import Usage
@@ -36,7 +37,6 @@ class Fleet:
         self.replicas = replicas
         self.rows = [0] * len(replicas)  # that have ended, by replica
         self.used = [Usage() for _ in replicas]
-        self.lost = 0  # times that a replica was
         self.begun = 0
         self.draining = False
         self._admits = admits
@@ -136,7 +136,12 @@ class Fleet:
                 while (rows := self._take(place)) is not None:
                     self._keep(place, replica.step(rows))
             except Lost as lost:
-                self._lose(place, RunError("SGLC435", f"no replica is left: {lost}"))
+                self._lose(
+                    place,
+                    RunError(
+                        "SGLC435", f"{lost}", note="no other replica is left", hint="go on with `--resume`"
+                    ),
+                )
             except SglcError as error:
                 if self._opened[place] is None and place in self._known:
                     self._lose(place, error)  # it may come back
@@ -222,11 +227,12 @@ class Fleet:
 
     def _lose(self, place: int, error: SglcError) -> None:
         """A replica has gone: what it had is the others'."""
+        if self._opened[place] is not None:
+            say(f"sglc: replica {self.replicas[place].name} was lost: {error.message}; its rows run again")
         with self._change:
             self._again.extend(self._running[place].values())
             self._again.extend(self._next[place])
             self.begun -= len(self._running[place])
-            self.lost += self._opened[place] is not None
             self._running[place].clear()
             self._next[place].clear()
             self._opened[place] = None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from sglc.cli.batch.ended import Ended
-from sglc.cli.batch.replica import LocalReplica, Lost, Opened, Work
+from sglc.cli.batch.replica import LocalReplica, Lost, Opened, Work, listens
 from sglc.cli.batch.sorted_rows import NumberedRow
 from sglc.errors import UsageError
 
@@ -27,14 +28,18 @@ def ray_replicas(
         UsageError: SGLC071 Ray is not here; SGLC086 there is no such cluster.
     """
     ray = _ray()
+    named = os.environ.get("RAY_ADDRESS", "") if address == "ray" else address
+    parts = urlsplit(named if "://" in named else f"//{named}")
     try:
+        if parts.port and not listens(parts.hostname or "", parts.port):  # which Ray would try for minutes
+            raise ConnectionError("nobody listens there")
         ray.init(
             address=None if address == "ray" else address, log_to_driver=False, logging_level="ERROR",
             ignore_reinit_error=True, **({} if address != "ray" else {"include_dashboard": False}),
         )  # fmt: skip
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
         raise UsageError(
-            "SGLC086", f"there is no Ray cluster at `{address}`: {str(error).strip().splitlines()[0]}",
+            "SGLC086", f"there is no Ray cluster at `{named}`: {str(error).strip().splitlines()[0]}",
             hint="start one with `ray start --head`, and name its address or `--cluster ray`",
         ) from None  # fmt: skip
     gpus = int(ray.cluster_resources().get("GPU", 0))

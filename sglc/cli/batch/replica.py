@@ -213,13 +213,7 @@ class LocalReplica:
     def _gone(self) -> bool:
         """Whether nobody listens where the server was."""
         address = self._address
-        if address is None:
-            return False
-        try:
-            socket.create_connection(address, _KNOCK_S).close()
-        except OSError:
-            return True
-        return False
+        return address is not None and not listens(*address)
 
     def _started(self, command: str) -> str:
         """The URL of a server that `command` has started, and that answers."""
@@ -251,6 +245,15 @@ class LocalReplica:
                     )  # fmt: skip
                 time.sleep(0.1)
         return url
+
+
+def listens(host: str, port: int) -> bool:
+    """Whether something takes connections there."""
+    try:
+        socket.create_connection((host, port), _KNOCK_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _end_with_parent() -> None:
