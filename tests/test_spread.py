@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -256,7 +257,8 @@ def test_a_server_that_is_not_there_is_told_of_at_once(
 ) -> None:
     write_rows(1, 2)
     words = ["run", "prog.py:ask", "--batch", "rows.jsonl", "-o", "o"]
-    said = refused([*words, "--backend", f"{urls[0]},http://127.0.0.1:1"], capsys)
+    assert main([*words, "--backend", f"{urls[0]},http://127.0.0.1:1"]) == 1
+    said = capsys.readouterr().err
     assert said.startswith("error[SGLC547]: there is no server at `http://127.0.0.1:1`")
     assert not Path("o.manifest").exists()
 
@@ -272,3 +274,13 @@ def test_a_row_that_does_not_fit_has_its_place(
     )
     assert said.startswith("error[SGLC011]: ")
     assert "rows.jsonl:3: row 2 of the batch" in said
+
+
+def test_without_ray_the_package_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    write_rows(1, 2)
+    said = refused(["run", "prog.py:ask", "--batch", "rows.jsonl", "-o", "o", "--cluster", "ray"], capsys)
+    assert said.startswith("error[SGLC071]: ")
+    assert "pip install 'sglc[ray]'" in said
