@@ -84,6 +84,12 @@ def flush(servers: list[Server]) -> None:
         assert server.ask("POST", "/flush_cache")[0] == 200
 
 
+# Before there is another one, which it would join.
+def test_a_cluster_that_begins_here(folder: Path) -> None:
+    run("out.jsonl", "--cluster", "ray", "--replicas", "1", "--backend", "scripted:script.json")
+    assert [row[1] for row in kept("out.jsonl")] == [{"a": " yes"}] * 200
+
+
 def test_two_nodes_give_and_compute_what_one_machine_does(
     folder: Path, address: str, servers: list[Server]
 ) -> None:
@@ -104,11 +110,6 @@ def test_a_replica_runs_a_command(folder: Path, address: str, servers: list[Serv
     run("two.jsonl", "--cluster", "ray", "--replica-command", command, "--ordered", address=address)
     assert kept("two.jsonl") == kept("one.jsonl")
     assert [row["index"] for row in results("two.jsonl")] == [*range(200)]
-
-
-def test_a_cluster_that_begins_here(folder: Path) -> None:
-    run("out.jsonl", "--cluster", "ray", "--replicas", "1", "--backend", "scripted:script.json")
-    assert [row[1] for row in kept("out.jsonl")] == [{"a": " yes"}] * 200
 
 
 @pytest.mark.parametrize("kind", ON_RAY)

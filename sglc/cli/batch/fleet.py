@@ -173,6 +173,7 @@ class Fleet:
             self._opened[place] = opened
             self._known.add(place)
             self._change.notify_all()
+        say(f"sglc: replica {self.replicas[place].name} is there")
 
     def _take(self, place: int) -> list[NumberedRow] | None:
         """The rows that a replica is given now; None: there are none any more."""

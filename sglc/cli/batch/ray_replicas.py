@@ -28,20 +28,7 @@ def ray_replicas(
         UsageError: SGLC071 Ray is not here; SGLC086 there is no such cluster.
     """
     ray = _ray()
-    named = os.environ.get("RAY_ADDRESS", "") if address == "ray" else address
-    parts = urlsplit(named if "://" in named else f"//{named}")
-    try:
-        if parts.port and not listens(parts.hostname or "", parts.port):  # which Ray would try for minutes
-            raise ConnectionError("nobody listens there")
-        ray.init(
-            address=None if address == "ray" else address, log_to_driver=False, logging_level="ERROR",
-            ignore_reinit_error=True, **({} if address != "ray" else {"include_dashboard": False}),
-        )  # fmt: skip
-    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-        raise UsageError(
-            "SGLC086", f"there is no Ray cluster at `{named}`: {str(error).strip().splitlines()[0]}",
-            hint="start one with `ray start --head`, and name its address or `--cluster ray`",
-        ) from None  # fmt: skip
+    _join(ray, os.environ.get("RAY_ADDRESS", "") if address == "ray" else address)
     gpus = int(ray.cluster_resources().get("GPU", 0))
     if len(backends) == 1:
         nodes = sum(node["Alive"] for node in ray.nodes())
@@ -51,6 +38,30 @@ def ray_replicas(
         max_restarts=-1, num_cpus=1, num_gpus=1 if gpus and here else 0, scheduling_strategy="SPREAD"
     )
     return [RayReplica(ray, actor.remote(work, one), number) for number, one in enumerate(backends)]
+
+
+def _join(ray: Any, address: str) -> None:
+    """Be a part of the cluster at an address, or of the one here: if there is none, one begins.
+
+    Raises:
+        UsageError: SGLC086, there is no such cluster.
+    """
+    how = {"log_to_driver": False, "logging_level": "ERROR"}
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    try:
+        if parts.port and not listens(parts.hostname or "", parts.port):  # which Ray would try for minutes
+            raise ConnectionError("nobody listens there")
+        try:
+            ray.init(address=address or "auto", **how)
+        except ConnectionError:
+            if address:
+                raise
+            ray.init(include_dashboard=False, **how)
+    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+        raise UsageError(
+            "SGLC086", f"there is no Ray cluster at `{address}`: {str(error).strip().splitlines()[0]}",
+            hint="start one with `ray start --head`, and name its address or `--cluster ray`",
+        ) from None  # fmt: skip
 
 
 def _ray() -> Any:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sglc.api.plan import LoadedPlan
 
 _AT_ONCE = 4096  # rows that are read together
-_CACHE_KIB = 65_536  # of the sorted file, in memory
+_CACHE_KIB = 32_768  # of the sorted file, in memory
 NumberedRow = tuple[int, bytes]  # pickled: tables have dates and bytes, too
 
 
