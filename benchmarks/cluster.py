@@ -4,8 +4,8 @@
     python -m benchmarks.cluster driver     1,000,000 scripted rows on two actors of a Ray cluster of two nodes
 
 Both want Ray (`make cluster`). The servers run the runtime's engine over an executor without a model, which
-counts tokens; the pool of each of two holds half of what the one's does. Goals: at most 1.05 times the tokens of one
-server, with round robin beside it; the driver takes 300 MB and 100 us of a core a row at most, and has its first
+counts tokens; the pool of each of two holds half of what the one's does. Goals: at most 1.05 times the tokens
+of one server, with round robin beside it; of the driver at most 300 MB, and 100 us of a core a row, and its first
 result 10 s after its actors are there. Writes benchmarks/results/cluster-*.json; fails if a goal is missed.
 """
 

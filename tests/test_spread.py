@@ -152,7 +152,7 @@ def test_rows_are_sorted_by_how_their_prompts_begin(folder: Path) -> None:
     draw = random.Random(3)
     begun = [text(draw, 20) for _ in range(9)] + ["\ud800 half", "é", "z" * 20]
     rows = [{"rules": draw.choice(begun), "q": text(draw, 5)} for _ in range(10_000)]
-    in_order = SortedRows(function(), enumerate(rows))
+    in_order = SortedRows(function(), {}, enumerate(rows))
     assert in_order.count == len(rows)
     numbers = [number for number, _ in in_order.at(range(in_order.count))]
     assert sorted(numbers) == [*range(len(rows))]

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
+from sglc import knobs
 from sglc.backends import registry
 from sglc.cli.batch.ended import Ended, ended
 from sglc.cli.batch.sorted_rows import NumberedRow
@@ -129,8 +130,9 @@ class LocalReplica:
         self._coming.clear()
         self._ended, self._problem = [], None
         threading.Thread(target=self._run, args=(self._control,), name="sglc-replica", daemon=True).start()
-        # An API is asked by a name, and so is the model of a server.
-        model = getattr(self._backend, "identity", "") or target.name
+        # By names alone: copies of one model on several machines have other dates.
+        named = self._spec or f"local:{knobs.model()}"
+        model = named if self._address is None else str(getattr(self._backend, "identity", ""))
         tokenizer = "" if target.tokenizer is None else target.tokenizer.hash
         return Opened(socket.gethostname(), model, tokenizer, self._size)
 

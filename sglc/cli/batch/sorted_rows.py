@@ -22,7 +22,7 @@ NumberedRow = tuple[int, bytes]  # pickled: tables have dates and bytes, too
 
 
 class SortedRows:
-    """Rows with their numbers, by how the prompts of `function` begin with them.
+    """Rows with their numbers, by how the prompts of `function` begin with them and the arguments `given`.
 
     They lie in a file without a name, which ends with the process, where temporary files go (`SQLITE_TMPDIR`).
 
@@ -31,7 +31,10 @@ class SortedRows:
         RunError: SGLC427, there is no room for them.
     """
 
-    def __init__(self, function: Function | LoadedPlan, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
+    def __init__(
+        self, function: Function | LoadedPlan, given: Mapping[str, Any],
+        rows: Iterable[tuple[int, Mapping[str, Any]]],
+    ) -> None:  # fmt: skip
         # Whoever takes rows holds the lock of the batch.
         self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
@@ -39,7 +42,7 @@ class SortedRows:
         try:
             self._db.execute("CREATE TABLE given (number INTEGER, row BLOB, key BLOB)")
             self._db.execute("BEGIN")
-            self._db.executemany("INSERT INTO given VALUES (?, ?, ?)", _keyed(function, iter(rows)))
+            self._db.executemany("INSERT INTO given VALUES (?, ?, ?)", _keyed(function, given, iter(rows)))
             self._db.execute("CREATE TABLE sorted AS SELECT * FROM given ORDER BY key, number")
             self._db.execute("DROP TABLE given")
             self._db.execute("COMMIT")
@@ -64,11 +67,11 @@ class SortedRows:
 
 
 def _keyed(
-    function: Function | LoadedPlan, rows: Iterator[tuple[int, Mapping[str, Any]]]
+    function: Function | LoadedPlan, given: Mapping[str, Any], rows: Iterator[tuple[int, Mapping[str, Any]]]
 ) -> Iterator[tuple[int, bytes, bytes]]:
     columns: Sequence[int] | None = None
     while some := [*islice(rows, _AT_ONCE)]:
-        begun = function.prompts_begin(NumberedRows(some))
+        begun = function.prompts_begin(NumberedRows([(number, {**given, **row}) for number, row in some]))
         if columns is None:
             columns = key_columns(begun)
         for (number, row), prompts in zip(some, begun, strict=True):

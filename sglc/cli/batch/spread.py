@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sglc.cli.batch.budget import BatchBudget
@@ -22,16 +23,24 @@ if TYPE_CHECKING:
     from sglc.api.function import Function
     from sglc.api.plan import LoadedPlan
 
+_SERVERS = ("http:", "https:", "grpc:", "grpcs:")
 # What one machine keeps for itself, or needs before it begins.
 _ALONE = ("record", "replay", "trace", "answer", "redo", "passes")
 
 
 def backends_of(spec: str | None) -> list[str | None]:
-    """The back ends that `--backend` names: `http://A,http://B` are several."""
+    """The back ends that `--backend` names: `http://A,http://B` are several.
+
+    Raises:
+        UsageError: SGLC012, one of several is no server.
+    """
     parts = (spec or "").split(",")
-    if len(parts) > 1 and all(part.startswith(("http:", "https:", "grpc:", "grpcs:")) for part in parts):
-        return [*parts]
-    return [spec]
+    if not parts[0].startswith(_SERVERS):
+        return [spec]
+    other = next((part for part in parts if not part.startswith(_SERVERS)), None)
+    if other is not None:
+        raise UsageError("SGLC012", f"`{other}` is no server, and `--backend` has several")
+    return [*parts]
 
 
 def is_spread(options: argparse.Namespace) -> bool:
@@ -88,11 +97,12 @@ def run_spread(
         work = Work(_plain(options), given, of_stream, options.replica_command)
         fleet = Fleet(_replicas(function, options, work), budget.admits if budget.limited else None)
         fleet.open()
-        numbered = ((number, {**given, **row}) for number, row in enumerate(rows) if number not in to)
+        numbered = ((number, row) for number, row in enumerate(rows) if number not in to)
         try:
-            in_order = SortedRows(function, numbered)
+            in_order = SortedRows(function, given, numbered)
         except UsageError as error:
             raise rows.placed(error) from None
+        rows = replace(rows, count=in_order.count + len(to))  # which of stdin nobody knew
         manifest = settled(manifest, known, fleet.model(all_of_them=not options.cluster), options)
         to.begin()
         if to.resumable:
@@ -105,7 +115,7 @@ def run_spread(
         if fleet is not None:
             fleet.stop()
         to.close()
-    if options.ordered and not code:
+    if options.ordered and sum(fleet.rows) == in_order.count:
         put_in_order(options.output)
     return code
 
