@@ -24,6 +24,7 @@ from sglc.ir.plan.events import Usage
 _AHEAD = 2  # times the rows that a replica has live are handed to it
 _AGAIN_S = (0.5, 8.0)  # before a replica that was lost is opened anew: at first, and at last
 _ALL_LOST_S = 20.0  # as long as there may be none
+_CLOSE_S = 3.0
 
 
 class Fleet:
@@ -39,6 +40,7 @@ class Fleet:
         self.used = [Usage() for _ in replicas]
         self.begun = 0
         self.draining = False
+        self.complete = False  # whether every row has ended
         self._admits = admits
         self._over = False
         self._change = threading.Condition()
@@ -51,8 +53,8 @@ class Fleet:
         self._waiting = 0  # rows that have ended and were not taken from here
         self._next: list[deque[NumberedRow]] = [deque() for _ in replicas]  # of the shard that each has
         self._again: deque[NumberedRow] = deque()  # rows of replicas that were lost
-        self._schedule: Schedule | None = None
-        self._sorted: SortedRows | None = None
+        self._parts: deque[tuple[Schedule, SortedRows]] = deque()  # of the batch, which begin in turn
+        self._all = False  # whether there are no more to come
         self._since_s = 0.0  # since when there is no replica
         self._threads = [
             threading.Thread(target=self._serve, args=(place,), name="sglc-fleet", daemon=True)
@@ -78,18 +80,18 @@ class Fleet:
             assert self._first is not None
             return self._first.model
 
-    def results(self, rows: SortedRows) -> Generator[Ended]:
+    def results(self, first: SortedRows, rest: Callable[[], SortedRows | None]) -> Generator[Ended]:
         """Run these rows; gives each as it ends.
+
+        Args:
+            rest: gives those that run behind the first ones, which do so while it is called.
 
         Raises:
             RunError: SGLC435, no replica is left.
-            SglcError: what ends the batch, of a replica.
+            SglcError: what ends the batch, of a replica or of `rest`.
         """
-        share = share_of(rows.count, len(self.replicas))
-        schedule = Schedule(cuts(rows.shared(), share), len(self.replicas))
-        with self._change:
-            self._sorted, self._schedule = rows, schedule
-            self._change.notify_all()
+        self._plan(first)
+        threading.Thread(target=self._follow, args=(rest,), name="sglc-rest", daemon=True).start()
         try:
             while (told := self._told.get()) is not None:
                 if isinstance(told, BaseException):
@@ -104,8 +106,10 @@ class Fleet:
                     self._change.notify_all()
         finally:
             self.stop()
-            for thread in self._threads:
-                thread.join(5)
+            for thread, replica in zip(self._threads, self.replicas, strict=True):
+                thread.join(_CLOSE_S)
+                if thread.is_alive():  # it waits for a replica to open, or one that answers no more
+                    replica.close()
 
     def reconsider(self) -> None:
         """`admits` may give something else now."""
@@ -125,6 +129,24 @@ class Fleet:
             self._change.notify_all()
         self._told.put(None)
 
+    def _plan(self, rows: SortedRows) -> None:
+        """These rows are next."""
+        share = share_of(rows.count, len(self.replicas))
+        schedule = Schedule(cuts(rows.shared(), share), len(self.replicas))
+        with self._change:
+            self._parts.append((schedule, rows))
+            self._change.notify_all()
+
+    def _follow(self, rest: Callable[[], SortedRows | None]) -> None:
+        try:
+            if (rows := rest()) is not None:
+                self._plan(rows)
+            with self._change:
+                self._all = True
+                self._change.notify_all()
+        except BaseException as error:
+            self._end(error)
+
     # -- one replica's thread ----------------------------------------------------------------------
 
     def _serve(self, place: int) -> None:
@@ -136,12 +158,7 @@ class Fleet:
                 while (rows := self._take(place)) is not None:
                     self._keep(place, replica.step(rows))
             except Lost as lost:
-                self._lose(
-                    place,
-                    RunError(
-                        "SGLC435", f"{lost}", note="no other replica is left", hint="go on with `--resume`"
-                    ),
-                )
+                self._lose(place, RunError("SGLC435", f"{lost}", note="no other replica is left"))
             except SglcError as error:
                 if self._opened[place] is None and place in self._known:
                     self._lose(place, error)  # it may come back
@@ -190,6 +207,7 @@ class Fleet:
                 if own:
                     return rows
                 if self._done:
+                    self.complete = not self.draining
                     self._over = True
                     self._told.put(None)
                     self._change.notify_all()
@@ -199,22 +217,25 @@ class Fleet:
 
     def _row(self, place: int) -> NumberedRow | None:
         """The next row of a replica, if one may begin."""
-        if self._schedule is None or self.draining or not (self._admits is None or self._admits(self.begun)):
+        if self.draining or not (self._admits is None or self._admits(self.begun)):
             return None
         if self._again:
             return self._again.popleft()
         own = self._next[place]
-        if not own and (shard := self._schedule.next(place)) is not None:
-            assert self._sorted is not None
-            own.extend(self._sorted.at(shard))
+        while self._parts and not own:
+            schedule, rows = self._parts[0]
+            if (shard := schedule.next(place)) is None:
+                self._parts.popleft()
+            else:
+                own.extend(rows.at(shard))
         return own.popleft() if own else None
 
     @property
     def _done(self) -> bool:
         """Whether nothing runs, nothing waits to be taken, and nothing is to begin."""
-        if self._schedule is None or any(self._running) or self._waiting:
+        if any(self._running) or self._waiting:
             return False
-        return self.draining or not (self._again or any(self._next) or self._schedule.left)
+        return self.draining or (self._all and not (self._again or any(self._next) or self._parts))
 
     def _keep(self, place: int, made: list[Ended]) -> None:
         """What a replica has handed over is here."""
@@ -228,7 +249,7 @@ class Fleet:
 
     def _lose(self, place: int, error: SglcError) -> None:
         """A replica has gone: what it had is the others'."""
-        if self._opened[place] is not None:
+        if self._opened[place] is not None and not self._over:
             say(f"sglc: replica {self.replicas[place].name} was lost: {error.message}; its rows run again")
         with self._change:
             self._again.extend(self._running[place].values())

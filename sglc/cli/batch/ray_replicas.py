@@ -12,8 +12,6 @@ from sglc.cli.batch.replica import LocalReplica, Lost, Opened, Work, listens
 from sglc.cli.batch.sorted_rows import NumberedRow
 from sglc.errors import UsageError
 
-_LOOK_S = 1.0  # how often whoever waits for an actor looks whether the batch is over
-
 
 def ray_replicas(
     address: str, work: Work, backends: Sequence[str | None], count: int | None
@@ -84,7 +82,6 @@ class RayReplica:
         self.name = f"{number}"
         self._number = number
         self._ray, self._actor = ray, actor
-        self._over = False
 
     def open(self) -> Opened:
         """As of `Replica`."""
@@ -99,18 +96,13 @@ class RayReplica:
 
     def close(self) -> None:
         """As of `Replica`."""
-        self._over = True
         self._ray.kill(self._actor)
 
     def _answer(self, asked: Any) -> Any:
         errors = self._ray.exceptions
-        while True:
-            try:
-                return self._ray.get(asked, timeout=_LOOK_S)
-            except errors.GetTimeoutError:
-                if self._over:
-                    raise Lost("it is not waited for any more") from None
-            except errors.RayTaskError as error:
-                raise error.cause from None
-            except errors.RayError as error:
-                raise Lost(str(error).strip().splitlines()[0]) from None
+        try:
+            return self._ray.get(asked)
+        except errors.RayTaskError as error:
+            raise error.cause from None
+        except errors.RayError as error:
+            raise Lost(str(error).strip().splitlines()[0]) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sglc.cli.batch.budget import BatchBudget
@@ -14,7 +14,7 @@ from sglc.cli.batch.fleet import Fleet
 from sglc.cli.batch.loop import asked_for, others, settled, show
 from sglc.cli.batch.manifest import write_manifest
 from sglc.cli.batch.replica import LocalReplica, Replica, Work
-from sglc.cli.batch.rows import RowFile
+from sglc.cli.batch.rows import LOOKED_AT, RowFile
 from sglc.cli.batch.sorted_rows import SortedRows
 from sglc.cli.options import say
 from sglc.errors import UsageError
@@ -99,15 +99,18 @@ def run_spread(
         fleet.open()
         numbered = ((number, row) for number, row in enumerate(rows) if number not in to)
         try:
-            in_order = SortedRows(function, given, numbered)
+            first = SortedRows(function, given, islice(numbered, LOOKED_AT))
         except UsageError as error:
             raise rows.placed(error) from None
-        rows = replace(rows, count=in_order.count + len(to))  # which of stdin nobody knew
+
+        def rest() -> SortedRows | None:
+            return SortedRows(function, given, numbered) if first.count == LOOKED_AT else None
+
         manifest = settled(manifest, known, fleet.model(all_of_them=not options.cluster), options)
         to.begin()
         if to.resumable:
             write_manifest(manifest, options.output)
-        code = show(function.__name__, fleet.results(in_order), fleet, to, rows, options, budget)
+        code = show(function.__name__, fleet.results(first, rest), fleet, to, rows, options, budget)
         for replica, count, used in zip(fleet.replicas, fleet.rows, fleet.used, strict=True):
             say(f"sglc: replica {replica.name}: {count} rows; tokens: {used.prompt} in ({used.cached} cached), "
                 f"{used.completion} out")  # fmt: skip
@@ -115,7 +118,7 @@ def run_spread(
         if fleet is not None:
             fleet.stop()
         to.close()
-    if options.ordered and sum(fleet.rows) == in_order.count:
+    if options.ordered and fleet.complete:
         put_in_order(options.output)
     return code
 

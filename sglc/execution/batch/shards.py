@@ -55,11 +55,6 @@ class Schedule:
         for shard in shards:
             self._parts[shard.start * replicas // rows].append(shard)
 
-    @property
-    def left(self) -> bool:
-        """Whether there is a shard that nobody has."""
-        return any(self._parts)
-
     def next(self, replica: int) -> range | None:
         """The places of its next rows; None: all have been given away."""
         own = self._parts[replica]
