@@ -247,7 +247,7 @@ def test_servers_of_two_models_are_refused(
     words = ["run", "prog.py:ask", "--batch", "rows.jsonl", "-o", "o"]
     with running(*SERVER, "0", "another") as other:
         said = refused([*words, "--backend", f"{urls[0]},{other.url}"], capsys)
-    assert said.startswith("error[SGLC085]: ")
+    assert "error[SGLC085]: " in said
     assert "has another model than the other replicas" in said
     assert not Path("o.manifest").exists()
 
@@ -259,7 +259,7 @@ def test_a_server_that_is_not_there_is_told_of_at_once(
     words = ["run", "prog.py:ask", "--batch", "rows.jsonl", "-o", "o"]
     assert main([*words, "--backend", f"{urls[0]},http://127.0.0.1:1"]) == 1
     said = capsys.readouterr().err
-    assert said.startswith("error[SGLC547]: there is no server at `http://127.0.0.1:1`")
+    assert "error[SGLC547]: there is no server at `http://127.0.0.1:1`" in said
     assert not Path("o.manifest").exists()
 
 
@@ -272,7 +272,7 @@ def test_a_row_that_does_not_fit_has_its_place(
     said = refused(
         ["run", "prog.py:ask", "--batch", "rows.jsonl", "-o", "o", "--backend", ",".join(urls)], capsys
     )
-    assert said.startswith("error[SGLC011]: ")
+    assert "error[SGLC011]: " in said
     assert "rows.jsonl:3: row 2 of the batch" in said
 
 

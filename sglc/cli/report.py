@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sglc.cli.options import say
 from sglc.errors import RunError, SglcError, render
@@ -17,7 +17,6 @@ from sglc.ir.plan.events import Usage
 if TYPE_CHECKING:
     from sglc.api.function import Function
     from sglc.api.plan import LoadedPlan
-    from sglc.cli.batch.ended import Ended
     from sglc.execution.result import Result
 
 
@@ -109,6 +108,19 @@ def _as_sglc(function: Function | LoadedPlan, error: BaseException) -> SglcError
     return RunError("SGLC401", f"`{type(error).__name__}` in `{function.__name__}`: {error}")
 
 
+class Summed(Protocol):
+    """What is added up of a result."""
+
+    @property
+    def failed(self) -> bool: ...
+    @property
+    def usage(self) -> Usage: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def why_python(self) -> str: ...
+
+
 @dataclass(slots=True)
 class Totals:
     """What results add up to. `kept` and `failed` count those of an earlier run, too."""
@@ -121,7 +133,7 @@ class Totals:
     python: int = 0  # runs whose code ran as Python
     why_python: str = ""
 
-    def add(self, result: Result | Ended) -> None:
+    def add(self, result: Summed) -> None:
         """One more."""
         self.ended += 1
         self.failed += result.failed

@@ -158,7 +158,7 @@ def _run(options: argparse.Namespace) -> int:
     from sglc.cli.batch.output import OutputFile
     from sglc.cli.batch.rows import STDIN, RowFile, open_rows
     from sglc.cli.batch.spread import is_spread, run_spread
-    from sglc.cli.program_file import program_path
+    from sglc.cli.program_file import open_program, program_path
     from sglc.cli.report import Totals, failures_of, text_of
     from sglc.execution.start import limits_of_run
 
@@ -193,7 +193,7 @@ def _run(options: argparse.Namespace) -> int:
         backend = connect(options)
         function = _compiled(options, backend, [] if rows is None else list(islice(rows, 1)))
     else:
-        function = opened_program(options)
+        function = open_program(options.program, options.tools)
         rows = open_rows(options.batch, _kinds(function)) if options.batch is not None else None
         if not spread:
             backend = connect(options)
@@ -234,19 +234,6 @@ def _run(options: argparse.Namespace) -> int:
     totals.add(result)
     totals.print("1 run", time.perf_counter() - began)
     return 1 if totals.failed else 0
-
-
-def opened_program(options: argparse.Namespace) -> Function | LoadedPlan:
-    """The program that is named, or the plan.
-
-    Raises:
-        SglcError: as of `open_plan` and `open_function`.
-    """
-    from sglc.cli.program_file import PROGRAM_OR_PLAN, open_function, open_plan
-
-    if options.program.endswith(".json"):
-        return open_plan(options.program, options.tools)
-    return open_function(options.program, PROGRAM_OR_PLAN)
 
 
 def _check_resume(options: argparse.Namespace) -> None:

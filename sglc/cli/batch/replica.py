@@ -25,6 +25,7 @@ from sglc import knobs
 from sglc.backends import registry
 from sglc.cli.batch.ended import Ended, ended
 from sglc.cli.batch.sorted_rows import NumberedRow
+from sglc.cli.program_file import open_program
 from sglc.errors import BackendError
 from sglc.execution.batch.runner import BatchControl, live_rows
 from sglc.execution.options import NumberedRows
@@ -115,11 +116,9 @@ class LocalReplica:
 
     def open(self) -> Opened:
         """As of `Replica`."""
-        if self._function is None:
-            from sglc.cli.run import opened_program
-
-            self._function = opened_program(self._work.options)
         options = self._work.options
+        if self._function is None:
+            self._function = open_program(options.program, options.tools)
         if self._work.command is not None:
             self._spec = self._started(self._work.command)
         self._backend = registry.connect(self._spec, device=options.device, dtype=options.dtype)
