@@ -38,7 +38,7 @@ def ask(s, rules, q):
     s += rules + q + sgl.gen("a", max_tokens=8, temperature=1)
 """
 SHARE, DRIVER_MB, ROW_US, FIRST_S = 1.05, 300, 100, 10.0
-ALL_PAGES = 2_000  # of 16 tokens: twice what 50 beginnings of 300 tokens take
+ALL_PAGES = 2_000  # of 16 tokens: less than 50 beginnings of 1,000 tokens take
 
 
 def text(draw: random.Random, length: int) -> str:
@@ -80,7 +80,7 @@ def counts(rows: int) -> dict[str, Any]:
     """Tokens computed on one server, and on two in several ways."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        made = [*rows_of(rows, 50, 300)]
+        made = [*rows_of(rows, 50, 1_000)]
         prepare(folder, made)
 
         def server(pages: int) -> Server:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -21,9 +24,9 @@ from sglc.cli.program_file import open_function
 from sglc.execution.batch.order import common
 from sglc.execution.batch.shards import Schedule, cuts, share_of
 from tests.depth import at_depth
-from tests.serving import Server, running
+from tests.serving import ROOT, Server, running
 from tests.soak_spread import PLAIN, check
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 PROGRAM = """
 import sglc as sgl
@@ -230,6 +233,26 @@ def test_a_batch_ends_where_no_server_is_left(
     assert "was lost: the server at" in said
     assert "error[SGLC547]: there is no server at" in said
     assert "sglc: go on with: sglc" in said
+
+
+def test_ctrl_c_ends_a_batch_in_good_order(folder: Path, urls: list[str]) -> None:
+    write_rows(4, 100)
+    words = ["run", "prog.py:sampled", "--batch", "rows.jsonl", "--seed", "1", "-o", "out.jsonl"]
+    words += ["--concurrency", "2", "--backend", ",".join(urls)]
+    batch = subprocess.Popen(
+        [sys.executable, "-m", "sglc.cli", *words], stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    out = Path("out.jsonl")
+    until(lambda: batch.poll() is not None or (out.exists() and out.stat().st_size))
+    batch.send_signal(signal.SIGINT)
+    _, said = batch.communicate(timeout=HANG_S)
+    assert batch.returncode == 130, said
+    assert "sglc: go on with: sglc run" in said
+    assert "Traceback" not in said
+    assert 0 < len(results("out.jsonl")) < 400
+    assert run("out.jsonl", ",".join(urls), "--resume", program="sampled") == 0
+    assert [row[0] for row in kept("out.jsonl")] == [*range(400)]
 
 
 # -- mistakes --------------------------------------------------------------------------------------
