@@ -4,9 +4,10 @@
     python -m benchmarks.cluster driver     1,000,000 scripted rows on two actors of a Ray cluster of two nodes
 
 Both want Ray (`make cluster`). The servers run the runtime's engine over an executor without a model, which
-counts tokens; the pool of each of two holds half of what the one's does. Goals: at most 1.05 times each token of
-the prompts once, with round robin beside it; of the driver at most 300 MB, and 100 us of a core a row, and its
-first result 10 s after its actors are there. Writes benchmarks/results/cluster-*.json; fails if it misses one.
+counts tokens; the pool of each of two holds half of what the one's does. Goals: at most 1.05 times what the
+trie of the prompts has, with round robin beside it; of the driver at most 300 MB, and 100 us of a core a row,
+and its first result 10 s after its actors are there. Writes benchmarks/results/cluster-*.json; fails if it
+misses one.
 """
 
 from __future__ import annotations

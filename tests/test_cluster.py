@@ -107,7 +107,7 @@ def test_a_replica_runs_a_command(folder: Path, address: str, servers: list[Serv
     """Its server ends with it; results are in the order of the rows."""
     run("one.jsonl", "--backend", servers[0].url)
     command = f"env PYTHONPATH={ROOT} {sys.executable} -m tests.oracle_server quick 16 {{port}}"
-    run("two.jsonl", "--cluster", "ray", "--replica-command", command, "--ordered", address=address)
+    run("two.jsonl", "--cluster", f"ray://{address}", "--replica-command", command, "--ordered")
     assert kept("two.jsonl") == kept("one.jsonl")
     assert [row["index"] for row in results("two.jsonl")] == [*range(200)]
 
@@ -119,7 +119,7 @@ def test_what_is_killed_loses_nothing(kind: str, tmp_path: Path) -> None:
 
 def test_mistakes(folder: Path, address: str) -> None:
     said = run("out.jsonl", "--cluster", "ray://127.0.0.1:1", code=2)
-    assert said.startswith("error[SGLC086]: there is no Ray cluster at `ray://127.0.0.1:1`")
+    assert said.startswith("error[SGLC086]: there is no Ray cluster at `127.0.0.1:1`")
     said = run("out.jsonl", "--cluster", "ray", "--replica-command", "false {port}", address=address, code=1)
     assert said.startswith("error[SGLC550]: `false {port}` serves nothing")
     assert not Path("out.jsonl.manifest").exists()

@@ -19,14 +19,14 @@ def ray_replicas(
     """Replicas on a cluster: one for each of several back ends, else `count`, else one for each GPU, or node.
 
     Args:
-        address: `ray` is the cluster that this machine is a part of, else one that begins here; `ray://HOST:PORT`
-            one by the address of its head, as Ray takes it.
+        address: `ray` is the cluster at `RAY_ADDRESS`, or that this machine is a part of, else one that begins
+            here; `ray://HOST:PORT` is that of this head, whose nodes this machine is one of.
 
     Raises:
         UsageError: SGLC071 Ray is not here; SGLC086 there is no such cluster.
     """
     ray = _ray()
-    _join(ray, os.environ.get("RAY_ADDRESS", "") if address == "ray" else address)
+    _join(ray, os.environ.get("RAY_ADDRESS", "") if address == "ray" else address.removeprefix("ray://"))
     gpus = int(ray.cluster_resources().get("GPU", 0))
     if len(backends) == 1:
         nodes = sum(node["Alive"] for node in ray.nodes())
