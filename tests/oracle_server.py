@@ -1,6 +1,6 @@
 """A server before the oracle's process: `python -m tests.oracle_server MODEL ROWS [PORT [NAME]]`.
 
-`MODEL` is `oracle`, `quick` or `slow` (`tests.oracle_worker`). For `PORT` also `grpc`: then it speaks that, too.
+`MODEL` is `oracle`, `quick` or `slow` (`tests.oracle_worker`). With `grpc` for `PORT` it speaks that, too.
 """
 
 from __future__ import annotations
