@@ -50,7 +50,7 @@ def servers() -> Iterator[list[Server]]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     draw = random.Random(2)
     beginnings = ["".join(draw.choices("abcdefgh ", k=300)) for _ in range(10)]
-    rows = [{"rules": rules, "q": f" {number}?"} for number in range(20) for rules in beginnings]
+    rows = [{"rules": rules, "q": f" {number:030}?"} for number in range(20) for rules in beginnings]
     draw.shuffle(rows)
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "prog.py").write_text(PROGRAM)

@@ -144,7 +144,7 @@ def test_a_replica_has_shards_in_their_order_until_it_helps_others() -> None:
 
 
 def test_shares() -> None:
-    assert [share_of(rows, 2) for rows in (1, 5_000, 10**6)] == [16, 156, 4096]
+    assert [share_of(rows, 2) for rows in (0, 1, 40, 200, 5_000, 10**6)] == [1, 1, 20, 64, 156, 4096]
 
 
 def function(name: str = "ask") -> Function:

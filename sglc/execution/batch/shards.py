@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 _SHARDS_EACH = 16  # of a replica, so that all end at about the same time
-_FEWEST, _MOST = 16, 4096  # rows of a share
+_FEWEST, _MOST = 64, 4096  # rows of a share, where there are so many for each replica
 
 
 def share_of(rows: int, replicas: int) -> int:
     """How many rows a shard has at most."""
-    return max(_FEWEST, min(_MOST, rows // (_SHARDS_EACH * replicas)))
+    return min(_MOST, max(rows // (_SHARDS_EACH * replicas), min(_FEWEST, -(-rows // replicas)), 1))
 
 
 def cuts(shared: Iterable[int], share: int) -> Iterator[int]:
