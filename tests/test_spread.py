@@ -24,7 +24,7 @@ from sglc.cli.program_file import open_function
 from sglc.execution.batch.order import common
 from sglc.execution.batch.shards import Schedule, cuts, share_of
 from tests.depth import at_depth
-from tests.serving import ROOT, Server, running
+from tests.serving import ROOT, Server, running, serving
 from tests.soak_spread import PLAIN, check
 from tests.waiting import HANG_S, until
 
@@ -202,6 +202,17 @@ def test_samples_are_those_of_one_machine_and_go_on(folder: Path, urls: list[str
     assert run("two.jsonl", both, "--resume", "--ordered", "--progress", "json", program="sampled") == 0
     assert kept("two.jsonl") == kept("one.jsonl")
     assert [row["index"] for row in results("two.jsonl")] == [*range(40)]
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_two_servers_of_the_default_model_say_what_one_does(folder: Path, smollm2: Path) -> None:
+    write_rows(3, 4)
+    with ExitStack() as stack:
+        real = [stack.enter_context(serving("--model", "smollm2")).url for _ in range(2)]
+        assert run("one.jsonl", real[0], program="sampled") == 0
+        assert run("two.jsonl", ",".join(real), program="sampled") == 0
+    assert kept("two.jsonl") == kept("one.jsonl")
 
 
 @pytest.mark.slow
