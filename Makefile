@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run quick test nightly check bless bench bench-cpu soak models-table litellm clients gateway
+.PHONY: help run quick test nightly check bless bench bench-cpu soak models-table litellm clients gateway cluster
 
 PYTHON ?=
 QUESTION ?= What is the capital of France?
@@ -41,6 +41,7 @@ help:
 	@echo "make litellm test the back end of LiteLLM, in an environment of its own"
 	@echo "make clients test official clients against \`sglc serve\`, in environments of their own; writes the table of docs/serving.md"
 	@echo "make gateway test clients and programs through a gateway, in an environment of its own"
+	@echo "make cluster run batches on two Ray nodes of this machine, in an environment of its own"
 	@echo "make models-table  read what models of APIs take and cost out of the newest LiteLLM"
 	@echo "make bench   measure; writes benchmarks/results/*.json"
 	@echo "make bench-cpu  the runtime on this CPU beside transformers and llama.cpp, which is built first (LLAMA_FLAGS=\"$(LLAMA_FLAGS)\")"
@@ -127,6 +128,15 @@ gateway: $(VENV)/.stamp-test
 	.cache/gateway-env/bin/python -m pip install --disable-pip-version-check 'smg~=1.13.0'
 	SMG=.cache/gateway-env/bin/smg $(PY) -m pytest tests/test_gateway.py
 
+# Ray has workers of its own, which take the environment of whoever starts them.
+cluster: $(VENV)/.created
+	$(PY) -m venv .cache/ray-env
+	.cache/ray-env/bin/python -m pip install --disable-pip-version-check --editable '.[server,http,ray]' \
+	  hypothesis jsonschema pytest pytest-randomly pytest-timeout
+	.cache/ray-env/bin/python -m pytest -W default tests/test_cluster.py
+	.cache/ray-env/bin/python -m benchmarks.cluster counts
+	.cache/ray-env/bin/python -m benchmarks.cluster driver
+
 # The wheel is read and not installed.
 models-table: $(VENV)/.stamp
 	rm -rf .cache/litellm
@@ -146,6 +156,9 @@ soak: $(VENV)/.stamp-test $(SUITES)/.stamp
 	$(PY) -m tests.serve_fuzz --requests $(PROGRAMS) --kills 50 --seed $(SEED)
 	$(PY) -m tests.soak_resume --kills $(KILLS) --seed $(SEED)
 	$(PY) -m tests.soak_batches --kills $(KILLS) --seed $(SEED)
+	$(PY) -m tests.soak_spread --kills 40 --seed $(SEED)
+	test ! -x .cache/ray-env/bin/python || .cache/ray-env/bin/python -m tests.soak_spread --kills 40 --seed $(SEED) \
+	  --kinds server,driver,actor,node,driver-of-actors
 	$(PY) -m tests.soak_http --seconds $(STREAM_S) --seed $(SEED)
 
 # A stamp is written last, so an interrupted set-up starts again. Running needs less than testing,

@@ -60,6 +60,15 @@ class SglcError(Exception):
     def __str__(self) -> str:
         return render(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (type(self), self.args, self.__dict__)
+
+
+def _unpickled(kind: type[_Error], args: tuple[Any, ...], has: Mapping[str, Any]) -> _Error:
+    made = kind.__new__(kind, *args)
+    made.__dict__.update(has)
+    return made
+
 
 class UsageError(SglcError):
     """The command line, a file or an argument is wrong."""
@@ -135,8 +144,7 @@ def located(error: _Error, loc: Loc | None) -> _Error:
     """`error` with a place, if it has none."""
     if error.loc is not None or loc is None:
         return error
-    made = type(error).__new__(type(error), *error.args)
-    made.__dict__.update(error.__dict__)
+    made = _unpickled(type(error), error.args, error.__dict__)
     made.loc = loc
     return made
 

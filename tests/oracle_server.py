@@ -1,6 +1,6 @@
-"""A server before the runtime's process with the oracle: `python -m tests.oracle_server MODEL MAX_ROWS [grpc]`.
+"""A server before the oracle's process: `python -m tests.oracle_server MODEL ROWS [PORT [NAME]]`.
 
-`MODEL` is `oracle`, `quick` or `slow` (`tests.oracle_worker`). With `grpc` it speaks that, too.
+`MODEL` is `oracle`, `quick` or `slow` (`tests.oracle_worker`). With `grpc` for `PORT` it speaks that, too.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ class OracleProcess(LocalBackend):
         return RuntimeProcess(self.options, Path, worker="tests.oracle_worker")
 
 
-def main(model: str, max_rows: int, *beside: str) -> None:
+def main(model: str, max_rows: int, more: str = "0", name: str = "oracle") -> None:
     """Serve until a signal."""
+    beside = more == "grpc"
     backend = OracleProcess(LocalOptions(model, device="cpu", max_rows=max_rows, process=True))
-    with bound_socket("127.0.0.1", 0) as listening:
+    with bound_socket("127.0.0.1", 0 if beside else int(more)) as listening:
         try:
             backend.server_info()  # loaded
-            service = Service(backend, Characters(), "oracle", MAX_LEN)
+            service = Service(backend, Characters(), name, MAX_LEN)
             other = None
             if beside:
                 from sglc.serve.grpc_server import GrpcServer

@@ -1,7 +1,7 @@
 """The runtime's process with the oracle: `python -m tests.oracle_worker FOLDER MODEL_FOLDER OPTIONS`.
 
 The model `quick` is an oracle that believes what it reads: a step takes it a twentieth of the time. `slow` is
-such a one whose steps take a fifth of a second, of which it sleeps most.
+such a one whose steps take a fifth of a second, of which it sleeps most. `quick:500` has a cache of 500 pages.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ KINDS = {"oracle": Oracle, "quick": QuickOracle, "slow": SlowOracle}
 def machine(options: LocalOptions, folder: Path) -> Machine:
     """The oracle under an engine with the limits of `options`."""
     max_rows, token_budget = limits(options, "cpu")
-    kind = KINDS[options.model]
+    name, _, pages = options.model.partition(":")
+    kind = KINDS[name]
     oracle = kind(
-        pages=PAGES[options.model],
+        pages=int(pages or PAGES[name]),
         page_size=options.page_size,
         vocab_size=VOCAB_SIZE,
         eos_ids=Characters.eos_ids,

@@ -19,6 +19,7 @@ from sglc.execution.options import (
     WATCHES,
     Fitting,
     Mode,
+    NumberedRows,
     Row,
     Rows,
     count_of,
@@ -377,6 +378,15 @@ class Function:
             return batch_order([self._ahead.beginnings(ahead)], call.backend)
 
         return run_rows(call, self._maker(call, mode), fitting, order, delivery)
+
+    def prompts_begin(self, rows: NumberedRows) -> list[tuple[str, ...]]:
+        """How the prompts of each row begin, as far as that is known before it runs.
+
+        Raises:
+            UsageError: SGLC017, SGLC011, a row does not fit.
+        """
+        fitting = fitted_rows(self.definition, self.bound, rows, {})
+        return [*self._ahead.beginnings([row for _, row in fitting]).rows]
 
     def _maker(self, call: CallSetup, mode: Mode = "auto") -> Make[Fitting]:
         """What makes the run of each row when its turn has come."""

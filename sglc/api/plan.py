@@ -7,18 +7,17 @@ import importlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import starmap
 from pathlib import Path
 from typing import Any
 
 from sglc.api.observed import set_up
 from sglc.api.reference import pickled_plan
 from sglc.errors import SglcError, UsageError
-from sglc.execution.batch.order import plan_order
+from sglc.execution.batch.order import begins, plan_order
 from sglc.execution.batch.runner import BatchControl, delivery_of
 from sglc.execution.context import resolve
 from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
-from sglc.execution.options import NOTHING, Rows, count_of, each_row, in_row, watches_of
+from sglc.execution.options import NOTHING, NumberedRows, Rows, count_of, each_fitted, in_row, watches_of
 from sglc.execution.plan.arguments import bound
 from sglc.execution.plan.prepare import check_plan_runs, function_steps
 from sglc.execution.plan.run import PlanPart, PreparedRows
@@ -171,14 +170,12 @@ class LoadedPlan:
         """
         delivery = delivery_of(ordered, skip, control)
         limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
-        fitting: Iterable[dict[str, Any]] = starmap(partial(self._row, skip), enumerate(each_row(rows)))
-        count = count_of(rows)
-        fitting = fitting if count < 0 else list(fitting)
+        fitting: Iterable[dict[str, Any]] = each_fitted(rows, partial(self._row, skip))
         watches = watches_of(
             record=record, journal=journal, replay=replay, trace=trace, cache=cache, resume=resume,
             retry_failed=retry_failed, redo=redo or None, answers=answers, skip=skip if resume else None,
         )  # fmt: skip
-        call = self._set_up(backend, seed, count, limits, watches)
+        call = self._set_up(backend, seed, count_of(rows), limits, watches)
 
         def order(ahead: Sequence[dict[str, Any]]) -> Sequence[int]:
             if call.duplicates is not None:
@@ -188,6 +185,10 @@ class LoadedPlan:
         return run_rows(
             call, maker(call, lambda row, setup, _: self._made(row, setup)), fitting, order, delivery
         )
+
+    def prompts_begin(self, rows: NumberedRows) -> list[tuple[str, ...]]:
+        """As of `Function.prompts_begin`."""
+        return [begins(self.plan.leads, self._row((), number, row)) for number, row in rows]
 
     # -- inside ----------------------------------------------------------------------------------
 

@@ -99,6 +99,15 @@ def open_plan(path: str, tools: str | None = None) -> LoadedPlan:
     return LoadedPlan(plan, _declared(tools) if tools else {})
 
 
+def open_program(spec: str, tools: str | None = None) -> Function | LoadedPlan:
+    """The program that `spec` names, or the plan, with its functions of `tools`.
+
+    Raises:
+        SglcError: as of `open_function` and `open_plan`.
+    """
+    return open_plan(spec, tools) if spec.endswith(".json") else open_function(spec, PROGRAM_OR_PLAN)
+
+
 def _declared(path: str) -> dict[str, Declared]:
     """The functions that a Python file declares, or imports from where they are declared, by their names."""
     module = _import(Path(path))

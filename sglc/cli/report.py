@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sglc.cli.options import say
 from sglc.errors import RunError, SglcError, render
@@ -85,15 +85,16 @@ def _shown(result: Result) -> str:
     return "\n".join(lines)
 
 
-def print_failures(function: Function | LoadedPlan, result: Result, row: str = "") -> None:
-    """The error of a result on stderr, or the failures that its program has caught."""
+def failures_of(function: Function | LoadedPlan, result: Result, row: str = "") -> list[str]:
+    """The error of a result, or the failures that its program has caught, for people."""
     error = result.error()
     if error is not None:
-        say(row + render(_as_sglc(function, error)))
-        return
+        return [row + render(_as_sglc(function, error))]
+    said = []
     for failure in result.failures:
         shown = render(failure.error) if isinstance(failure.error, SglcError) else repr(failure.error)
-        say(f"{row}sglc: `{failure.site}` failed, and the program went on:\n{shown}")
+        said.append(f"{row}sglc: `{failure.site}` failed, and the program went on:\n{shown}")
+    return said
 
 
 def _as_sglc(function: Function | LoadedPlan, error: BaseException) -> SglcError:
@@ -105,6 +106,19 @@ def _as_sglc(function: Function | LoadedPlan, error: BaseException) -> SglcError
     if isinstance(function, Function):
         return failed(function.definition, error)
     return RunError("SGLC401", f"`{type(error).__name__}` in `{function.__name__}`: {error}")
+
+
+class Summed(Protocol):
+    """What is added up of a result."""
+
+    @property
+    def failed(self) -> bool: ...
+    @property
+    def usage(self) -> Usage: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def why_python(self) -> str: ...
 
 
 @dataclass(slots=True)
@@ -119,10 +133,10 @@ class Totals:
     python: int = 0  # runs whose code ran as Python
     why_python: str = ""
 
-    def add(self, result: Result) -> None:
+    def add(self, result: Summed) -> None:
         """One more."""
         self.ended += 1
-        self.failed += result.error() is not None
+        self.failed += result.failed
         self.used += result.usage
         self.seed = result.seed
         if result.why_python:

@@ -18,6 +18,7 @@ from sglc.cli.options import (
     arguments,
     connect,
     passes_of,
+    say,
     seed,
 )
 from sglc.errors import UsageError
@@ -102,6 +103,27 @@ def _add_batch(run: argparse.ArgumentParser) -> None:
         "--price", type=_price, metavar="IN,OUT[,CACHED]", help="US dollars for a million tokens of the model"
     )
 
+    batch.add_argument(
+        "--cluster",
+        metavar="ray[://HOST:PORT]",
+        type=_cluster,
+        help="run the rows on the machines of a Ray cluster",
+    )
+    batch.add_argument(
+        "--replicas", type=_limit(int), metavar="N", help="of a cluster; default: one a GPU, or a node"
+    )
+    batch.add_argument(
+        "--replica-command", metavar="CMD",
+        help="what each replica runs before it asks `{port}`: 'sglc serve --port {port}'",
+    )  # fmt: skip
+
+
+def _cluster(text: str) -> str:
+    """The argument of `--cluster`."""
+    if text != "ray" and not text.startswith("ray://"):
+        raise argparse.ArgumentTypeError(f"`{text}` is no cluster: write `ray`, or `ray://HOST:PORT`")
+    return text
+
 
 def _price(text: str) -> tuple[float, ...]:
     """The argument of `--price`."""
@@ -135,8 +157,9 @@ def _run(options: argparse.Namespace) -> int:
     from sglc.cli.batch.loop import run_rows
     from sglc.cli.batch.output import OutputFile
     from sglc.cli.batch.rows import STDIN, RowFile, open_rows
-    from sglc.cli.program_file import PROGRAM_OR_PLAN, open_function, open_plan, program_path
-    from sglc.cli.report import Totals, print_failures, text_of
+    from sglc.cli.batch.spread import is_spread, run_spread
+    from sglc.cli.program_file import open_program, program_path
+    from sglc.cli.report import Totals, failures_of, text_of
     from sglc.execution.start import limits_of_run
 
     if options.batch is not None and options.stream:
@@ -151,6 +174,7 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError(
             "SGLC078", "`--max-cost` needs the price of the model's tokens", hint="add `--price IN,OUT`"
         )
+    spread = is_spread(options)
     is_plan = options.program.endswith(".json")
     if options.tools and not is_plan:
         raise UsageError("SGLC044", "`--tools` is for a plan: a program has its functions")
@@ -169,20 +193,20 @@ def _run(options: argparse.Namespace) -> int:
         backend = connect(options)
         function = _compiled(options, backend, [] if rows is None else list(islice(rows, 1)))
     else:
-        function = (
-            open_plan(options.program, options.tools) if is_plan
-            else open_function(options.program, PROGRAM_OR_PLAN)
-        )  # fmt: skip
+        function = open_program(options.program, options.tools)
         rows = open_rows(options.batch, _kinds(function)) if options.batch is not None else None
-        backend = connect(options)
+        if not spread:
+            backend = connect(options)
     given = arguments(options, _kinds(function))
-    journal = journal_of(options)
+    journal = None if spread else journal_of(options)
     watches = _watches(options, journal)
     how: dict[str, Any] = {} if options.mode is None else {"mode": options.mode}
     if how and hasattr(function, "plan"):
         raise UsageError("SGLC044", "`--mode` is for a program, and this is a plan already")
     if options.outputs is not None and not hasattr(function, "plan"):
         how["outputs"] = options.outputs
+    if rows is not None and spread:
+        return run_spread(function, options, rows, given, _budget(options), {**watches, **how})
     if rows is not None:
         code = run_rows(function, options, rows, given, backend, _budget(options), {**watches, **how}, journal)
         if journal is not None and code == 0:
@@ -204,7 +228,8 @@ def _run(options: argparse.Namespace) -> int:
         out.begin()
         out.write(text.encode())
         out.close()
-    print_failures(function, result)
+    for line in failures_of(function, result):
+        say(line)
     totals = Totals()
     totals.add(result)
     totals.print("1 run", time.perf_counter() - began)

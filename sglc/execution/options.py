@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import starmap
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from sglc.errors import SglcError, UsageError
 from sglc.frontend.language.function import Definition, bind
@@ -14,12 +15,28 @@ from sglc.frontend.language.gen_arguments import sampling_fields
 from sglc.frontend.locate import here
 from sglc.ir.sampling import Sampling
 
+_T = TypeVar("_T")
 Row = Mapping[str, Any] | Sequence[Any]  # a call's arguments by name, or in order
 Rows = Iterable[Row] | AsyncIterable[Row]
 Mode = Literal["auto", "plan", "python"]  # whether a plan runs where there is one, always, or never
 Fitting = tuple[dict[str, Any], Sampling]  # a row's arguments, and defaults of its generations
 
 DEFAULTS = Sampling()
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedRows:
+    """A part of a batch: each row with its number in the whole, from which its seeds are made.
+
+    For results as they end alone.
+    """
+
+    pairs: Iterable[tuple[int, Any]]
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        return iter(self.pairs)
+
+
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 _SAMPLING = {
     "max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "n": "n", "stop": "stop",
@@ -78,8 +95,8 @@ def not_by_position(definition: Definition, args: Sequence[Any]) -> tuple[str, .
 def fitted_rows(
     definition: Definition, bound: Mapping[str, Any], rows: Rows, kwargs: Mapping[str, Any],
     skip: Container[int] = (),
-) -> Iterable[Fitting]:  # fmt: skip
-    """Each row of a batch as a call. `kwargs` are of all rows. Those of a list are looked at now.
+) -> Iterable[Any]:  # fmt: skip
+    """Each row of a batch as a `Fitting`. `kwargs` are of all rows. Those of a list are looked at now.
 
     Rows whose numbers are in `skip` do not run, and are not looked at.
 
@@ -102,8 +119,19 @@ def fitted_rows(
         except SglcError as error:
             raise in_row(number, error) from None
 
-    fitting_rows = starmap(fitting, enumerate(each_row(rows)))
-    return list(fitting_rows) if isinstance(rows, Sequence) else fitting_rows
+    return each_fitted(rows, fitting)
+
+
+def each_fitted(rows: Any, fit: Callable[[int, Any], _T]) -> Iterable[Any]:
+    """What `fit` makes of each row and its number. Those of a list are looked at now.
+
+    Raises:
+        as `each_row`, and `fit`.
+    """
+    if isinstance(rows, NumberedRows):
+        return NumberedRows((number, fit(number, row)) for number, row in rows)
+    made = starmap(fit, enumerate(each_row(rows)))
+    return list(made) if isinstance(rows, Sequence) else made
 
 
 def each_row(rows: Any) -> Iterable[Any]:

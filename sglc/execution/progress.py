@@ -8,11 +8,21 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
-from sglc.execution.result import Result
 from sglc.ir.plan.events import Usage
 
+
+class Counted(Protocol):
+    """What is counted of a result."""
+
+    @property
+    def failed(self) -> bool: ...
+    @property
+    def usage(self) -> Usage: ...
+
+
+_Counted = TypeVar("_Counted", bound=Counted)
 Style = Literal["bar", "json", "none"]
 _EACH_S = 1.0  # between two JSON lines
 
@@ -32,7 +42,7 @@ class Progress:
         self._cost = cost
         self._began_s = time.perf_counter()
 
-    def add(self, result: Result) -> None:
+    def add(self, result: Counted) -> None:
         """One more has ended."""
         self.rows += 1
         self.failed += result.failed
@@ -59,9 +69,9 @@ class Progress:
 
 
 def watched(
-    results: Iterator[Result], *, total: int, label: str, style: Style = "bar",
+    results: Iterator[_Counted], *, total: int, label: str, style: Style = "bar",
     cost: Callable[[Usage], float] | None = None,
-) -> Iterator[Result]:  # fmt: skip
+) -> Iterator[_Counted]:  # fmt: skip
     """`results`, with what they add up to shown as they come."""
     progress = Progress(total, cost)
     if style == "json":
@@ -71,7 +81,7 @@ def watched(
     return results
 
 
-def _in_lines(results: Iterator[Result], progress: Progress) -> Iterator[Result]:
+def _in_lines(results: Iterator[_Counted], progress: Progress) -> Iterator[_Counted]:
     told_s = time.perf_counter()
     try:
         for result in results:
@@ -89,7 +99,7 @@ def _tell(progress: Progress) -> None:
         print(json.dumps(progress.figures()), file=sys.stderr, flush=True)
 
 
-def _in_a_bar(results: Iterator[Result], progress: Progress, label: str) -> Iterator[Result]:
+def _in_a_bar(results: Iterator[_Counted], progress: Progress, label: str) -> Iterator[_Counted]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a notebook without widgets has the bar of a terminal
         from tqdm.auto import tqdm

@@ -115,7 +115,9 @@ class ServerBackend:
         _ = self.target
 
     def close(self) -> None:
-        """Close what is connected. Idempotent."""
+        """Close what is connected. Idempotent. What is asked next may be another server."""
+        for known in ("model", "target"):
+            self.__dict__.pop(known, None)
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from sglc.cli.batch.output import OutputFile, cannot_write, no_result, write_lines
 from sglc.cli.batch.reorder_buffer import ReorderBuffer
@@ -220,6 +221,31 @@ class Destination:
         finally:
             if file is not None:
                 file.close()
+
+
+def put_in_order(path: str) -> None:
+    """Have the results in a file in the order of their rows. Memory holds a number and a place of each.
+
+    Raises:
+        RunError: SGLC427, this cannot be written; they are as they were.
+    """
+    places: list[tuple[int, int]] = []
+    try:
+        with open(path, "rb") as file:
+            begin = 0
+            for line in file:
+                places.append((_read_line(line, None)[0], begin))
+                begin += len(line)
+            write_lines(f"{path}.new", (_line_at(file, begin) for _, begin in sorted(places)))
+        shutil.copymode(path, f"{path}.new")
+        os.replace(f"{path}.new", path)
+    except OSError as error:
+        raise cannot_write(path, error) from None
+
+
+def _line_at(file: BinaryIO, begin: int) -> bytes:
+    file.seek(begin)
+    return file.readline()[:-1]
 
 
 def _read_line(line: bytes, loc: Loc | None) -> tuple[int, str]:

@@ -9,19 +9,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sglc.cli.batch.budget import BatchBudget
 from sglc.cli.batch.destination import Destination
+from sglc.cli.batch.ended import Ended, ended
 from sglc.cli.batch.journal import check_journal, remove_journal
 from sglc.cli.batch.manifest import Manifest, check_manifest, digest, read_manifest, write_manifest
 from sglc.cli.batch.rows import LOOKED_AT, RowFile
 from sglc.cli.options import say
 from sglc.cli.program_file import program_path
-from sglc.cli.report import Totals, print_failures, text_of
+from sglc.cli.report import Totals
 from sglc.errors import RunError, SglcError, UsageError, render
 from sglc.execution.batch.runner import BatchControl
 from sglc.execution.options import random_seed
@@ -36,6 +38,18 @@ if TYPE_CHECKING:
 
 # The options that decide what a row gives; in a run that goes on the others may be other ones.
 _DECIDING = ("mode", "passes", "outputs", "max_calls", "max_tokens", "device", "dtype")
+
+
+class Control(Protocol):
+    """As `BatchControl`, for whoever runs the rows."""
+
+    draining: bool
+
+    @property
+    def begun(self) -> int: ...
+    def reconsider(self) -> None: ...
+    def drain(self) -> None: ...
+    def stop(self) -> None: ...
 
 
 def run_rows(
@@ -55,11 +69,16 @@ def run_rows(
     """
     recording = options.record or journal
     to = Destination(
-        options.output, _others(options, rows), ordered=options.ordered, resume=options.resume,
+        options.output, others(options, rows), ordered=options.ordered, resume=options.resume,
         retry_failed=options.retry_failed, force=options.force, recorded=recording is not None,
     )  # fmt: skip
     try:
-        manifest = _manifest(function, options, rows, given, backend, to, recording)
+        manifest: Manifest | None = None
+        if to.resumable and options.replay is None:
+            # A script of answers is no model: one that is mended goes on with what there is.
+            identity = "" if getattr(backend, "answers_by_site", False) else getattr(backend, "identity", "")
+            asked_now, known = asked_for(function, options, rows, given, to, recording)
+            manifest = settled(asked_now, known, f"{backend.target.name} {identity}".strip(), options)
         if journal is not None and not options.resume:
             (remove_journal if options.force else check_journal)(journal)
         control = BatchControl(budget.admits if budget.limited else None)
@@ -78,12 +97,12 @@ def run_rows(
         to.begin()
         if manifest is not None:
             write_manifest(manifest, options.output)
-        return _run(function, stream, control, to, rows, options, budget)
+        return show(function.__name__, _ended(function, stream, options), control, to, rows, options, budget)
     finally:
         to.close()
 
 
-def _others(options: argparse.Namespace, rows: RowFile) -> list[str]:
+def others(options: argparse.Namespace, rows: RowFile) -> list[str]:
     """The other files of the run."""
     backend = (options.backend or "").removeprefix("scripted:")
     paths = [rows.path, program_path(options.program)]
@@ -91,15 +110,17 @@ def _others(options: argparse.Namespace, rows: RowFile) -> list[str]:
     return [name for name in named if name]
 
 
-def _manifest(
+def asked_for(
     function: Function | LoadedPlan, options: argparse.Namespace, rows: RowFile, given: Mapping[str, Any],
-    backend: Backend, to: Destination, recording: str | None,
-) -> Manifest | None:  # fmt: skip
-    """That of this batch, whose seed is that of the run with which it goes on; None: it keeps none."""
-    if not to.resumable or options.replay is not None:
-        return None
+    to: Destination, recording: str | None,
+) -> tuple[Manifest, Manifest | None]:  # fmt: skip
+    """The manifest of this batch, which has no model yet, and that of the run with which it goes on.
+
+    Raises:
+        UsageError: SGLC075, nobody knows which run that was.
+    """
     known = None
-    if to.known:
+    if to.known and to.resumable:
         try:
             known = read_manifest(options.output)
         except UsageError:
@@ -112,19 +133,36 @@ def _manifest(
         seed = random_seed() if known is None else known.seed
     decided = {name: getattr(options, name) for name in _DECIDING}
     source = digest(program_path(options.program))
-    # A script of answers is no model: one that is mended goes on with what there is.
-    identity = "" if getattr(backend, "answers_by_site", False) else getattr(backend, "identity", "")
-    model = f"{backend.target.name} {identity}".strip()
-    asked = Manifest(function.__name__, source, given, rows.digest, model, seed, decided)
+    return Manifest(function.__name__, source, given, rows.digest, "", seed, decided), known
+
+
+def settled(asked: Manifest, known: Manifest | None, model: str, options: argparse.Namespace) -> Manifest:
+    """The manifest of a batch on `model`.
+
+    Raises:
+        UsageError: SGLC076, it is not the batch that is to go on.
+    """
+    asked = replace(asked, model=model)
     if known is not None and not options.force:
         check_manifest(asked, known, options.output)
     return asked
 
 
-def _run(
-    function: Function | LoadedPlan, stream: Iterator[Result], control: BatchControl, to: Destination,
-    rows: RowFile, options: argparse.Namespace, budget: BatchBudget,
+def _ended(
+    function: Function | LoadedPlan, stream: Iterator[Result], options: argparse.Namespace
+) -> Generator[Ended]:
+    try:
+        for result in stream:
+            yield ended(function, result, options)
+    finally:
+        stream.close()  # type: ignore[attr-defined]
+
+
+def show(
+    name: str, results: Generator[Ended], control: Control, to: Destination, rows: RowFile,
+    options: argparse.Namespace, budget: BatchBudget,
 ) -> int:  # fmt: skip
+    """Put the results of the batch `name` where they go, and say how it went; gives the exit code."""
     count = rows.count
     totals = Totals(kept=len(to), failed=to.failed)
     problem: SglcError | None = None
@@ -133,14 +171,12 @@ def _run(
         try:
             cost = None if budget.price is None else budget.price.of
             for result in watched(
-                stream, total=count - len(to), label=function.__name__, style=options.progress, cost=cost
+                results, total=count - len(to), label=name, style=options.progress, cost=cost
             ):
-                error = result.error()
-                if isinstance(error, RunError) and error.code == "SGLC423":
-                    raise error  # no other row could be either
-                to.put(result.row, text_of(result, options).encode(errors="backslashreplace"))
+                to.put(result.row, result.text)
                 totals.add(result)
-                print_failures(function, result, f"row {result.row}: ")
+                for line in result.said:
+                    say(line)
                 _spend(budget, result.usage, control)
             to.close()
         except (SglcError, BrokenPipeError) as error:  # a row that is none, or there is no writing any more
@@ -148,7 +184,7 @@ def _run(
         except KeyboardInterrupt:
             raise KeyboardInterrupt(*ended_by) from None  # its number
         finally:
-            stream.close()  # type: ignore[attr-defined]
+            results.close()
     early = problem is not None or bool((ended_by or control.draining) and totals.left(count) != 0)
     spent = "" if budget.price is None else f"; ${budget.price.of(totals.used):.4f}"
     totals.print(totals.rows(count, early=early), time.perf_counter() - began, spent)
@@ -165,7 +201,7 @@ def _run(
     return 1 if early or totals.failed else 0
 
 
-def _spend(budget: BatchBudget, usage: Any, control: BatchControl) -> None:
+def _spend(budget: BatchBudget, usage: Any, control: Control) -> None:
     if budget.limited:
         budget.spend(usage)
         if control.begun == budget.rows and not budget.admits(budget.rows):
@@ -183,7 +219,7 @@ def _told(error: SglcError | BrokenPipeError, rows: RowFile) -> SglcError:
 
 
 @contextmanager
-def _ending(control: BatchControl, deadline: float | None) -> Iterator[list[int]]:
+def _ending(control: Control, deadline: float | None) -> Iterator[list[int]]:
     """Ctrl-C and SIGTERM stop the batch in good order, a second one ends the process at once.
 
     Gives a list that then holds the signal's number, or 0 if the deadline came first.

@@ -49,11 +49,22 @@ def order(rows: Sequence[Sequence[str]]) -> list[int]:
 
 def keys(rows: Sequence[Sequence[str]]) -> list[str]:
     """One text for the prompts of each row, of which that one comes first in which the order can save most."""
+    columns = key_columns(rows)
+    return [key(prompts, columns) for prompts in rows]
+
+
+def key_columns(rows: Sequence[Sequence[str]]) -> Sequence[int]:
+    """The places of a row's prompts in its key; nothing where they stay as they are."""
     counts = {len(prompts) for prompts in rows}
-    if len(counts) == 1 and counts.pop() > 1:
-        columns = sorted(zip(*rows, strict=True), key=_saving, reverse=True)  # stable: else the program's order
-        rows = list(zip(*columns, strict=True))
-    return ["\0".join(prompts) for prompts in rows]
+    if len(counts) != 1 or counts == {0} or counts == {1}:
+        return ()
+    saving = [_saving(column) for column in zip(*rows, strict=True)]
+    return sorted(range(len(saving)), key=saving.__getitem__, reverse=True)  # stable: else the program's order
+
+
+def key(prompts: Sequence[str], columns: Sequence[int]) -> str:
+    """One text for the prompts of a row."""
+    return "\0".join([prompts[place] for place in columns] if len(columns) == len(prompts) else prompts)
 
 
 def depth_first(prompts: Sequence[str]) -> list[int]:
@@ -121,8 +132,8 @@ def _saving(prompts: Sequence[str]) -> int:
     return sum(common(a, b) for a, b in pairwise(ranked)) - (len(ranked) - 1) * common(ranked[0], ranked[-1])
 
 
-def common(a: str, b: str) -> int:
-    """How many leading characters are equal."""
+def common(a: str | bytes, b: str | bytes) -> int:
+    """How many leading characters are equal, or bytes."""
     end = min(len(a), len(b))
     low, step = 0, _FIRST_STEP
     while low + step < end and a[low : low + step] == b[low : low + step]:

@@ -19,6 +19,7 @@ from sglc.errors import UsageError
 from sglc.execution.deadline import Clock
 from sglc.execution.event_loop import in_loop
 from sglc.execution.lifecycle import Run
+from sglc.execution.options import NumberedRows
 from sglc.execution.result import Result
 from sglc.execution.tool_calls import in_thread
 from sglc.frontend.locate import here
@@ -126,6 +127,11 @@ def delivery_of(ordered: bool, skip: Container[int], control: BatchControl | Non
     return Delivery(ordered, skip, control)
 
 
+def live_rows(backend: Backend) -> int:
+    """How many rows are live at once where nobody says so."""
+    return max(_ROWS_PER_CALL * backend.target.concurrency, _LEAST_ROWS)
+
+
 def run_batch(
     make: Make[_Row],
     rows: Iterable[_Row],
@@ -150,7 +156,7 @@ def run_batch(
         Interrupted: Ctrl-C, when everything has been stopped.
         Exception: what `rows` or `make` raise, behind the results of the rows before.
     """
-    size = window or max(_ROWS_PER_CALL * backend.target.concurrency, _LEAST_ROWS)
+    size = window or live_rows(backend)
     backend.start()
     batch = _Batch(make, rows, size, order, delivery)
     del rows  # whoever takes them ends them
@@ -183,7 +189,7 @@ class _Batch(Generic[_Row]):
         delivery: Delivery,
     ) -> None:
         self._make = make
-        self._rows = enumerate(rows)
+        self._rows = iter(rows) if isinstance(rows, NumberedRows) else enumerate(rows)
         self._whole = isinstance(rows, Sequence)  # all are there
         self._size = size
         self._order = order

@@ -1,0 +1,261 @@
+"""One of several places where the rows of a batch run: it is handed rows, and hands over what has ended.
+
+It is used by one thread, in this process or as an actor on another machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import pickle
+import shlex
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+from sglc import knobs
+from sglc.backends import registry
+from sglc.cli.batch.ended import Ended, ended
+from sglc.cli.batch.sorted_rows import NumberedRow
+from sglc.cli.program_file import open_program
+from sglc.errors import BackendError
+from sglc.execution.batch.runner import BatchControl, live_rows
+from sglc.execution.options import NumberedRows
+
+if TYPE_CHECKING:
+    from sglc.api.function import Function
+    from sglc.api.plan import LoadedPlan
+    from sglc.ir.plan.backend import Backend
+
+_WAIT_S = 1.0  # for a row that ends, before it is asked whether the server is still there
+_LINGER_S = 0.02  # for more of them: handing over one costs as much as a hundred
+_READY_S = 600.0  # for a server that loads its model
+_KNOCK_S = 5.0  # for a machine that does not answer
+
+
+class Lost(Exception):
+    """A replica has gone, and with it what it had not handed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What every replica of a batch does.
+
+    `asked` are keywords of `stream_batch`. `command` starts a server at `{port}`, which is the back end then.
+    """
+
+    options: argparse.Namespace
+    given: Mapping[str, Any]
+    asked: Mapping[str, Any]
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a replica says of itself: machine, model, tokenizer, and how many rows it has live at once."""
+
+    host: str
+    model: str
+    tokenizer: str
+    rows: int
+
+
+class Replica(Protocol):
+    """Where rows run. Its `name` is for people."""
+
+    name: str
+
+    def open(self) -> Opened:
+        """Be ready for rows, also after it was lost.
+
+        Raises:
+            SglcError: it cannot.
+            Lost: it went away meanwhile.
+        """
+
+    def step(self, rows: Sequence[NumberedRow]) -> list[Ended]:
+        """Take these rows, and give those that have ended; waits for one, but not long.
+
+        Raises:
+            Lost: it has gone.
+            SglcError: what ends the batch.
+        """
+
+    def close(self) -> None:
+        """Stop what still runs. Idempotent."""
+
+
+class LocalReplica:
+    """Rows that this process runs, on a back end of its own.
+
+    Args:
+        backend: as `registry.connect` takes it.
+        function: the program; None: the one that `work` names.
+    """
+
+    def __init__(self, work: Work, backend: str | None, function: Function | LoadedPlan | None = None) -> None:
+        self.name = work.command or backend or "local"
+        self._work, self._spec, self._function = work, backend, function
+        self._change = threading.Condition()
+        self._control = BatchControl()
+        self._coming: deque[NumberedRow] = deque()
+        self._ended: list[Ended] = []
+        self._problem: BaseException | None = None
+        self._live = self._size = 0  # rows
+        self._over = False
+        self._server: subprocess.Popen[bytes] | None = None
+        self._backend: Backend | None = None
+
+    def open(self) -> Opened:
+        """As of `Replica`."""
+        options = self._work.options
+        if self._function is None:
+            self._function = open_program(options.program, options.tools)
+        if self._work.command is not None:
+            self._spec = self._started(self._work.command)
+        self._backend = registry.connect(self._spec, device=options.device, dtype=options.dtype)
+        self._backend.start()
+        target = self._backend.target
+        self._size = options.concurrency or live_rows(self._backend)
+        self._over, self._live, self._control = False, 0, BatchControl()
+        self._coming.clear()
+        self._ended, self._problem = [], None
+        threading.Thread(target=self._run, args=(self._control,), name="sglc-replica", daemon=True).start()
+        # By names alone: copies of one model on several machines have other dates.
+        named = self._spec or f"local:{knobs.model()}"
+        model = named if self._address is None else str(getattr(self._backend, "identity", ""))
+        tokenizer = "" if target.tokenizer is None else target.tokenizer.hash
+        return Opened(socket.gethostname(), model, tokenizer, self._size)
+
+    def step(self, rows: Sequence[NumberedRow]) -> list[Ended]:
+        """As of `Replica`."""
+        with self._change:
+            self._coming.extend(rows)
+            self._change.notify_all()
+            self._change.wait_for(lambda: self._ended or self._problem is not None, _WAIT_S)
+        if self._ended and self._live:
+            time.sleep(_LINGER_S)
+        with self._change:
+            made, self._ended = self._ended, []
+        failed = any(one.failed for one in made)
+        if (failed or not made) and self._gone():
+            made = [one for one in made if not one.failed]
+            if not made:
+                self.close()
+                raise Lost(f"the server at `{self._spec}` has gone")
+        if self._problem is not None and not made:
+            raise self._problem
+        return made
+
+    def close(self) -> None:
+        """As of `Replica`."""
+        with self._change:
+            self._over = True
+            self._change.notify_all()
+        self._control.stop()
+        if self._address is not None and self._backend is not None:
+            self._backend.close()
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+            self._server = None
+
+    def _run(self, control: BatchControl) -> None:
+        assert self._function is not None
+        options = self._work.options
+        try:
+            for result in self._function.stream_batch(
+                NumberedRows(self._rows(control)), backend=self._backend, num_threads=self._size,
+                hoist_prefix=False, ordered=False, control=control, **self._work.asked,
+            ):  # fmt: skip
+                one = ended(self._function, result, options)
+                with self._change:
+                    if control is self._control:
+                        self._live -= 1
+                        self._ended.append(one)
+                        self._change.notify_all()
+        except BaseException as problem:
+            with self._change:
+                if control is self._control:
+                    self._problem = problem
+                    self._change.notify_all()
+
+    def _rows(self, control: BatchControl) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """The rows that come, each when there is a place: what is looked at together begins together."""
+        while True:
+            with self._change:
+                self._change.wait_for(
+                    lambda: control.stopped or self._over or (self._coming and self._live < self._size)
+                )
+                if self._over or control.stopped:
+                    return
+                self._live += 1
+                number, row = self._coming.popleft()
+            yield number, {**self._work.given, **pickle.loads(row)}
+
+    # -- the server ------------------------------------------------------------------------------
+
+    @property
+    def _address(self) -> tuple[str, int] | None:
+        """Where the server is before which this stands, if it does."""
+        parts = urlsplit(self._spec or "")
+        if parts.scheme not in ("http", "https", "grpc", "grpcs") or not parts.hostname:
+            return None
+        return parts.hostname, parts.port or (443 if parts.scheme.endswith("s") else 80)
+
+    def _gone(self) -> bool:
+        """Whether nobody listens where the server was."""
+        address = self._address
+        return address is not None and not listens(*address)
+
+    def _started(self, command: str) -> str:
+        """The URL of a server that `command` has started, and that answers."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        words = [word.replace("{port}", str(port)) for word in shlex.split(command)]
+        self._spec = url = f"http://127.0.0.1:{port}"
+        with tempfile.TemporaryFile() as told:
+            try:
+                # It ends with this process, whatever ends that.
+                self._server = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=told, stderr=told, preexec_fn=_end_with_parent
+                )
+            except OSError as error:
+                raise BackendError(
+                    "SGLC550",
+                    f"`{words[0]}` does not start: {error.strerror}",
+                    note=f"on {socket.gethostname()}",
+                ) from None
+            end_s = time.monotonic() + _READY_S
+            while self._gone():
+                if self._server.poll() is not None or time.monotonic() > end_s:
+                    told.seek(0)
+                    last = told.read().decode(errors="replace").strip().rpartition("\n")[2]
+                    raise BackendError(
+                        "SGLC550", f"`{command}` serves nothing", note=last,
+                        hint="it is to listen at `{port}`, as `sglc serve --port {port}` does",
+                    )  # fmt: skip
+                time.sleep(0.1)
+        return url
+
+
+def listens(host: str, port: int) -> bool:
+    """Whether something takes connections there."""
+    try:
+        socket.create_connection((host, port), _KNOCK_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

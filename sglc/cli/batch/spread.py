@@ -1,0 +1,147 @@
+"""`sglc run --batch` on several replicas: which there are, what they may not be asked for, how it ends."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from sglc.cli.batch.budget import BatchBudget
+from sglc.cli.batch.destination import Destination, put_in_order
+from sglc.cli.batch.fleet import Fleet
+from sglc.cli.batch.loop import asked_for, others, settled, show
+from sglc.cli.batch.manifest import write_manifest
+from sglc.cli.batch.replica import LocalReplica, Replica, Work
+from sglc.cli.batch.rows import LOOKED_AT, RowFile
+from sglc.cli.batch.sorted_rows import SortedRows
+from sglc.cli.options import say
+from sglc.errors import UsageError
+
+if TYPE_CHECKING:
+    from sglc.api.function import Function
+    from sglc.api.plan import LoadedPlan
+
+_SERVERS = ("http:", "https:", "grpc:", "grpcs:")
+# What one machine keeps for itself, or needs before it begins.
+_ALONE = ("record", "replay", "trace", "answer", "redo", "passes")
+
+
+def backends_of(spec: str | None) -> list[str | None]:
+    """The back ends that `--backend` names: `http://A,http://B` are several.
+
+    Raises:
+        UsageError: SGLC012, one of several is no server.
+    """
+    parts = (spec or "").split(",")
+    if not parts[0].startswith(_SERVERS):
+        return [spec]
+    other = next((part for part in parts if not part.startswith(_SERVERS)), None)
+    if other is not None:
+        raise UsageError("SGLC012", f"`{other}` is no server, and `--backend` has several")
+    return [*parts]
+
+
+def is_spread(options: argparse.Namespace) -> bool:
+    """Whether rows are to run on several replicas.
+
+    Raises:
+        UsageError: SGLC084, with something that is for one; SGLC043, there are no rows.
+    """
+    for name in ("replicas", "replica_command"):
+        if getattr(options, name) and not options.cluster:
+            raise UsageError("SGLC084", f"`--{name.replace('_', '-')}` is for a `--cluster`")
+    several = len(backends_of(options.backend)) > 1
+    if not options.cluster and not several:
+        return False
+    what = "`--cluster`" if options.cluster else "`--backend` with several servers"
+    if options.batch is None:
+        raise UsageError("SGLC043", f"{what} is for the rows of a `--batch`")
+    if not options.output:
+        raise UsageError("SGLC084", f"{what} keeps results in a file", hint="name it: `-o OUT.jsonl`")
+    for name in _ALONE:
+        if getattr(options, name):
+            raise UsageError("SGLC084", f"`--{name}` is for a batch on one replica, and {what} has several")
+    if options.program.endswith(".sglir"):
+        raise UsageError(
+            "SGLC084",
+            f"{what} runs programs and plans",
+            hint="make a plan: `sglc compile --emit json -o PLAN.json`",
+        )
+    if options.cluster and several and (options.replicas or options.replica_command):
+        raise UsageError("SGLC084", "each server of `--backend` has one replica")
+    return True
+
+
+def run_spread(
+    function: Function | LoadedPlan, options: argparse.Namespace, rows: RowFile, given: Mapping[str, Any],
+    budget: BatchBudget, asked: Mapping[str, Any],
+) -> int:  # fmt: skip
+    """Run every row of `rows` on several replicas; gives the exit code. `given` and `asked` as of `run_rows`.
+
+    Raises:
+        UsageError: as of `Destination`, `SortedRows`, `ray_replicas` and `Fleet`. Nothing has run then.
+    """
+    to = Destination(
+        options.output, others(options, rows), ordered=False, resume=options.resume,
+        retry_failed=options.retry_failed, force=options.force, recorded=False,
+    )  # fmt: skip
+    fleet: Fleet | None = None
+    try:
+        manifest, known = asked_for(function, options, rows, given, to, None)
+        of_stream = {
+            **asked, "seed": manifest.seed, "timeout": options.timeout, "row_timeout": options.row_timeout,
+            "max_calls": options.max_calls, "max_tokens": options.max_tokens,
+        }  # fmt: skip
+        work = Work(_plain(options), given, of_stream, options.replica_command)
+        fleet = Fleet(_replicas(function, options, work), budget.admits if budget.limited else None)
+        fleet.open()
+        numbered = ((number, row) for number, row in enumerate(rows) if number not in to)
+        try:
+            first = SortedRows(function, given, islice(numbered, LOOKED_AT))
+        except UsageError as error:
+            raise rows.placed(error) from None
+
+        def rest() -> SortedRows | None:
+            return SortedRows(function, given, numbered) if first.count == LOOKED_AT else None
+
+        manifest = settled(manifest, known, fleet.model(all_of_them=not options.cluster), options)
+        to.begin()
+        if to.resumable:
+            write_manifest(manifest, options.output)
+        code = show(function.__name__, fleet.results(first, rest), fleet, to, rows, options, budget)
+        for replica, count, used in zip(fleet.replicas, fleet.rows, fleet.used, strict=True):
+            say(f"sglc: replica {replica.name}: {count} rows; tokens: {used.prompt} in ({used.cached} cached), "
+                f"{used.completion} out")  # fmt: skip
+    finally:
+        if fleet is not None:
+            fleet.stop()
+        to.close()
+    if options.ordered and fleet.complete:
+        put_in_order(options.output)
+    return code
+
+
+def _replicas(function: Function | LoadedPlan, options: argparse.Namespace, work: Work) -> Sequence[Replica]:
+    backends = backends_of(options.backend)
+    if not options.cluster:
+        return [LocalReplica(work, one, function) for one in backends]
+    from sglc.cli.batch.ray_replicas import ray_replicas
+
+    return ray_replicas(options.cluster, work, [_absolute(one) for one in backends], options.replicas)
+
+
+def _absolute(spec: str | None) -> str | None:
+    """A back end of a file, by a path that holds elsewhere, too."""
+    name, colon, path = (spec or "").partition(":")
+    return f"{name}:{os.path.abspath(path)}" if colon and os.path.exists(path) else spec
+
+
+def _plain(options: argparse.Namespace) -> argparse.Namespace:
+    """What goes to other machines: no functions, and paths that hold there, too."""
+    named = {name: value for name, value in vars(options).items() if not callable(value)}
+    for name in ("program", "tools"):
+        if named[name]:
+            named[name] = os.path.abspath(named[name])
+    return argparse.Namespace(**named)

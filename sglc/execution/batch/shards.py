@@ -1,0 +1,64 @@
+"""How the rows of a batch are divided among replicas: in contiguous parts of the order of their beginnings.
+
+What the rows of a shard share is computed once, where that shard runs. So shards end where neighbours have
+least in common, and a replica gets them in their order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+_SHARDS_EACH = 16  # of a replica, so that all end at about the same time
+_FEWEST, _MOST = 64, 4096  # rows of a share, where there are so many for each replica
+
+
+def share_of(rows: int, replicas: int) -> int:
+    """How many rows a shard has at most."""
+    return min(_MOST, max(rows // (_SHARDS_EACH * replicas), min(_FEWEST, -(-rows // replicas)), 1))
+
+
+def cuts(shared: Iterable[int], share: int) -> Iterator[int]:
+    """The sizes of the shards of rows that are in the order of their beginnings, as they come.
+
+    A shard has at most `share` rows. Rows that begin alike and are no more than that are in one shard, whatever
+    they have in common: a longer run of them is split.
+
+    Args:
+        shared: of each row, how much of its beginning is that of the row before.
+    """
+    ahead: list[int] = []
+    for length in shared:
+        ahead.append(length)
+        if len(ahead) > share:
+            end = min(range(1, share + 1), key=lambda place: (ahead[place], -place))
+            yield end
+            del ahead[:end]
+    if ahead:
+        yield len(ahead)
+
+
+class Schedule:
+    """Which shard a replica gets next: those of its own part of the rows in order, then what others have left.
+
+    Args:
+        sizes: of the shards, in order.
+    """
+
+    def __init__(self, sizes: Iterable[int], replicas: int) -> None:
+        shards: list[range] = []
+        for size in sizes:
+            begin = shards[-1].stop if shards else 0
+            shards.append(range(begin, begin + size))
+        rows = shards[-1].stop if shards else 0
+        self._parts: list[deque[range]] = [deque() for _ in range(replicas)]
+        for shard in shards:
+            self._parts[shard.start * replicas // rows].append(shard)
+
+    def next(self, replica: int) -> range | None:
+        """The places of its next rows; None: all have been given away."""
+        own = self._parts[replica]
+        if own:
+            return own.popleft()
+        longest = max(self._parts, key=lambda part: part[-1].stop - part[0].start if part else 0)
+        return longest.pop() if longest else None
