@@ -89,7 +89,7 @@ _VALUES: tuple[Any, ...] = (
     [HALF],
 )
 
-REFUSED, TAKEN, EITHER = (400,), (200,), (200, 400)
+REFUSED, TAKEN, EITHER = (400,), (200,), (200, 400, 413)
 
 
 @dataclass(frozen=True, slots=True)
