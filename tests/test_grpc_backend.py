@@ -25,6 +25,8 @@ from tests.test_server_backend import test_a_text_that_is_cut_says_so as test_a_
 from tests.test_server_backend import test_pieces_come_as_they_are_made as test_pieces_come_as_they_are_made
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 QUICK = Patience(attempts=2, first_wait_s=0.01, longest_wait_s=0.02)
 
 
@@ -162,7 +164,6 @@ def test_no_server() -> None:
         _ = GrpcBackend(ServerOptions(url="grpc://127.0.0.1:9")).target
 
 
-@pytest.mark.slow
 def test_no_key() -> None:
     with serving("--model", "smollm2", "--grpc-port", "0", "--api-key", "one") as guarded:
         backend = GrpcBackend(ServerOptions(url=address(guarded), api_key="one", patience=QUICK))
@@ -172,7 +173,6 @@ def test_no_key() -> None:
             _ = GrpcBackend(ServerOptions(url=address(guarded))).target
 
 
-@pytest.mark.slow
 def test_a_server_that_ends_is_noticed() -> None:
     with serving("--model", "smollm2", "--grpc-port", "0") as server:
         backend = GrpcBackend(ServerOptions(url=address(server), patience=QUICK))

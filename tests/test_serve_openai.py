@@ -357,6 +357,7 @@ CALL = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_piece_of_a_text_is_held_to_a_schema(client: openai.OpenAI) -> None:
     """Whichever of the notations a client has for it."""
     tag = {"type": "structural_tag", "format": CALL}

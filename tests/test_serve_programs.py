@@ -40,6 +40,8 @@ from tests.test_plan_run import begun, from_text, to_text
 from tests.test_plan_run import plain as known_characters
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 Events = list[dict[str, Any]]
 KEY, ADMIN = "k" * 20, "a" * 20
 
@@ -231,7 +233,6 @@ def test_a_run_that_is_stopped_leaves_nothing(there: sgl.RuntimeEndpoint, oracle
     until(oracle.idle)
 
 
-@pytest.mark.slow
 def test_a_program_that_takes_too_long_is_asked_once() -> None:
     @sgl.function
     def long(s: Any) -> None:
@@ -273,7 +274,6 @@ def test_events_by_site_and_results_by_row(oracle: Server) -> None:
     until(oracle.idle)
 
 
-@pytest.mark.slow
 def test_keys_quotas_and_aborts_are_those_of_every_request() -> None:
     plan = valid()[0]
     options = ("--api-key", KEY, "--admin-key", ADMIN, "--max-queue", "8", "--request-timeout", "5")

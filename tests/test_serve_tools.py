@@ -21,6 +21,8 @@ from tests.depth import at_depth, few
 from tests.serving import Server, serving
 from tests.templates import TOOL_TEMPLATES
 
+pytestmark = pytest.mark.slow
+
 WEATHER = {
     "type": "object",
     "properties": {"city": {"type": "string", "maxLength": 20}, "unit": {"enum": ["C", "F"]}},

@@ -24,6 +24,8 @@ from tests.openai_server import serving
 from tests.serving import Server
 from tests.test_fuse_gens import SEVERAL, ideas, in_chat, several
 
+pytestmark = pytest.mark.slow
+
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 

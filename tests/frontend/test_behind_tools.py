@@ -148,12 +148,14 @@ def ran(body: str, mode: str) -> tuple[list[Any], list[str]]:
     return made, modes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(CHANGED, 12))
 def test_behind_a_tool_python_reads(name: str) -> None:
     expected, _ = ran(CHANGED[name], "python")
     assert ran(CHANGED[name], "auto")[0] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(CHANGED, 6))
 def test_in_a_rare_arm_too(name: str) -> None:
     """Where what is read stands in an arm that some runs come to."""

@@ -13,6 +13,8 @@ from sglc.runtime.cache.page_tree import PageNode, RadixTree
 from tests.depth import at_depth
 from tests.runtime.soak import Driver, Setup
 
+pytestmark = pytest.mark.slow
+
 Pages = set[tuple[str, tuple[int, ...]]]  # whole sequences, by namespace
 
 

@@ -13,6 +13,8 @@ from tests.source_fuzz.child import Child
 from tests.source_fuzz.module import Module
 from tests.source_fuzz.runner import Fuzzer, shown
 
+pytestmark = pytest.mark.slow
+
 _HEAD = "import collections\nimport dataclasses\nimport enum\n\nimport sglc as sgl\n\n\n"
 _ROWS = """
 
