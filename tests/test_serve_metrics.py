@@ -31,8 +31,8 @@ NAMED = "named-by-its-owner"
 
 
 @pytest.fixture(scope="module")
-def counted(smollm2: Path) -> Iterator[Server]:
-    with serving("--max-rows", "8", "--name", NAMED, "--access-log") as server:
+def counted(small_model: Path) -> Iterator[Server]:
+    with serving("--model", str(small_model), "--max-rows", "8", "--name", NAMED, "--access-log") as server:
         yield server
 
 

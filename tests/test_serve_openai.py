@@ -16,7 +16,7 @@ from openai.types import Completion
 import sglc as sgl
 from sglc.backends.local import LocalBackend
 from tests.constraints.random_tags import holds
-from tests.depth import few
+from tests.depth import few, some_of
 from tests.serving import Server
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -102,7 +102,7 @@ def test_a_completion_is_what_sglc_makes_of_it(client: openai.OpenAI, local: Loc
         assert answer.choices[0].text != complete(client, prompt).choices[0].text  # it does something
 
 
-@pytest.mark.parametrize("name", few(OPTIONS, 5))
+@pytest.mark.parametrize("name", some_of(list(OPTIONS), 5, 9))
 def test_a_stream_adds_up_to_the_whole(client: openai.OpenAI, name: str) -> None:
     options = {"logprobs": 2, **OPTIONS[name]}
     whole = complete(client, "The capital of France is", **options)
