@@ -32,7 +32,7 @@ from sglc.observe.replay.going_on import GoingOn
 from sglc.observe.replay.recorder import RowRecorder, TapeRecorder
 from sglc.observe.replay.tape import FILE
 from sglc.observe.replay.writer import Writer
-from tests.depth import at_depth, few
+from tests.depth import at_depth, few, some_of
 from tests.oracle_backend import OracleBackend
 from tests.random_programs import ARGS
 from tests.test_plan_run import Recorded
@@ -288,7 +288,7 @@ def lengths(recording: bytes, torn: int, seed: int, step: int = 1) -> list[int]:
     return ends + random.Random(seed).sample(range(len(recording)), min(torn, len(recording)))
 
 
-CASES = few([(program, mode) for program in PROGRAMS for mode in ("auto", "python")], 2)
+CASES = some_of([(program, mode) for program in PROGRAMS for mode in ("auto", "python")], 2, len(PROGRAMS))
 
 
 @pytest.mark.slow
