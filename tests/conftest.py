@@ -80,6 +80,12 @@ def smollm2() -> Path:
 
 
 @pytest.fixture(scope="session")
+def small_model(smollm2: Path) -> Path:
+    """A model's folder for tests of what is the same with every model; the default model nightly."""
+    return smollm2 if DEPTH == "nightly" else small_default()
+
+
+@pytest.fixture(scope="session")
 def default_tokenizer(smollm2: Path) -> LocalTokenizer:
     """The default model's tokenizer, for tests that leave it as it was."""
     return load_tokenizer(smollm2)

@@ -1,4 +1,6 @@
-"""How many of all test functions `make quick` runs; a test with several cases is one function.
+"""How many of all test functions `make quick` runs, and of those that there were when it was asked for.
+
+A test with several cases is one function.
 
 python -m tests.inner_loop
 """
@@ -14,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+ASKED = "4fb343f"  # the commit at which `make quick` was asked for
 
 
 def selection() -> list[str]:
@@ -32,9 +35,23 @@ def functions(options: Sequence[str], depth: str) -> set[str]:
     return {line.partition("[")[0] for line in done.stdout.splitlines() if "::" in line}
 
 
+def names_then() -> set[str]:
+    """The names of the test functions that there were when `make quick` was asked for, out of the history."""
+    command = ["git", "grep", "-h", "-o", "-E", r"def test_\w+", ASKED, "--", "tests"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return {line.removeprefix("def ") for line in done.stdout.splitlines()}
+
+
+def names(functions: set[str]) -> set[str]:
+    """Their names without the file, which may have moved."""
+    return {function.rpartition("::")[2] for function in functions}
+
+
 def main() -> None:
-    every, quick = functions((), "usual"), functions(selection(), "quick")
+    every, quick, then = functions((), "usual"), functions(selection(), "quick"), names_then()
+    old, run = names(every) & then, names(quick) & then
     print(f"make quick runs {len(quick)} of {len(every)} test functions, {len(quick) / len(every):.1%}")
+    print(f"and {len(run)} of the {len(old)} that there were when it was asked for, {len(run) / len(old):.1%}")
 
 
 if __name__ == "__main__":

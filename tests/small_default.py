@@ -2,6 +2,7 @@
 
 Under the name `smollm2` this process and those that it starts find the small model, whose steps cost nothing.
 It is in a cache of its own. What it says means nothing: a test of what the real model says is marked `model`.
+At every depth but nightly it is the model of tests that ask for the fixture `small_model`.
 """
 
 from __future__ import annotations
@@ -39,21 +40,25 @@ def use_small_default() -> None:
 
     It is made before any test: one that only names `smollm2` would fetch the real one into this cache for good.
     """
+    os.environ["SGLC_CACHE"] = str(_cache().joinpath(*_PLACE))
+    with suppress(SglcError):  # where the real one cannot be had, tests without a model run on
+        small_default()
+
+
+def _cache() -> Path:
+    """The real one; a worker's was set by the process that started it."""
     cache = knobs.cache_dir()
-    if cache.parts[-len(_PLACE) :] != _PLACE:  # a worker's is set by the process that started it
-        os.environ["SGLC_CACHE"] = str(cache.joinpath(*_PLACE))
-        with suppress(SglcError):  # where the real one cannot be had, tests without a model run on
-            small_default()
+    return cache.parents[len(_PLACE) - 1] if cache.parts[-len(_PLACE) :] == _PLACE else cache
 
 
 def small_default() -> Path:
     """The small model's folder, made once for this machine."""
-    cache = knobs.cache_dir()
-    folder = cache / "models" / "smollm2"
+    cache = _cache()
+    folder = cache.joinpath(*_PLACE, "models", "smollm2")
     if folder.exists():
         return folder
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SGLC_CACHE", str(cache.parents[len(_PLACE) - 1]))
+        patch.setenv("SGLC_CACHE", str(cache))
         real = prepare("smollm2")
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(dir=folder.parent))

@@ -45,6 +45,7 @@ ONE_SAMPLE = ("openai:gpt-5", "anthropic:", "openrouter:", "litellm:")  # `n` is
 CELLS = [(name, program) for name in TARGETS if name.partition(":")[0] in HERE for program in PROGRAMS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "program"), some_of(CELLS, 6, 20))
 def test_every_body_is_in_the_vendor_s_own_types(name: str, program: str) -> None:
     asked = PROGRAMS[program]
@@ -67,6 +68,7 @@ def test_every_body_is_in_the_vendor_s_own_types(name: str, program: str) -> Non
             assert result["idea"] == ["one two "] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in TARGETS if name.partition(":")[0] in HERE])
 def test_streams_say_the_same_in_pieces(name: str) -> None:
     with serving(speaking()) as api, at(api, name) as backend:
@@ -342,6 +344,7 @@ KEYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KEYS)
 def test_by_name_with_what_the_environment_says(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -406,6 +409,7 @@ def test_words_of_other_services() -> None:
 # -- forms -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_forms_are_asked_for_in_the_vendor_s_subset() -> None:
     schema = {
         "type": "object",
@@ -443,6 +447,7 @@ def test_forms_are_asked_for_in_the_vendor_s_subset() -> None:
             }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["anthropic:claude-opus-5-5", "gemini:gemini-2.5-flash"])
 def test_a_whole_turn_in_one_request_of_any_vendor(name: str) -> None:
     @sgl.function(num_api_spec_tokens=64)

@@ -18,6 +18,8 @@ from tests.openai_server import Fault, UntilAsked, serving
 from tests.vendor_shapes import anthropic_chunks, anthropic_whole, gemini_chunks, gemini_whole
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 TARGETS = [
     name
     for name in (

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import pytest
+
 import sglc as sgl
 from sglc.backends.retry import Places, TimeLimitError
 from sglc.execution.event_loop import executor_loop
@@ -51,6 +53,7 @@ def watched() -> Iterator[Counter[str]]:
         asyncio.run_coroutine_threadsafe(watch(False), loop).result()
 
 
+@pytest.mark.slow
 def test_rows_share_what_a_plan_says_and_have_a_task_for_each_chain() -> None:
     with serving(lambda body: "fine") as api:
         backend = sgl.OpenAI("m", base_url=api.url, api_key="k", concurrency=4)

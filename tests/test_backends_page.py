@@ -18,6 +18,7 @@ _FEATURES = re.compile(r"(<!-- made by tests/sglang_features.py -->\n)(.*?)(<!--
 SOURCES = Path(sglc.__file__).parent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "table"), [(_TABLE, table), (_FEATURES, feature_table)])
 def test_the_tables_are_what_the_compiler_does(
     place: re.Pattern[str], table: Callable[[], str], request: pytest.FixtureRequest

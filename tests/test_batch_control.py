@@ -165,6 +165,7 @@ def wrong(made: Played) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_no_result_is_lost_whenever_a_batch_ends() -> None:
     found = {seed: said for seed in range(at_depth(25, 60, 5_000)) if (said := wrong(play(seed)))}
     assert not found
@@ -184,6 +185,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_batch_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = FAULTS[fault]

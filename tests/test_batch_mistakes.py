@@ -22,6 +22,8 @@ import pytest
 from sglc.cli import main
 from tests.depth import few
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import time
 import sglc as sgl

@@ -106,6 +106,7 @@ def test_results_in_order(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert [one["index"] for one in printed] == list(range(ROWS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_run_goes_on_wherever_it_was_cut(
     folder: Path, ordered: bool, capsys: pytest.CaptureFixture[str]
@@ -153,6 +154,7 @@ def test_a_killed_run_goes_on(folder: Path, ordered: bool, concurrency: int) -> 
     assert by_row("out.jsonl") == by_row("whole.jsonl")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", few([signal.SIGINT, signal.SIGTERM], 1))
 def test_a_signal_ends_a_batch_in_good_order(folder: Path, number: signal.Signals) -> None:
     process = start(command("-o", "out.jsonl", "--concurrency", "2", script="slow.json"))
@@ -240,6 +242,7 @@ def test_two_runs_do_not_write_one_file(folder: Path, capsys: pytest.CaptureFixt
     assert "SGLC074" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "size", "code"), few([("once", 3000, "SGLC427"), ("ask", 9000, "SGLC423")], 1)
 )
@@ -264,6 +267,7 @@ def test_a_file_that_may_not_grow_keeps_whole_rows(folder: Path, program: str, s
     assert [one["index"] for one in by_row("out.jsonl")] == list(range(ROWS))
 
 
+@pytest.mark.slow
 def test_nobody_reads_stdout(folder: Path) -> None:
     process = start(command("--json", script="slow.json"))
     assert process.stdout is not None
@@ -277,6 +281,7 @@ def test_nobody_reads_stdout(folder: Path) -> None:
     assert "Traceback" not in told
 
 
+@pytest.mark.slow
 def test_a_terminal_that_knows_only_ascii(folder: Path) -> None:
     (folder / "script.json").write_text(json.dumps([{"text": " caf\u00e9 \ud83d\ude00"}]))
     for form in ([], ["--json"]):
@@ -447,6 +452,7 @@ def test_programs_are_told_how_a_batch_goes_on(folder: Path, capsys: pytest.Capt
     assert last["left_s"] == 0.0
 
 
+@pytest.mark.slow
 def test_people_see_a_bar_on_a_terminal(folder: Path) -> None:
     """A real one: what the other end of a pseudo-terminal reads."""
     master, terminal = os.openpty()

@@ -18,7 +18,7 @@ from sglc.bench.floor import (
 from sglc.bench.options import Options
 from sglc.cli import main
 from sglc.errors import UsageError
-from tests.depth import few
+from tests.depth import some_of
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ COUNTS: dict[str, list[dict[str, int]]] = {
 
 
 @pytest.mark.usefixtures("few_threads")
-@pytest.mark.parametrize("workload", few(COUNTS, 1))
+@pytest.mark.parametrize("workload", some_of(list(COUNTS), 1, 4))
 def test_a_workload_runs_and_counts(
     workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def test_programs_of_the_corpus(case: Case) -> None:
         assert first == again, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_examples_on_the_command_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = EXAMPLES / f"{name}.py"

@@ -69,6 +69,7 @@ def without_times(printed: str) -> list[Any]:
     return lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", some_of(WHOLE, 2, 25), ids=lambda case: case.name)
 def test_a_plan_prints_the_same(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

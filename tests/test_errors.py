@@ -38,7 +38,7 @@ def cases() -> list[Case]:
     return found
 
 
-@pytest.mark.parametrize("case", few(cases(), 25), ids=lambda case: case.title)
+@pytest.mark.parametrize("case", few(cases(), 15), ids=lambda case: case.title)
 def test_error(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,

@@ -118,6 +118,7 @@ def test_a_drawing_has_every_automaton_once_with_its_runs(drawn: list[str]) -> N
     assert any("too many edges to draw" in line for line in drawn)
 
 
+@pytest.mark.slow
 def test_the_command_draws_the_automata_of_called_programs_and_choices(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -245,6 +245,7 @@ def writing(drawn: Random) -> Callable[[dict[str, Any]], Any]:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDS)
 def test_hostile_values_stay_in_their_fields(name: str) -> None:
     rows: list[dict[str, Any]] = [{}] * at_depth(5, 25, 500)
@@ -323,6 +324,7 @@ def field_by_field(mismatches: int) -> Callable[[dict[str, Any]], Any]:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_three_fields_are_one_call_and_a_third_of_the_tokens(way: str, server: Server) -> None:
     program, options = WAYS[way]
@@ -334,6 +336,7 @@ def test_three_fields_are_one_call_and_a_third_of_the_tokens(way: str, server: S
     assert plain.usage.prompt >= 2.9 * fused.usage.prompt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("mismatches", few([0, 25, 50, 100], 2))
 def test_what_is_no_object_is_asked_for_field_by_field(way: str, mismatches: int) -> None:

@@ -72,8 +72,8 @@ def connected(server: Server) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="module")
-def client(smollm2: Path) -> Iterator[Client]:
-    with serving("--model", str(smollm2), "--grpc-port", "0") as server, connected(server) as client:
+def client(small_model: Path) -> Iterator[Client]:
+    with serving("--model", str(small_model), "--grpc-port", "0") as server, connected(server) as client:
         yield client
 
 
@@ -155,8 +155,10 @@ def test_ids_and_log_probabilities_are_those_of_http(
         assert {chunk.cached_tokens for chunk in own} <= {0, ends[number].cached_tokens}
 
 
-def test_a_text_is_cut_at_a_stop_string_that_begins_inside_of_a_token(client: Client, smollm2: Path) -> None:
-    tokenizer = load_tokenizer(smollm2)
+def test_a_text_is_cut_at_a_stop_string_that_begins_inside_of_a_token(
+    client: Client, small_model: Path
+) -> None:
+    tokenizer = load_tokenizer(small_model)
     (free,) = client.generate(max_new_tokens=8)
     text = tokenizer.decode(free.complete.output_ids)
     stop = text.strip()[1:4]
@@ -294,10 +296,10 @@ def test_no_message_is_too_large_or_too_wrong(client: Client) -> None:
 # -- what the server says of itself ----------------------------------------------------------------
 
 
-def test_the_model_and_the_load(client: Client, smollm2: Path) -> None:
+def test_the_model_and_the_load(client: Client, small_model: Path) -> None:
     model = client.stub.GetModelInfo(pb.GetModelInfoRequest())
-    assert (model.served_model_name, model.is_generation) == (str(smollm2), True)
-    assert list(model.eos_token_ids) == list(load_tokenizer(smollm2).eos_ids)
+    assert (model.served_model_name, model.is_generation) == (str(small_model), True)
+    assert list(model.eos_token_ids) == list(load_tokenizer(small_model).eos_ids)
     assert client.stub.HealthCheck(pb.HealthCheckRequest()).healthy
     server = client.stub.GetServerInfo(pb.GetServerInfoRequest())
     assert server.max_total_num_tokens > 0
@@ -322,7 +324,7 @@ def test_the_cache_can_be_flushed(client: Client) -> None:
     assert client.server.info()["cached_pages"] == 0
 
 
-def test_the_tokenizer_s_files_come_whole(client: Client, smollm2: Path, tmp_path: Path) -> None:
+def test_the_tokenizer_s_files_come_whole(client: Client, small_model: Path, tmp_path: Path) -> None:
     pieces = list(client.stub.GetTokenizer(common_pb2.GetTokenizerRequest()))
     data = b"".join(piece.data for piece in pieces)
     assert [piece.sha256 for piece in pieces] == [""] * (len(pieces) - 1) + [hashlib.sha256(data).hexdigest()]
@@ -330,7 +332,7 @@ def test_the_tokenizer_s_files_come_whole(client: Client, smollm2: Path, tmp_pat
     assert b"".join(piece.data for piece in again) == data
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         archive.extractall(tmp_path)
-    assert load_tokenizer(tmp_path).hash == load_tokenizer(smollm2).hash
+    assert load_tokenizer(tmp_path).hash == load_tokenizer(small_model).hash
 
 
 def test_health_and_reflection_are_the_standard_ones(client: Client) -> None:
@@ -377,7 +379,7 @@ def test_calls_are_counted_as_requests_are(client: Client) -> None:
 # -- who gets in, and for how long -----------------------------------------------------------------
 
 
-def test_the_keys_and_bounds_are_those_of_http(smollm2: Path) -> None:
+def test_the_keys_and_bounds_are_those_of_http(small_model: Path) -> None:
     asked = (
         "--api-key",
         "one",
@@ -390,7 +392,7 @@ def test_the_keys_and_bounds_are_those_of_http(smollm2: Path) -> None:
         "--grpc-port",
         "0",
     )
-    with serving("--model", str(smollm2), *asked) as server, connected(server) as client:
+    with serving("--model", str(small_model), *asked) as server, connected(server) as client:
         key, admin = [("authorization", "Bearer one")], [("authorization", "Bearer two")]
         assert refused(client.generate())[0] == STATUS.UNAUTHENTICATED
         assert refused(client.generate(metadata=[("authorization", "Bearer no")]))[0] == STATUS.UNAUTHENTICATED
@@ -413,9 +415,11 @@ def test_the_keys_and_bounds_are_those_of_http(smollm2: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
-def test_the_certificate_is_shown_here_too(smollm2: Path, tmp_path: Path) -> None:
+def test_the_certificate_is_shown_here_too(small_model: Path, tmp_path: Path) -> None:
     cert, key = made_certificate(tmp_path, "one")
-    with serving("--model", str(smollm2), "--grpc-port", "0", "--tls-cert", cert, "--tls-key", key) as server:
+    with serving(
+        "--model", str(small_model), "--grpc-port", "0", "--tls-cert", cert, "--tls-key", key
+    ) as server:
         found = re.search(r"at grpcs://(\S+)$", server.log.read_text(), re.MULTILINE)
         assert found is not None
         trusting = grpc.ssl_channel_credentials(Path(cert).read_bytes())
@@ -425,8 +429,8 @@ def test_the_certificate_is_shown_here_too(smollm2: Path, tmp_path: Path) -> Non
             assert refused(Client(server, channel).generate())[0] == STATUS.UNAVAILABLE
 
 
-def test_a_server_that_ends_says_so_and_ends_what_it_began(smollm2: Path) -> None:
-    with serving("--model", str(smollm2), "--grpc-port", "0") as server, connected(server) as client:
+def test_a_server_that_ends_says_so_and_ends_what_it_began(small_model: Path) -> None:
+    with serving("--model", str(small_model), "--grpc-port", "0") as server, connected(server) as client:
         watched = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest())
         assert next(watched).status == health_pb2.HealthCheckResponse.SERVING
         call = client.generate(stream=True, ignore_eos=True, max_new_tokens=300)
@@ -439,9 +443,9 @@ def test_a_server_that_ends_says_so_and_ends_what_it_began(smollm2: Path) -> Non
         assert server.process.wait(HANG_S) == 0  # before the block ends: another signal would end it at once
 
 
-def test_an_answer_that_takes_too_long_is_ended(smollm2: Path) -> None:
+def test_an_answer_that_takes_too_long_is_ended(small_model: Path) -> None:
     asked = ("--request-timeout", "0.5", "--grpc-port", "0")
-    with serving("--model", str(smollm2), *asked) as server, connected(server) as client:
+    with serving("--model", str(small_model), *asked) as server, connected(server) as client:
         code, said = refused(client.generate(ignore_eos=True, max_new_tokens=8_000, stream=True))
         assert (code, "--request-timeout" in said) == (STATUS.DEADLINE_EXCEEDED, True)
         until(server.idle)

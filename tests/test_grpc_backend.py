@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +12,12 @@ import pytest
 import sglc as sgl
 from sglc.backends.grpc import GrpcBackend
 from sglc.backends.http import ServerOptions
-from sglc.backends.local import LocalBackend
+from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.backends.registry import connect, disconnect
 from sglc.backends.retry import Patience
 from sglc.cli import main
 from sglc.errors import BackendError, RunError
-from tests.api_programs import PROGRAMS
+from tests.api_programs import PROGRAMS, brief
 from tests.serving import Server, serving
 
 # What holds of `http://` holds here, too, where `remote` is another one.
@@ -25,6 +26,9 @@ from tests.test_server_backend import test_a_text_that_is_cut_says_so as test_a_
 from tests.test_server_backend import test_pieces_come_as_they_are_made as test_pieces_come_as_they_are_made
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
+NAMED = ("--name", "smollm2", "--grpc-port", "0")  # by which a client finds the tokenizer
 QUICK = Patience(attempts=2, first_wait_s=0.01, longest_wait_s=0.02)
 
 
@@ -35,9 +39,16 @@ def address(server: Server) -> str:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving("--model", "smollm2", "--max-rows", "16", "--grpc-port", "0") as server:
+def server(small_model: Path) -> Iterator[Server]:
+    with serving("--model", str(small_model), "--max-rows", "16", *NAMED) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def local(small_model: Path) -> Iterator[LocalBackend]:
+    backend = LocalBackend(LocalOptions(str(small_model)))
+    yield backend
+    backend.close()
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +68,9 @@ def test_ids_and_log_probabilities_are_those_of_local(local: LocalBackend, remot
 )
 @pytest.mark.parametrize("name", ["fields", "nested", "react", "judge"])
 def test_programs(local: LocalBackend, remote: GrpcBackend, name: str, options: dict[str, Any]) -> None:
-    there, here = (PROGRAMS[name].program.run(backend=one, seed=7, **options) for one in (remote, local))
+    there, here = (
+        PROGRAMS[name].program.run(backend=one, seed=7, **brief(name), **options) for one in (remote, local)
+    )
     assert there.error() is None
     assert there.text() == here.text()
     assert dict(there.variables) == dict(here.variables)
@@ -134,11 +147,11 @@ def test_a_run_that_is_stopped_leaves_nothing(server: Server, remote: GrpcBacken
     until(server.idle)
 
 
-def test_by_name(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_by_name(server: Server, small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         assert connect(address(server)) is connect(address(server))
         said = []
-        for backend in (address(server), "local"):
+        for backend in (address(server), f"local:{small_model}"):
             assert main(["run", "examples/quickstart.py", "--backend", backend, "--arg", "question=Why?"]) == 0
             said.append(capsys.readouterr().out)
         assert said[0] == said[1]
@@ -162,9 +175,8 @@ def test_no_server() -> None:
         _ = GrpcBackend(ServerOptions(url="grpc://127.0.0.1:9")).target
 
 
-@pytest.mark.slow
-def test_no_key() -> None:
-    with serving("--model", "smollm2", "--grpc-port", "0", "--api-key", "one") as guarded:
+def test_no_key(small_model: Path) -> None:
+    with serving("--model", str(small_model), *NAMED, "--api-key", "one") as guarded:
         backend = GrpcBackend(ServerOptions(url=address(guarded), api_key="one", patience=QUICK))
         assert greet.run(backend=backend, seed=1)["x"]
         backend.close()
@@ -172,9 +184,8 @@ def test_no_key() -> None:
             _ = GrpcBackend(ServerOptions(url=address(guarded))).target
 
 
-@pytest.mark.slow
-def test_a_server_that_ends_is_noticed() -> None:
-    with serving("--model", "smollm2", "--grpc-port", "0") as server:
+def test_a_server_that_ends_is_noticed(small_model: Path) -> None:
+    with serving("--model", str(small_model), *NAMED) as server:
         backend = GrpcBackend(ServerOptions(url=address(server), patience=QUICK))
         assert greet.run(backend=backend, seed=1)["x"]
     error = greet.run(backend=backend, seed=1).error()

@@ -13,6 +13,7 @@ import grpc
 import pytest
 from smg_grpc_proto.generated import common_pb2
 
+from tests.depth import at_depth
 from tests.serving import serving
 from tests.test_grpc import STATUS, Client, connected
 from tests.waiting import until
@@ -75,10 +76,13 @@ class Subscriber:
 
 
 @pytest.fixture(scope="module")
-def small(smollm2: Path) -> Iterator[Client]:
+def small(small_model: Path) -> Iterator[Client]:
     """A server whose cache is soon full."""
-    bounds = ("--kv-mib", "48", "--max-len", "256", "--max-rows", "4")
-    with serving("--model", str(smollm2), "--grpc-port", "0", *bounds) as server, connected(server) as client:
+    bounds = ("--kv-mib", str(at_depth(1, 1, 48)), "--max-len", "256", "--max-rows", "4")
+    with (
+        serving("--model", str(small_model), "--grpc-port", "0", *bounds) as server,
+        connected(server) as client,
+    ):
         yield client
 
 
@@ -87,7 +91,7 @@ def test_events_add_up_to_what_is_cached(small: Client) -> None:
     until(lambda: follower.numbers == [1])
     begins = [[rng.randrange(1_000, 40_000) for _ in range(3 * PAGE)] for _ in range(6)]
     for _ in range(60):
-        ids = rng.choice(begins) + [rng.randrange(1_000, 40_000) for _ in range(rng.randrange(1, 5 * PAGE))]
+        ids = rng.choice(begins) + [rng.randrange(1_000, 40_000) for _ in range(rng.randrange(1, 11 * PAGE))]
         call = small.generate(ids, stream=True, max_new_tokens=rng.randrange(1, 20), ignore_eos=True)
         if rng.random() < 0.3:
             next(call)
@@ -122,9 +126,9 @@ def test_a_flush_is_told(small: Client) -> None:
     follower.end()
 
 
-def test_who_follows_is_an_admin_and_ends_with_the_server(smollm2: Path) -> None:
+def test_who_follows_is_an_admin_and_ends_with_the_server(small_model: Path) -> None:
     options = ("--grpc-port", "0", "--api-key", "one", "--admin-key", "two", "--request-timeout", "1")
-    with serving("--model", str(smollm2), *options) as server, connected(server) as client:
+    with serving("--model", str(small_model), *options) as server, connected(server) as client:
         request = common_pb2.SubscribeKvEventsRequest()
         for metadata, code in (((), STATUS.UNAUTHENTICATED),
                                ([("authorization", "Bearer one")], STATUS.PERMISSION_DENIED)):  # fmt: skip

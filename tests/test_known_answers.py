@@ -27,6 +27,8 @@ from tests.random_programs import ARGS
 from tests.test_plan_run import Recorded
 from tests.test_record import ran, random_plan
 
+pytestmark = pytest.mark.slow
+
 Answers = dict[Site, GenDone | SelectDone]
 
 

@@ -72,6 +72,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", few(PLANTED, 2))
 def test_a_planted_fault_is_found(fault: str, copied: Path) -> None:
     name, source, said = PLANTED[fault]

@@ -565,7 +565,7 @@ def test_answers_that_are_none(choice: dict[str, Any] | None, code: str) -> None
 
 def test_a_batch_keeps_to_the_limit_and_to_its_order() -> None:
     with serving(said, delay_s=0.02) as api:
-        count = at_depth(40, 200, 200)
+        count = at_depth(15, 200, 200)
         rows = [{"q": f"row {number}"} for number in range(count)]
         results = one.run_batch(rows, backend=backend(api, concurrency=8))
         assert [result["x"] for result in results] == [f"ROW {number}" for number in range(count)]

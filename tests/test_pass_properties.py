@@ -90,11 +90,13 @@ def test_prune_takes_generations_that_nothing_asked_for_depends_on() -> None:
     assert sum(map(bool, gone)) > PROGRAMS // 3
 
 
+@pytest.mark.slow
 def test_passes_compose_in_any_order() -> None:
     for seed, program in enumerate(programs()):
         check_orders(program, seed, Random(seed).sample((*TOKEN_EXACT, "prune"), k=len(TOKEN_EXACT) + 1))
 
 
+@pytest.mark.slow
 def test_runs_of_pruned_programs_have_what_is_asked_for(default_tokenizer: LocalTokenizer) -> None:
     """With the other passes before or behind it."""
     gone = []
@@ -108,6 +110,7 @@ def test_prompts_of_one_cache_key_begin_alike() -> None:
     assert sum(check_cache_hints(program, 4) for program in programs()) > PROGRAMS // 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["compile_constraints", "legalize"])
 def test_passes_that_only_look_change_nothing_but_their_mark(name: str) -> None:
     api = Target("api", protocol="chat", scores_tokens=True, takes=Takes(samples=1))
@@ -121,6 +124,7 @@ def test_passes_that_only_look_change_nothing_but_their_mark(name: str) -> None:
             assert replace(after, ops=rewritten(after.ops, unmarked)) == program
 
 
+@pytest.mark.slow
 def test_fuse_gens_changes_nothing_but_its_marks() -> None:
     """Random programs hold few neighbours whose texts can be told apart; golden specs have the others."""
     marked = 0
@@ -415,6 +419,7 @@ def prune_earlier_arms(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(prune, "set", lambda items=(): items if isinstance(items, set) else set(items), raising=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "break_it",
     [

@@ -255,6 +255,7 @@ def test_what_the_errors_say() -> None:
 # -- another process ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_plan_runs_where_its_program_is_not(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     plan = compiled_apart(folder, "short")
     elsewhere = tmp_path_factory.mktemp("elsewhere")

@@ -102,6 +102,7 @@ def backend() -> ScriptedBackend:
     return ScriptedBackend(answering)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 @pytest.mark.parametrize("q", ["tea", "teas"])
 @pytest.mark.parametrize("live", [False, True])

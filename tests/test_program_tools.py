@@ -65,6 +65,7 @@ def scripted(text: str) -> ScriptedBackend:
     return ScriptedBackend(by_rules([Rule(name="step", text=text), Rule(name="end", text="It is warm.")]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "plan", "python"])
 def test_a_program_runs_what_the_model_calls(mode: Any) -> None:
     CALLED.clear()
@@ -309,6 +310,7 @@ VENDORS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in VENDORS if name.partition(":")[0] in HERE])
 def test_apis_are_asked_for_calls_in_their_own_words(name: str) -> None:
     CALLED.clear()

@@ -21,6 +21,8 @@ from tests.depth import at_depth
 from tests.oracle_backend import OracleBackend, PacedOracle
 from tests.soak_explain import PAIRS, Pairs
 
+pytestmark = pytest.mark.slow
+
 LETTERS = "".join(sorted({*"".join(PAIRS), *"abcdefgh "}))
 
 

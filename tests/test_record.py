@@ -617,6 +617,7 @@ def test_a_real_model_s_run_is_replayed_in_a_fresh_process(local: LocalBackend, 
     assert sorted(kept, key=lambda line: json.loads(line)["index"]) == lines
 
 
+@pytest.mark.slow
 def test_a_plan_is_recorded_and_replayed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -660,6 +661,7 @@ def test_an_api_s_run_is_replayed_when_the_api_is_gone_and_its_key_is_nowhere(tm
     assert "127.0.0.1" not in text
 
 
+@pytest.mark.slow
 def test_a_server_s_run_is_replayed_when_the_server_is_gone(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text('[{"name": "a", "text": "tea"}, {"text": "later"}]')

@@ -65,6 +65,7 @@ def test_the_automaton_takes_what_fullmatch_takes(example: Example, texts: list[
         assert accepts(dfa, text.encode()) == bool(compiled.fullmatch(text)), (pattern, text)
 
 
+@pytest.mark.slow
 def test_examples_take_their_texts() -> None:
     """Nearly all, or the comparison would be one of refusals."""
     taken = []

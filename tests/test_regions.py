@@ -58,7 +58,7 @@ from tests.soak_ir import (
 )
 
 S, T, B, L = Type.STREAM, Type.TEXT, Type.BOOL, Type.LIST
-SEEDS = range(at_depth(20, 40, 400))
+SEEDS = range(at_depth(20, 34, 400))
 
 
 def run(lines: str, **args: str) -> Meaning:

@@ -343,6 +343,7 @@ def test_an_api_at_temperature_0(tmp_path: Path) -> None:
     assert b"secret" not in file.read_bytes()
 
 
+@pytest.mark.slow
 def test_random_plans_run_as_without_a_cache(tmp_path: Path) -> None:
     class Known(OracleBackend):
         identity = "the oracle"
@@ -514,6 +515,7 @@ def damaged(data: bytearray, random: Random) -> bytearray:
     return data
 
 
+@pytest.mark.slow
 def test_no_damage_makes_a_wrong_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And it is over when all has been asked again, once or twice."""
     for seed in range(at_depth(20, 30, 2000)):

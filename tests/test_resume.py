@@ -32,7 +32,7 @@ from sglc.observe.replay.going_on import GoingOn
 from sglc.observe.replay.recorder import RowRecorder, TapeRecorder
 from sglc.observe.replay.tape import FILE
 from sglc.observe.replay.writer import Writer
-from tests.depth import at_depth, few
+from tests.depth import at_depth, few, some_of
 from tests.oracle_backend import OracleBackend
 from tests.random_programs import ARGS
 from tests.test_plan_run import Recorded
@@ -288,9 +288,10 @@ def lengths(recording: bytes, torn: int, seed: int, step: int = 1) -> list[int]:
     return ends + random.Random(seed).sample(range(len(recording)), min(torn, len(recording)))
 
 
-CASES = few([(program, mode) for program in PROGRAMS for mode in ("auto", "python")], 2)
+CASES = some_of([(program, mode) for program in PROGRAMS for mode in ("auto", "python")], 2, len(PROGRAMS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "mode"), CASES, ids=lambda one: getattr(one, "__name__", one))
 def test_a_run_that_was_cut_anywhere_goes_on(program: sgl.Function, mode: str, tmp_path: Path) -> None:
     whole = Whole(program, tmp_path / "whole", mode)
@@ -861,6 +862,7 @@ def mails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["run", "mail.py", "--backend", "scripted:script.json", "--record", "r", "--json"]
 
 
+@pytest.mark.slow
 def test_rows_wait_and_go_on_at_the_command_line(mails: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     command = [*mails, "--batch", "rows.jsonl", "-o", "out.jsonl"]
     assert main(command) == 1
@@ -1073,5 +1075,6 @@ def check_random(seeds: range, folder: Path) -> int:
     return served
 
 
+@pytest.mark.slow
 def test_random_programs_go_on(tmp_path: Path) -> None:
     assert check_random(range(at_depth(2, 6, 200)), tmp_path) > at_depth(1, 15, 600)

@@ -20,6 +20,8 @@ from tests.api_targets import at
 from tests.depth import at_depth
 from tests.openai_server import serving
 
+pytestmark = pytest.mark.slow
+
 LEAVES: list[dict[str, Any]] = [
     {"type": "string"},
     {"type": "integer", "minimum": 1},

@@ -40,7 +40,7 @@ from tests.soak_ir import declared, host
 from tests.templates import TEMPLATES, ByteTokenizer
 
 PLAIN = Target("plain")
-SEEDS = range(at_depth(15, 30, 600))
+SEEDS = range(at_depth(15, 20, 600))
 # Templates that keep contents as they are, so that the whole text can be compared.
 STYLES = ("chatml", "smollm2", "moving", "countdown", "qwen3")
 # These write the last answer of a closed conversation as they write no other. Generations are compared.

@@ -92,6 +92,7 @@ NOT_TAKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", NOT_TAKEN.values(), ids=NOT_TAKEN)
 def test_what_is_wrong_is_said_in_the_same_words(body: bytes) -> None:
     status, content = told(sent(make_direct(service()), body))

@@ -25,6 +25,8 @@ from sglc.serve.limits import Limits, allowed_priority
 from tests.serving import Server, serving
 from tests.waiting import HANG_S, until
 
+pytestmark = pytest.mark.slow
+
 API = ("given-1", "given-2", "in-file-1", "in-file-2")
 ADMIN = ("boss-given", "boss-in-file")
 COMPLETION = {"prompt": "a", "max_tokens": 2}
@@ -377,7 +379,6 @@ def made_certificate(folder: Path, name: str) -> tuple[str, str]:
     return cert, key
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
 def test_https(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from sglc.cli import main

@@ -103,6 +103,7 @@ def test_what_openai_publishes_is_read() -> None:
     assert chat.completion_create_params is chat_params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "field"), few(CASES, 30))
 def test_a_field_stands_as_the_table_says(server: Server, path: str, field: str) -> None:
     value: Any = ASKS[field] if field != "logprobs" else (True if "chat" in path else 2)
@@ -253,6 +254,7 @@ def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI
         yield client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("given", "reasoning", "content"),

@@ -18,6 +18,8 @@ from tests.serving import Server, serving
 from tests.test_compiling import COSTLY
 from tests.waiting import HANG_S, until
 
+pytestmark = pytest.mark.slow
+
 HALF = "a\ud800b"
 ENDPOINTS: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "a", "max_tokens": 2},
@@ -59,7 +61,6 @@ def asked(path: str, **fields: Any) -> dict[str, Any]:
     return {**body, **fields}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", ENDPOINTS)
 @pytest.mark.parametrize(
     ("field", "value"),
@@ -141,7 +142,6 @@ def test_extreme_numbers_do_what_they_say(server: Server, path: str) -> None:
         assert server.ask("POST", path, asked(path, logit_bias={"5": bias}))[0] == 200
 
 
-@pytest.mark.slow
 def test_a_stop_pattern_takes_time_in_the_text_alone(server: Server) -> None:
     """`re` would try 2^400 ways to read the text."""
     held = {"regex": "a{400}[bc]", "max_tokens": 401, "stop_regex": "(a|a)*b"}
@@ -183,7 +183,6 @@ FORMS = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("form", "expected"), FORMS)
 def test_a_form_is_refused_or_held_to_and_nobody_else_suffers(
     server: Server, form: dict[str, Any], expected: int | None
@@ -283,7 +282,6 @@ def test_more_texts_than_there_is_room_for_are_turned_away_for_now(server: Serve
         assert server.ask("POST", path, body)[0] == 200
 
 
-@pytest.mark.slow
 def test_a_grammar_that_takes_too_long_is_refused_while_others_are_answered(server: Server) -> None:
     with ThreadPoolExecutor(1) as pool:
         costly = pool.submit(server.ask, "POST", "/v1/completions", asked("/v1/completions", ebnf=COSTLY))

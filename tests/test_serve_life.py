@@ -22,6 +22,8 @@ from tests.serving import Server, serving
 from tests.test_compiling import COSTLY
 from tests.waiting import HANG_S, until
 
+pytestmark = pytest.mark.slow
+
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
@@ -110,7 +112,6 @@ def test_an_idle_connection_stays_for_as_long_as_is_said(
 # -- the end -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sent", some_of(SIGNALS, 1, 1))
 def test_what_runs_is_answered_and_nothing_new_begins(
     folder: Path, clients: Callable[[Server], Client], sent: signal.Signals
@@ -145,7 +146,6 @@ def test_what_runs_is_answered_and_nothing_new_begins(
         assert gone(pid)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sent", some_of(SIGNALS[::-1], 1, 1))
 def test_what_takes_too_long_is_told_so(
     folder: Path, clients: Callable[[Server], Client], sent: signal.Signals
@@ -172,7 +172,6 @@ def test_what_takes_too_long_is_told_so(
         assert "Traceback" not in server.log.read_text()
 
 
-@pytest.mark.slow
 def test_half_of_a_request_is_told_so_too(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text('[{"text": "one"}]')
@@ -199,7 +198,6 @@ def test_half_of_a_request_is_told_so_too(tmp_path: Path) -> None:
         assert ending.startswith("sglc: ending: 2 answers")
 
 
-@pytest.mark.slow
 def test_what_is_being_compiled_ends_with_the_server(folder: Path, clients: Callable[[Server], Client]) -> None:
     with tiny(folder, "--drain-timeout", "0.5", "--compile-timeout", "100") as server:
         costly = clients(server)
@@ -213,7 +211,6 @@ def test_what_is_being_compiled_ends_with_the_server(folder: Path, clients: Call
         until(lambda: not any(map(alive, ours)), "a process is left behind")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sent", some_of(SIGNALS[::-1], 1, 1))
 def test_a_second_signal_ends_at_once(
     folder: Path, clients: Callable[[Server], Client], sent: signal.Signals

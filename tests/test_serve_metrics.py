@@ -23,14 +23,16 @@ from tests.depth import at_depth
 from tests.serving import ROOT, Server, serving
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 REQUESTS = at_depth(40, 40, 1_000)
 SECRET = "Zanzibar"  # stands in whatever a client may choose
 NAMED = "named-by-its-owner"
 
 
 @pytest.fixture(scope="module")
-def counted(smollm2: Path) -> Iterator[Server]:
-    with serving("--max-rows", "8", "--name", NAMED, "--access-log") as server:
+def counted(small_model: Path) -> Iterator[Server]:
+    with serving("--model", str(small_model), "--max-rows", "8", "--name", NAMED, "--access-log") as server:
         yield server
 
 
@@ -110,7 +112,6 @@ def ask(client: openai.OpenAI, number: int, seen: Seen) -> None:
             seen.errors[str(caught.value.code)] += 1
 
 
-@pytest.mark.slow
 def test_counters_equal_what_a_client_counts(counted: Server) -> None:
     before = values(counted)
     with openai.OpenAI(base_url=counted.url + "/v1", api_key="none", max_retries=0) as client:

@@ -31,6 +31,7 @@ def asked(client: httpx2.Client, path: str, **given: Any) -> tuple[int, list[dic
     return answer.status_code, [json.loads(line) for line in answer.text.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "given"),
     [

@@ -277,6 +277,7 @@ def test_no_server_and_no_such_server() -> None:
             _ = sgl.RuntimeEndpoint(url).target
 
 
+@pytest.mark.slow
 def test_a_scripted_server_answers_too(tmp_path: Path) -> None:
     @sgl.function
     def ask(s: Any) -> None:

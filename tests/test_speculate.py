@@ -110,6 +110,7 @@ def shown(result: Result) -> Any:
 # -- the same results, fewer calls -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROGRAMS)
 @pytest.mark.parametrize("kind", few(CALLS, 2))
 def test_three_fields(scripted: Server, protocol: str, kind: str) -> None:

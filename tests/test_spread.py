@@ -168,6 +168,7 @@ def test_rows_are_sorted_by_how_their_prompts_begin(folder: Path) -> None:
 # -- servers ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_servers_give_and_compute_what_one_does(
     folder: Path, servers: list[Server], urls: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,6 +193,7 @@ def test_two_servers_give_and_compute_what_one_does(
     assert computed("half0.jsonl") + computed("half1.jsonl") > computed("two.jsonl") + 0.9 * 10 * 300
 
 
+@pytest.mark.slow
 def test_samples_are_those_of_one_machine_and_go_on(folder: Path, urls: list[str]) -> None:
     """Also several steps, a budget, results in the order of the rows, and rows that were done before."""
     write_rows(4, 10)
@@ -246,6 +248,7 @@ def test_a_batch_ends_where_no_server_is_left(
     assert "sglc: go on with: sglc" in said
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_batch_in_good_order(folder: Path, urls: list[str]) -> None:
     write_rows(4, 100)
     words = ["run", "prog.py:sampled", "--batch", "rows.jsonl", "--seed", "1", "-o", "out.jsonl"]
@@ -274,6 +277,7 @@ def refused(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_servers_of_two_models_are_refused(
     folder: Path, urls: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,8 @@ from sglc.frontend.tracing import guards, stores
 from sglc.frontend.tracing.guards import Memo
 from sglc.passes import compile as compiling
 
+pytestmark = pytest.mark.slow
+
 
 class Slow(dict[Any, Any]):
     """Others come in between before something is gone."""

@@ -421,6 +421,7 @@ def constant(value: Any, made: Callable[[Any], Any]) -> Function:
     return gives_it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", KEPT, ids=repr)
 def test_a_constant_is_given_to_a_tool_as_it_is(value: Any) -> None:
     TAKEN.clear()
@@ -545,6 +546,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.slow
 def test_a_plan_does_the_same_in_another_process(tmp_path: Path) -> None:
     tasks, expected = [], []
     cases: list[tuple[Function, Any, Any]] = [

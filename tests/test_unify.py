@@ -207,6 +207,7 @@ ROWS = [{"q": f"number {number % 16}"} for number in range(64)]
 TAILS = [{"q": f"n{number % 4}", "tail": f"t{number % 8}"} for number in range(24)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "python"])
 @pytest.mark.parametrize("make", [lambda: ScriptedBackend(echoing), OracleBackend, Model])
 def test_rows_that_ask_for_the_same_are_asked_for_once(make: Any, mode: Any) -> None:
@@ -258,6 +259,7 @@ def test_scripts_that_answer_by_site_are_asked_for_each() -> None:
     assert twins.run("hi", backend=ScriptedBackend(echoing)).sync().usage.calls == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "python"])
 @pytest.mark.parametrize(("program", "rows"), [(goes_on, TAILS), (looks, TAILS), (twins, ROWS[:8] * 2)])
 def test_everything_is_as_without_it(program: Any, rows: Any, mode: Any) -> None:
@@ -598,6 +600,7 @@ def check_random(seed: int) -> tuple[int, int]:
 PROGRAMS = at_depth(6, 20, 1_000)
 
 
+@pytest.mark.slow
 def test_batches_of_random_programs() -> None:
     made = asked = 0
     for seed in range(PROGRAMS):
@@ -660,6 +663,7 @@ def drop_ids(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Followed, "left", left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "break_it",
     [mark_everything, forget_samplings, forget_seeds, forget_prompts, drop_ids],

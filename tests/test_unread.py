@@ -11,6 +11,8 @@ import pytest
 
 from tests.depth import some_of
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import os, sys
 import sglc as sgl

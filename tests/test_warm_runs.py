@@ -146,6 +146,7 @@ def entered(backend: str) -> list[str]:
     return done.stdout.split()[1:]
 
 
+@pytest.mark.slow
 def test_modules_that_a_generation_goes_through(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text('[{"text": "four"}]')
@@ -162,6 +163,7 @@ def test_modules_that_a_generation_of_a_model_goes_through() -> None:
     assert len(modules) <= 64, modules
 
 
+@pytest.mark.slow
 def test_a_last_row_that_cannot_be_made_at_once_is_not_lost() -> None:
     backend, last = ScriptedBackend(says), 99
     chain.run(question="?", backend=backend).sync()  # its plan is there

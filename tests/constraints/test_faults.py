@@ -18,6 +18,7 @@ WORD = {"type": "string"}
 EVALUATED = {"allOf": [{"properties": {"a": True}}], "unevaluatedProperties": False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "taken", "refused"),
     [

@@ -221,6 +221,7 @@ def test_a_byte_that_goes_back_further_than_a_token_may_is_a_parser_s(levels: in
     assert (made is None) == (levels == 16)
 
 
+@pytest.mark.slow
 def test_as_many_rules_as_calls_tell_apart_are_called() -> None:
     """Each has its bytes, which no byte of another call is taken for."""
     count = 250
@@ -280,6 +281,7 @@ def test_what_was_looked_at_without_a_stack_is_not_kept_for_one() -> None:
     assert mask(local_first=True)[256:] == [True, True]
 
 
+@pytest.mark.slow
 def test_the_rules_of_a_grammar_take_no_longer_than_one_pattern() -> None:
     rules = [f"(?:{at}{call(at)}|(?:[ab]*a[ab]{{12}}[c-{chr(100 + at)}])?[a-z]*;)" for at in range(1, 21)]
     assert pushdown([call(1), rules[0]]) is not None

@@ -17,6 +17,7 @@ from tests.constraints.sampled import problems
 from tests.depth import at_depth, few
 
 
+@pytest.mark.slow
 def test_what_is_let_through_is_valid() -> None:
     found: Counter[str] = Counter()
     cases = at_depth(40, 40, 1500)
@@ -77,6 +78,7 @@ def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 LONG = ("formats have no effect", "one of `allOf` is left out", "an exclusive bound is not")  # to find
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     few([pytest.param(name, marks=pytest.mark.nightly if name in LONG else ()) for name in FAULTS], 2),

@@ -117,6 +117,7 @@ def recursive(rng: Random) -> dict[str, Any]:
     return {"$ref": "#/$defs/a", "$defs": {**definitions, "shared": rng.choice(SHARED)}}
 
 
+@pytest.mark.slow
 def test_a_stack_and_a_parser_allow_the_same() -> None:
     rng = Random(5)
     with_stack = 0
@@ -128,6 +129,7 @@ def test_a_stack_and_a_parser_allow_the_same() -> None:
     assert with_stack >= at_depth(12, 24, 1_200)
 
 
+@pytest.mark.slow
 def test_automaton_and_parser_allow_the_same() -> None:
     rng = Random(3)
     for _ in range(at_depth(40, 80, 4_000)):

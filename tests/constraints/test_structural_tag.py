@@ -41,6 +41,7 @@ def of(form: Any) -> Constraint:
     return constraint
 
 
+@pytest.mark.slow
 def test_what_is_let_through_is_of_the_format() -> None:
     found: Counter[str] = Counter()
     cases = at_depth(60, 60, 1500)

@@ -19,10 +19,12 @@ from sglc.explain.estimate.price import price_of
 from sglc.ir.plan.events import Usage
 from sglc.ir.target import Tokenizer
 from tests.api_programs import PROGRAMS, speaking
-from tests.depth import few
+from tests.depth import some_of
 from tests.openai_server import serving
 from tests.serving import Server
 from tests.test_fuse_gens import SEVERAL, ideas, in_chat, several
+
+pytestmark = pytest.mark.slow
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -44,7 +46,9 @@ def defaults(program: Any) -> dict[str, Any]:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("name", few([name for name in PROGRAMS if name not in ("picture", "fields")], 2))
+@pytest.mark.parametrize(
+    "name", some_of([name for name in PROGRAMS if name not in ("picture", "fields")], 2, 4)
+)
 def test_reported_usage_lies_in_the_stated_interval(name: str, server: Server) -> None:
     """Of the ten programs; the server's model sees no pictures, and `fields` is longer than it can write."""
     program = PROGRAMS[name].program

@@ -68,6 +68,7 @@ def impossible(explanation: Explanation) -> list[tuple[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.target.name)
 def test_random_programs(backend: Backend) -> None:
     looked, chat = 0, backend.target.name.startswith("openai")

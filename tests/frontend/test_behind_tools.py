@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sglc.errors import UsageError
-from tests.depth import few
+from tests.depth import few, some_of
 from tests.notebook import Notebook
 from tests.source_fuzz.answers import HashBackend
 from tests.source_fuzz.canon import canon, globals_of
@@ -148,13 +148,15 @@ def ran(body: str, mode: str) -> tuple[list[Any], list[str]]:
     return made, modes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(CHANGED, 12))
 def test_behind_a_tool_python_reads(name: str) -> None:
     expected, _ = ran(CHANGED[name], "python")
     assert ran(CHANGED[name], "auto")[0] == expected
 
 
-@pytest.mark.parametrize("name", few(CHANGED, 6))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", some_of(list(CHANGED), 6, 16))
 def test_in_a_rare_arm_too(name: str) -> None:
     """Where what is read stands in an arm that some runs come to."""
     lines = CHANGED[name].split("\n")

@@ -519,6 +519,7 @@ BREAKS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statements", BREAKS, ids=lambda function: function.__name__)
 def test_an_effect_is_a_break_before_it_happens(statements: Callable[[Any], Any]) -> None:
     program = body(statements)
@@ -590,6 +591,7 @@ MEETS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("meets", MEETS, ids=lambda function: function.__name__)
 @pytest.mark.parametrize("how", ["unknown", "bound", "example", "decided"])
 def test_a_text_that_meets_an_object_of_the_user_s_runs_no_code_of_it(
@@ -1075,6 +1077,7 @@ def test_a_loop_of_more_than_a_thousand_turns_is_a_break() -> None:
     assert traced(body(turns_of(1000))).returns == sum(range(1000))
 
 
+@pytest.mark.slow
 def test_loops_in_loops_end_as_a_break() -> None:
     def statements(s: Any) -> Any:
         return sum(sum(i * j for j in range(900)) for i in range(900))

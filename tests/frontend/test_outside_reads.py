@@ -146,6 +146,7 @@ def before_and_after(name: str, *modes: str) -> list[str]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(CHANGES, 20))
 def test_a_change_is_seen(name: str) -> None:
     expected = before_and_after(name, "python", "python", "python")

@@ -30,6 +30,7 @@ class Noted(ScriptedBackend):
         return None if asked.site.name == "bad" else f"<{asked.site.name}>"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(READS, 12))
 def test_python_gives_what_the_function_gives_otherwise(name: str, tmp_path: Path) -> None:
     backend = OracleBackend()

@@ -178,6 +178,7 @@ def test_every_character_of_a_literal_has_its_place(texts: list[str]) -> None:
     assert place_in_literal(value, len(value), Loc("spelled.py", 2, 3)) is None
 
 
+@pytest.mark.slow
 def test_the_size_of_automata() -> None:
     def said(pattern: str) -> str:
         return str(summary(compile_regex(pattern)))

@@ -63,6 +63,7 @@ def _asking(program: Program) -> Program:
     return replace(program, ops=tuple(block(program.ops)))
 
 
+@pytest.mark.slow
 def test_texts_of_streams_are_what_the_streams_say() -> None:
     through, codes = 0, set[str]()
     for seed in range(at_depth(60, 120, 300)):

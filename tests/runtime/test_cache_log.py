@@ -13,6 +13,8 @@ from sglc.runtime.cache.page_tree import PageNode, RadixTree
 from tests.depth import at_depth
 from tests.runtime.soak import Driver, Setup
 
+pytestmark = pytest.mark.slow
+
 Pages = set[tuple[str, tuple[int, ...]]]  # whole sequences, by namespace
 
 
@@ -70,7 +72,7 @@ def test_changes_add_up_to_the_tree(most: int, monkeypatch: pytest.MonkeyPatch) 
     if most == 7:
         monkeypatch.setattr("sglc.runtime.cache.page_tree.CacheLog", lambda: CacheLog(most))
     seen, removed, anew = 0, 0, 0
-    for seed in range(at_depth(3, 12, 200)):
+    for seed in range(at_depth(3, 6, 200)):
         driver, rng = Driver(Setup.draw(random.Random(seed)), seed), random.Random(seed)
         tree, followers = driver.engine.tree, [Follower(), Follower()]
         assert tree.log is None
@@ -93,7 +95,7 @@ def test_changes_add_up_to_the_tree(most: int, monkeypatch: pytest.MonkeyPatch) 
         assert tree.log is None
     assert seen > 10
     assert removed > 10
-    told_anew = 2 * at_depth(3, 12, 200)  # in the beginning, and where an engine broke down
+    told_anew = 2 * at_depth(3, 6, 200)  # in the beginning, and where an engine broke down
     assert anew >= (4 * told_anew if most == 7 else told_anew)
 
 

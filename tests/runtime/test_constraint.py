@@ -191,6 +191,7 @@ def random_pattern(rng: random.Random, depth: int = 3) -> str:
             return f"(?:{''.join(parts)}){rng.choice(('*', '+', '?', '{1,4}', '{2}'))}"
 
 
+@pytest.mark.slow
 def test_masks_of_many_patterns_on_a_real_vocabulary(default_tokenizer: LocalTokenizer) -> None:
     """Many patterns, behind random prefixes of what the masks allow: no difference to a token at a time."""
     tokens = default_tokenizer.token_bytes()

@@ -36,6 +36,8 @@ from sglc.runtime.scheduler.requests import PromptScored, RequestFailed, SampleD
 from tests.depth import at_depth, some_of
 from tests.runtime.reference_models import KINDS, tiny_model
 
+pytestmark = pytest.mark.slow
+
 SIZES: dict[str, object] = {
     "hidden_size": 96, "intermediate_size": 160, "head_dim": 32, "num_attention_heads": 6,
     "num_hidden_layers": 2,

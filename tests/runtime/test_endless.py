@@ -85,6 +85,7 @@ def test_what_may_end_is_taken(form: dict[str, Any]) -> None:
     assert constraint.mask(constraint.start).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [255, 256, 257, 900])
 def test_long_forced_text_is_looked_ahead_in_so_far(size: int) -> None:
     text = "".join(chr(ord("a") + i % 26) for i in range(size))
@@ -118,6 +119,7 @@ def test_text_too_long_to_be_made_is_forced_in_parts_up_to_the_limit() -> None:
     assert bench.nothing_left()
 
 
+@pytest.mark.slow
 def test_a_grammar_that_takes_too_long_fails_alone() -> None:
     """What it has read can be read in more and more ways: each token takes longer than the one before."""
     rules = "\n".join(f'x{i} ::= "a" | x{(i + 1) % 40} x{i * 3 % 40} | x{i * 5 % 40} "a"' for i in range(40))

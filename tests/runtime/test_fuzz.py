@@ -9,7 +9,7 @@ from tests.runtime.faults import FAULTS, Fault
 from tests.runtime.soak import soak
 
 STEPS = 20_000
-PART = at_depth(600, 2_000, 5_000)
+PART = at_depth(300, 2_000, 5_000)
 PARTS = at_depth(1, 1, 16)
 
 

@@ -101,6 +101,7 @@ def stuck_at_once(monkeypatch: pytest.MonkeyPatch, first: int) -> Iterator[tuple
         constraint.released.set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 1, 5])
 def test_a_call_without_an_end_fails_its_request_and_nobody_waits_for_it(
     first: int, monkeypatch: pytest.MonkeyPatch
@@ -334,6 +335,7 @@ def test_what_is_urgent_comes_first() -> None:
     assert asked.all() == [None, 3, 5, 1, 2, 4, 6]
 
 
+@pytest.mark.slow
 def test_few_threads_are_lost_and_others_take_their_place() -> None:
     threads = MatcherThreads(threads=1, most_lost=2)
     asked, stuck = Asked(threads), Released()

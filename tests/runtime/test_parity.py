@@ -253,7 +253,7 @@ MATRIX = list(itertools.product((True, False), (16, 128, 2048), (1, 7, 32), (1, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("cache", "budget", "at_once", "page_size"), some_of(MATRIX, 1, 6))
+@pytest.mark.parametrize(("cache", "budget", "at_once", "page_size"), some_of(MATRIX, 1, 4))
 def test_matrix(tiny: Tiny, cache: bool, budget: int, at_once: int, page_size: int) -> None:
     executor = TorchExecutor(
         tiny.config, tiny.model.state_dict(), page_size=page_size, pages=12000 // page_size

@@ -85,6 +85,7 @@ def test_a_chat_goes_before_a_batch(pages: int) -> None:
     assert bench.machine.engine.queue.preempted > 0
 
 
+@pytest.mark.slow
 def test_a_lower_priority_goes_last_and_ends() -> None:
     bench = Bench(4_000)
     for number in range(40):

@@ -133,7 +133,7 @@ def compare(
         np.testing.assert_allclose(got, values, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("case", some_of(list(CASES), 4, len(CASES)))
+@pytest.mark.parametrize("case", some_of(list(CASES), 4, 6))
 def test_scores_are_those_of_transformers(
     case: str, runtime: Runtime, transformers: PreTrainedModel, tokenizer: LocalTokenizer
 ) -> None:

@@ -11,11 +11,12 @@ from tests import soak_small_pools
 from tests.depth import at_depth
 from tests.soak_constrained import GRAMMARS, REGEXES, SCHEMAS, TAGS, soak
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = at_depth(1, 1, 2)
 PART = at_depth(3, 5, 1)  # one in so many cases, of each temperature others
 
 
-@pytest.mark.slow
 def test_constrained_texts_match(local: LocalBackend) -> None:
     total = Counter[str]()
     for found in soak(local, prompts=PROMPTS, seed=7, part=PART):

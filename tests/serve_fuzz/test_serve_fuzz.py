@@ -49,6 +49,7 @@ def test_planted_faults_are_found(fault: str, tmp_path: Path) -> None:
     assert wrong, f"{fault} is not found"
 
 
+@pytest.mark.slow
 def test_faults_can_be_planted(tmp_path: Path) -> None:
     for number, changes in enumerate((*FAULTS.values(), RAISES)):
         changed_copy(changes, tmp_path / str(number))

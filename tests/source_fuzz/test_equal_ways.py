@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.depth import few
+from tests.depth import some_of
 from tests.source_fuzz.child import Child
 from tests.source_fuzz.module import Module
 from tests.source_fuzz.runner import Fuzzer, shown
+
+pytestmark = pytest.mark.slow
 
 _HEAD = "import collections\nimport dataclasses\nimport enum\n\nimport sglc as sgl\n\n\n"
 _ROWS = """
@@ -206,7 +208,7 @@ def child() -> Iterator[Child]:
         yield child
 
 
-@pytest.mark.parametrize("name", few(_PROGRAMS, 2))
+@pytest.mark.parametrize("name", some_of(list(_PROGRAMS), 2, 7))
 def test_the_program_is_whole_and_runs_equally_every_way(name: str, child: Child, tmp_path: Path) -> None:
     module = Module(f"equal_{name.replace(' ', '_')}", _HEAD + _PROGRAMS[name].lstrip() + _ROWS, {}, False)
     report = Fuzzer(tmp_path, child).report(module)

@@ -54,6 +54,7 @@ def test_programs_run_equally_every_way(folder: Path) -> None:
     assert summary.whole > PROGRAMS // 2
 
 
+@pytest.mark.slow
 def test_random_programs_have_every_feature() -> None:
     made = {feature for number in range(600) for feature in random_module(SEED, number).features}
     assert made == set(FEATURES)

@@ -56,7 +56,7 @@ class Constraints:
         self._lock = threading.Lock()  # of them: automata may be read in several threads
 
     def prepare(self, *, ebnf: bool) -> None:
-        """Load what constraints need. What those of `ebnf` need takes seconds: xgrammar loads transformers."""
+        """Load what constraints need. What those of `ebnf` need takes seconds: xgrammar loads torch."""
         self._vocabulary()
         with suppress(SglcError, ImportError):
             self._grammars.prepare(ebnf=ebnf)

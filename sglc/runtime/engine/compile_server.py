@@ -30,6 +30,7 @@ from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.engine import wire
 from sglc.runtime.engine.kept_constraints import kept_constraints
+from sglc.runtime.engine.own_process import spare_transformers
 from sglc.runtime.model.config import load_config
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
@@ -43,6 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     """Compile what is asked for until nobody asks any more; gives the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's
     os.nice(_NICE)
+    spare_transformers()
     control, folder = socket.socket(fileno=int(arguments[0])), Path(arguments[1])
     seconds, memory = float(arguments[2]), int(arguments[3])
     constraints = kept_constraints(load_tokenizer(folder), load_config(folder).vocab_size)

@@ -29,6 +29,7 @@ from sglc.ir.plan.events import Event
 from sglc.runtime.engine import wire
 from sglc.runtime.engine.failures import broken, closed, refuse, unloadable
 from sglc.runtime.engine.loading import LocalOptions, describe, flush, followed, load
+from sglc.runtime.engine.own_process import spare_transformers
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -188,6 +189,7 @@ def main(arguments: Sequence[str], made: Callable[[LocalOptions, Path], Machine]
     """Serve the machine that is `made` of options and folder; gives the exit status."""
     parent = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's, which says what to stop
+    spare_transformers()
     folder, model_folder = Path(arguments[0]), Path(arguments[1])
     options = msgspec.json.decode(arguments[2], type=LocalOptions)
     threading.Thread(target=_end_with_the_program, args=(folder,), daemon=True).start()

@@ -111,7 +111,7 @@ def test_masks_moves_and_counts_are_those_of_the_host(name: str, canonical: bool
     for _ in range(at_depth(1, 1, 20)):
         state = held.start
         device.put(state)
-        for step in range(at_depth(8, 14, 60)):
+        for step in range(at_depth(8, 8, 60)):
             assert device.mask() == wanted(held, state), inner._places[state]
             allowed = np.flatnonzero(held.mask(state)).tolist()
             if not allowed:
