@@ -49,7 +49,9 @@ def _time_line(analysis: Analysis) -> Iterator[str]:
     several = len({call.row for call in analysis.calls}) > 1
     yield f"time line, 0 to {end:.2f} s ('.' until the first text)"
     rows = []
-    for call in analysis.calls[:_MOST_LINES]:
+    # What begins together stands in the program's order, whatever ends first.
+    calls = sorted(analysis.calls, key=lambda call: (call.row, int(call.ready_s / end * _WIDTH), call.site))
+    for call in calls[:_MOST_LINES]:
         begin, first, last = (int(at / end * _WIDTH) for at in (call.ready_s, call.first_s, call.ended_s))
         first = min(max(first, begin), _WIDTH - 1)
         bar = " " * begin + "." * (first - begin) + "#" * max(last - first, 1)
