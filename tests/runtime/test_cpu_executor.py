@@ -82,6 +82,22 @@ def test_samples_are_torchs(kernels: ctypes.CDLL, vocab: int) -> None:
         torch.testing.assert_close(logprobs, wanted_logprobs, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("temperature", [1e-45, 2e-39, 1, 3e38])
+@pytest.mark.parametrize("top_k", [-1, 2])
+def test_a_token_that_is_alone_wins(kernels: ctypes.CDLL, temperature: float, top_k: int) -> None:
+    """At temperatures that have no reciprocal, and with the largest of noise."""
+    noisy = np.array([0x38B92A73A64F9B3B, 0x79013770E77A9484], np.uint64)  # at the id 1
+    logits = torch.zeros(2, 100)
+    allowed = torch.full_like(logits, -torch.inf)
+    allowed[:, 1] = 0
+    choice = SamplerInput(
+        np.full(2, temperature, np.float32), np.full(2, top_k, np.int32), np.ones(2, np.float32),
+        np.zeros(2, np.float32), np.zeros(2, np.bool_), noisy,
+    )  # fmt: skip
+    assert draw(kernels, 1, logits, allowed, choice)[0].tolist() == [1, 1]
+    assert drawn(logits, allowed, choice)[0].tolist() == [1, 1]
+
+
 def executors(
     kernels: ctypes.CDLL, folder: Path, kind: str, **fields: object
 ) -> tuple[CpuExecutor, TorchExecutor]:
