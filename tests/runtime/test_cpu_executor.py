@@ -15,6 +15,7 @@ from gguf import GGMLQuantizationType, ReaderTensor, dequantize, quantize
 from numpy.typing import NDArray
 
 from sglc import knobs
+from sglc.errors import BackendError
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.executor.cpu_executor import CpuExecutor, free_cores
@@ -108,6 +109,24 @@ def executors(
         CpuExecutor(kernels, config, weights, {}, pages=200, eos_ids=(2,)),
         TorchExecutor(config, weights, page_size=16, pages=200, eos_ids=(2,)),
     )
+
+
+@pytest.mark.parametrize("pages", [1, 2, 200])
+def test_steps_are_measured_in_any_pool(kernels: ctypes.CDLL, tmp_path: Path, pages: int) -> None:
+    model, config = tiny_model(tmp_path, "llama", **SIZES)
+    weights = {name: weight.detach() for name, weight in model.state_dict().items()}
+    cost = CpuExecutor(kernels, config, weights, {}, pages=pages).measure()
+    assert cost.products_s[0][1] > 0
+    assert min(cost.key_s, cost.pair_s) >= 0
+
+
+def test_a_pool_without_a_page_is_refused(kernels: ctypes.CDLL, tmp_path: Path) -> None:
+    model, config = tiny_model(tmp_path, "llama", **SIZES)
+    weights = {name: weight.detach() for name, weight in model.state_dict().items()}
+    with pytest.raises(BackendError, match="no room for a page"):
+        CpuExecutor(kernels, config, weights, {}, pages=0)
+    with pytest.raises(BackendError, match="no room for a page"):
+        TorchExecutor(config, weights, page_size=16, pages=0)
 
 
 def answers(executor: TorchExecutor, seed: int, stem_ids: int = 330) -> dict[tuple[int, str, int], Any]:
