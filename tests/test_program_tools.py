@@ -139,6 +139,50 @@ def test_in_a_coroutine_they_are_awaited() -> None:
     assert (error.code, "await call.run()" in error.hint) == ("SGLC103", True)
 
 
+@sgl.tool(ordered=False)
+def dice(sides: int) -> str:
+    CALLED.append(("dice", sides))
+    return f"the {len(CALLED)}. throw"
+
+
+@sgl.function
+def player(s: Any) -> None:
+    s += sgl.user("Throw") + sgl.assistant(sgl.gen("step", tools=[dice]))
+    s += sgl.user(sgl.run_tools(s["step"]) + dice(6)) + sgl.assistant(sgl.gen("end"))
+
+
+@sgl.function
+def thrower(s: Any) -> None:
+    s += dice(6) + dice(6) + sgl.gen("end")
+
+
+@sgl.tool
+def throws(how: str, folder: str) -> str:
+    return thrower.run(backend=scripted(""), mode="python", seed=1, **{how: folder}).text()
+
+
+@sgl.function
+def around(s: Any, how: str, folder: str) -> None:
+    s += throws(how, folder) + sgl.gen("end")
+
+
+@pytest.mark.parametrize("mode", ["plan", "python"])
+def test_equal_calls_are_apart_in_a_recording(mode: Any, tmp_path: Path) -> None:
+    """Of one answer, beside the program's own, and of a program that a plan's function runs."""
+    CALLED.clear()
+    backend = scripted("\n".join(2 * [HERMES.written("dice", {"sides": 6})]))
+    first = player.run(backend=backend, mode=mode, record=str(tmp_path / "a")).sync()
+    again = player.run(backend=REFUSING, mode=mode, replay=str(tmp_path / "a")).sync()
+    assert again.messages() == first.messages()
+    inner = str(tmp_path / "b")
+    texts = [
+        around.run(how=how, folder=inner, backend=scripted(""), mode=mode).text()
+        for how in ("record", "replay")
+    ]
+    assert texts[0] == texts[1]
+    assert CALLED == 5 * [("dice", 6)]
+
+
 def test_a_recording_knows_calls_by_their_arguments(tmp_path: Path) -> None:
     agent.run("Is it warm?", backend=scripted(TWO), record=str(tmp_path)).sync()
     file = tmp_path / FILE

@@ -79,6 +79,8 @@ NOT_TAKEN = {
     "not an object": b"[1]",
     "an unknown field": b'{"prompt": "a", "no_such": 1}',
     "a wrong type": b'{"prompt": "a", "n": "1"}',
+    "a wrong object": b'{"prompt": "a", "stream_options": 3, "stream": true}',
+    "a list of no field": b'{"prompt": "a", "tokens": [' + b'"a", ' * 300 + b'"a"]}',
     "half a character": b'{"prompt": "\\ud800"}',
     "half a character in bytes": b'{"prompt": "\xed\xa0\x80"}',
     "no UTF-8": b'{"prompt": "\xff"}',
@@ -107,6 +109,13 @@ def test_what_is_wrong_is_said_in_the_same_words(body: bytes) -> None:
 def test_bodies_of_another_kind_or_length_are_the_frameworks(headers: dict[str, str]) -> None:
     status, _ = told(sent(make_direct(service()), GIVEN, **headers))
     assert status == told(sent(make_app(service()), GIVEN, **headers))[0]
+
+
+def test_further_parameters_need_no_others() -> None:
+    """Past the framework and through it."""
+    body = b'{"text": "Count", "custom_params": {"max_new_tokens": 3}}'
+    for app in (make_direct(service()), make_app(service())):
+        assert told(sent(app, body, path="/generate"))[0] == 200
 
 
 def test_a_body_may_come_in_parts() -> None:

@@ -29,7 +29,7 @@ from sglc.frontend.program.history import messages
 from sglc.frontend.program.instance import GatheredVariables, Instance
 from sglc.frontend.program.state import State
 from sglc.frontend.recorder.recorder import OpRecorder
-from sglc.frontend.tracing.tools import AROUND
+from sglc.frontend.tracing.tools import AROUND, EQUAL_CALL
 from sglc.frontend.values.recorded import NO_TURNS, Generated, Recorded, RecordedStream
 from sglc.ir.core import Site
 from sglc.ir.sampling import Sampling
@@ -92,6 +92,7 @@ class PythonPart(Part):
             if observer is not None and self._served is None:
                 self._session.backend = observer.begin(self._session.backend, self._session.began_s, "python")
             AROUND.set(None if observer is None else observer.call)
+            EQUAL_CALL.set(None)  # of the plan that called what runs this
             if self._inside.served is not None:
                 AROUND.set(self._inside.served.around(AROUND.get()))
             if self._check is not None:

@@ -254,9 +254,11 @@ class RowObserver:
     # -- declared functions ----------------------------------------------------------------------
 
     def call(
-        self, name: str, function: Callable[..., Any], pure: bool, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> Any:
-        """Call a declared function for the program's Python, or do as it did.
+        self, name: str, function: Callable[..., Any], pure: bool, args: Sequence[Any],
+        named: Mapping[str, Any], *, in_turn: bool = False,
+    ) -> Any:  # fmt: skip
+        """Call a declared function for the program's Python, or do as it did; `in_turn`, where a plan's
+        `run_tools` calls it: no step of the plan is counted with it.
 
         Raises:
             RecordingError: what the function is given or returns, and the recording, do not go together.
@@ -265,7 +267,9 @@ class RowObserver:
             return function(*args, **named)  # each tool that it calls is a call
         loc = here()
         try:
-            return self._call(name, function, args, named, loc, pure=pure, free=not is_ordered(name))
+            return self._call(
+                name, function, args, named, loc, pure=pure, free=not (in_turn or is_ordered(name))
+            )
         except (RecordingError, Paused) as error:
             raise located(error, loc) from None
 
@@ -314,7 +318,7 @@ class RowObserver:
         self, step: FunctionStep, function: Callable[..., Any], /, *args: Any, **named: Any
     ) -> Any:
         if step.function == run_tools.name:
-            AROUND.set(self.call)  # of a context that is this call's alone
+            AROUND.set(partial(self.call, in_turn=True))  # of a context that is this call's alone
             return function(*args, **named)
         free = step.effects and not step.needs_order
         return self._call(step.function, function, args, named, NOWHERE, pure=not step.effects, free=free)

@@ -50,9 +50,10 @@ class Direct:
             given = msgspec.json.decode(content)
             if not isinstance(given, dict):
                 raise msgspec.ValidationError
-            check_lists(self._limits, given, self._max_len)
-            # What msgspec takes has no half of a surrogate pair.
-            body = kind.model_validate(given, context=WHOLE_CHARACTERS)
+            known = {name: value for name, value in given.items() if name in kind.model_fields}
+            check_lists(self._limits, known, self._max_len)
+            # What msgspec takes has no half of a surrogate pair. The framework has attributes read, too.
+            body = kind.model_validate(given, context=WHOLE_CHARACTERS, from_attributes=True)
         except Refusal as refusal:
             await as_response(refusal)(scope, receive, send)
             return

@@ -15,6 +15,7 @@ from gguf import GGMLQuantizationType, ReaderTensor, dequantize, quantize
 from numpy.typing import NDArray
 
 from sglc import knobs
+from sglc.errors import BackendError
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.executor.cpu_executor import CpuExecutor, free_cores
@@ -84,6 +85,22 @@ def test_samples_are_torchs(kernels: ctypes.CDLL, vocab: int) -> None:
         torch.testing.assert_close(logprobs, wanted_logprobs, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("temperature", [1e-45, 2e-39, 1, 3e38])
+@pytest.mark.parametrize("top_k", [-1, 2])
+def test_a_token_that_is_alone_wins(kernels: ctypes.CDLL, temperature: float, top_k: int) -> None:
+    """At temperatures that have no reciprocal, and with the largest of noise."""
+    noisy = np.array([0x38B92A73A64F9B3B, 0x79013770E77A9484], np.uint64)  # at the id 1
+    logits = torch.zeros(2, 100)
+    allowed = torch.full_like(logits, -torch.inf)
+    allowed[:, 1] = 0
+    choice = SamplerInput(
+        np.full(2, temperature, np.float32), np.full(2, top_k, np.int32), np.ones(2, np.float32),
+        np.zeros(2, np.float32), np.zeros(2, np.bool_), noisy,
+    )  # fmt: skip
+    assert draw(kernels, 1, logits, allowed, choice)[0].tolist() == [1, 1]
+    assert drawn(logits, allowed, choice)[0].tolist() == [1, 1]
+
+
 def executors(
     kernels: ctypes.CDLL, folder: Path, kind: str, **fields: object
 ) -> tuple[CpuExecutor, TorchExecutor]:
@@ -94,6 +111,24 @@ def executors(
         CpuExecutor(kernels, config, weights, {}, pages=200, eos_ids=(2,)),
         TorchExecutor(config, weights, page_size=16, pages=200, eos_ids=(2,)),
     )
+
+
+@pytest.mark.parametrize("pages", [1, 2, 200])
+def test_steps_are_measured_in_any_pool(kernels: ctypes.CDLL, tmp_path: Path, pages: int) -> None:
+    model, config = tiny_model(tmp_path, "llama", **SIZES)
+    weights = {name: weight.detach() for name, weight in model.state_dict().items()}
+    cost = CpuExecutor(kernels, config, weights, {}, pages=pages).measure()
+    assert cost.products_s[0][1] > 0
+    assert min(cost.key_s, cost.pair_s) >= 0
+
+
+def test_a_pool_without_a_page_is_refused(kernels: ctypes.CDLL, tmp_path: Path) -> None:
+    model, config = tiny_model(tmp_path, "llama", **SIZES)
+    weights = {name: weight.detach() for name, weight in model.state_dict().items()}
+    with pytest.raises(BackendError, match="no room for a page"):
+        CpuExecutor(kernels, config, weights, {}, pages=0)
+    with pytest.raises(BackendError, match="no room for a page"):
+        TorchExecutor(config, weights, page_size=16, pages=0)
 
 
 def answers(executor: TorchExecutor, seed: int, stem_ids: int = 330) -> dict[tuple[int, str, int], Any]:

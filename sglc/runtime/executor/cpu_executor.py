@@ -84,7 +84,8 @@ class CpuExecutor(TorchExecutor):
             )
         token_s = max(some - one, 0.0) / (_SOME - 1)
         products_s = tuple((size, one + token_s * (size - 1)) for size in _SIZES)
-        key_s, pair_s = max(far_one - one, 0.0) / keys, max(far_some - some, 0.0) / (_SOME * keys)
+        share = 1 / keys if keys else 0.0  # a pool of one page has room for none, and they are few
+        key_s, pair_s = max(far_one - one, 0.0) * share, max(far_some - some, 0.0) * share / _SOME
         return StepCost(products_s, key_s, pair_s, _STRETCH)
 
     def _seconds(self, tokens: int, position: int) -> float:

@@ -26,6 +26,7 @@ from sglc.runtime.step import F32, I32, U64, Bool
 
 _GOLDEN = 0x9E3779B9 - 2**32  # 2**32 / golden ratio as int32: spreads token ids over all bits
 _GROUP = 128  # logits of a row whose maximum is looked at first
+_MOST_NOISE = 69.0  # finite, so that a token that is alone wins
 _CANDIDATES = 512  # most likely tokens that hold top_p's mass nearly always
 
 
@@ -70,7 +71,8 @@ def exponentials(keys: U64, vocab: int, device: torch.device) -> Tensor:
     x = torch.arange(vocab, dtype=torch.int32, device=device) * _GOLDEN ^ halves[:, :1]
     x = _mix32(_mix32(x) ^ halves[:, 1:])
     # 31 bits, in which small numbers, the ones that win, keep all their digits.
-    return x.bitwise_and_(0x7FFFFFFF).float().add_(0.5).mul_(2.0**-31).neg_().log1p_().neg_()
+    noise = x.bitwise_and_(0x7FFFFFFF).float().add_(0.5).mul_(2.0**-31).neg_().log1p_().neg_()
+    return noise.clamp_(max=_MOST_NOISE)
 
 
 def _mix32(x: Tensor) -> Tensor:

@@ -156,8 +156,11 @@ def empty_pool(shape: tuple[int, ...], slots: int, dtype: torch.dtype, device: t
     """A KV pool of `shape` for `slots` tokens. Zeros, so that padding reads finite numbers.
 
     Raises:
-        BackendError: it does not fit into the device's memory (SGLC530).
+        BackendError: it does not fit into the device's memory, or has no slot (SGLC530).
     """
+    if slots < 1:
+        message = "a KV pool has no room for a page of tokens"
+        raise BackendError("SGLC530", message, hint="ask for a larger pool")
     size = dtype.itemsize * math.prod(shape)
     try:
         if device.type != "cpu":

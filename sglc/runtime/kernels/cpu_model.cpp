@@ -695,6 +695,7 @@ struct Candidate {
 };
 
 constexpr int BLOCK = 64;  // tokens that are looked at together
+constexpr float MOST_NOISE = 69;  // finite, so that a token that is alone wins
 
 template <class U>
 inline U mix(U x) {
@@ -775,11 +776,11 @@ int chosen(const float* x, int vocab, const Choice& c, float* peaks) {
       if (x[i] == top) return i;
     return 0;
   }
-  const float scale = 1 / c.temperature;
+  const float scale = std::min(1 / c.temperature, 3e38f);  // whose product with 0 is 0
   float best = INFINITY;
   int winner = 0;
   const auto race = [&](float logit, int id) {
-    const float noise = -std::log1p(-uniform<float>(c, uint32_t(id)));
+    const float noise = std::min(-std::log1p(-uniform<float>(c, uint32_t(id))), MOST_NOISE);
     const float score = noise / std::exp((logit - top) / c.temperature);
     if (score < best) best = score, winner = id;
   };
