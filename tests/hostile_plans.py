@@ -249,7 +249,8 @@ def named() -> Iterator[Hostile]:
             f"{name}={str(value)[:20]}": (_sampling(**{name: value}), "invalid_value")
             for name, value in (
                 ("n", 0), ("n", 10**6), ("max_tokens", -1), ("max_tokens", 2**40), ("min_tokens", -5),
-                ("temperature", -1.0), ("top_p", 0.0), ("top_p", 2.0), ("top_k", 0), ("min_p", 7.0),
+                ("temperature", -1.0), ("top_p", 0.0), ("top_p", 2.0), ("top_k", 0), ("top_k", 2**31),
+                ("min_p", 7.0),
                 ("frequency_penalty", 3.0), ("repetition_penalty", 0.0), ("seed", -1), ("stop", [""]),
                 ("stop", ["x"] * 65), ("stop", ["x" * 5000]), ("stop_regex", ["x" * 5000]),
                 ("stop_token_ids", [-1]), ("stop_token_ids", list(range(2000))), ("top_logprobs", 21),

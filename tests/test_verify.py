@@ -72,8 +72,8 @@ def test_an_argument_and_a_stream_may_share_a_name() -> None:
     [
         {"max_tokens": -1}, {"min_tokens": -1}, {"n": 0}, {"stop": ("",)}, {"stop_token_ids": (-1,)},
         {"temperature": -0.1}, {"temperature": float("inf")}, {"temperature": float("nan")}, {"top_p": 0.0},
-        {"top_p": 1.1}, {"top_k": 0}, {"top_k": -2}, {"min_p": -0.1}, {"min_p": 1.1}, {"seed": -1},
-        {"seed": 2**64},
+        {"top_p": 1.1}, {"top_k": 0}, {"top_k": -2}, {"top_k": 2**31}, {"min_p": -0.1},
+        {"min_p": 1.1}, {"seed": -1}, {"seed": 2**64},
     ],
     ids=str,
 )  # fmt: skip

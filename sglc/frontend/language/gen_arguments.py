@@ -103,7 +103,8 @@ def _problem(key: str, value: Any) -> str:
         case "logprob_start_len":
             return "" if whole and value >= -1 else "it must be -1 (only what is generated) or at least 0"
         case "top_k":
-            return "" if whole and (value == -1 or value >= 1) else "it must be -1 (off) or at least 1"
+            good = whole and (value == -1 or 1 <= value < 2**31)
+            return "" if good else "it must be -1 (off) or from 1 to 2^31-1"
         case "temperature":
             return "" if number and 0 <= value < math.inf else "it must be a number of at least 0"
         case "top_p":

@@ -148,7 +148,7 @@ def sampling_problem(sampling: Sampling) -> str:
         "stop_token_ids": any(i < 0 for i in s.stop_token_ids),
         "temperature": not 0 <= s.temperature < math.inf,
         "top_p": not 0 < s.top_p <= 1,
-        "top_k": s.top_k != -1 and s.top_k < 1,
+        "top_k": s.top_k != -1 and not 1 <= s.top_k < 2**31,
         "min_p": not 0 <= s.min_p <= 1,
         "seed": s.seed is not None and not 0 <= s.seed < 2**64,
         "frequency_penalty": not -2 <= s.frequency_penalty <= 2,
