@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sglc.cli.options import say
 from sglc.errors import RunError, SglcError, render
+from sglc.execution.progress import Counted
 from sglc.ir.plan.events import Usage
 
 if TYPE_CHECKING:
@@ -108,13 +109,9 @@ def _as_sglc(function: Function | LoadedPlan, error: BaseException) -> SglcError
     return RunError("SGLC401", f"`{type(error).__name__}` in `{function.__name__}`: {error}")
 
 
-class Summed(Protocol):
+class Summed(Counted, Protocol):
     """What is added up of a result."""
 
-    @property
-    def failed(self) -> bool: ...
-    @property
-    def usage(self) -> Usage: ...
     @property
     def seed(self) -> int: ...
     @property

@@ -19,7 +19,7 @@ from sglc.errors import SglcError
 from sglc.serve.bodies import RequestBody
 from sglc.serve.fields import WHOLE_CHARACTERS
 from sglc.serve.limits import Limits, check_lists
-from sglc.serve.problems import Refusal, as_response, of_any, of_validation
+from sglc.serve.problems import Refusal, as_response, of_any, of_body
 
 # By their path: the class of the body, and what answers it.
 Endpoints = Mapping[str, tuple[type[RequestBody], Callable[[Any, Request], Awaitable[Response]]]]
@@ -59,9 +59,7 @@ class Direct:
             return
         except ValidationError as error:
             # To decode what may be megabytes once more would keep everybody waiting.
-            problem = error.errors(include_url=False, include_input=False)[0]
-            first = of_validation([{**problem, "loc": ("body", *problem["loc"])}])
-            await as_response(first)(scope, receive, send)
+            await as_response(of_body(error))(scope, receive, send)
             return
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             await self._app(scope, _again(came, receive), send)

@@ -21,7 +21,7 @@ from sglc.errors import SglcError
 from sglc.serve import sampling
 from sglc.serve.bodies import ChatBody, CompletionBody, OllamaBody, OllamaChat, OllamaGenerate
 from sglc.serve.keys import share_of
-from sglc.serve.problems import Refusal, as_json, as_response, of_any, of_validation
+from sglc.serve.problems import Refusal, as_json, as_response, of_any, of_body
 from sglc.serve.prompts import ServedPrompt
 from sglc.serve.sending import Gone, JsonLines, Nothing, while_connected
 from sglc.serve.service import Service, check_model
@@ -64,7 +64,7 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
         except Gone:
             return Nothing()
         except ValidationError as error:  # what is wrong stands in no field of the other protocol
-            refusal = of_validation([{**each, "loc": ("body", *each["loc"])} for each in error.errors()])
+            refusal = of_body(error)
         except (Refusal, SglcError) as error:
             refusal = of_any(error)
         return as_ollamas(refusal)

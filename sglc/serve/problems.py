@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -127,6 +128,12 @@ def of_validation(problems: Sequence[Any]) -> Refusal:
     what = problem["msg"][0].lower() + problem["msg"][1:]
     code = "invalid_type" if kind.endswith(("_type", "_parsing")) else "invalid_value"
     return Refusal(400, f"`{param}`: {what}", param=param, code=code)
+
+
+def of_body(error: ValidationError) -> Refusal:
+    """As `of_validation`, of a body that the framework did not look at."""
+    problem = error.errors(include_url=False, include_input=False)[0]
+    return of_validation([{**problem, "loc": ("body", *problem["loc"])}])
 
 
 def _unknown(param: str, name: str) -> Refusal:

@@ -22,7 +22,7 @@ from sglc.serve.bodies import GenerateBody
 from sglc.serve.fields import WHOLE_CHARACTERS
 from sglc.serve.limits import Limits, check_lists
 from sglc.serve.logprobs import Tops
-from sglc.serve.problems import Refusal, of_validation
+from sglc.serve.problems import Refusal, of_body
 from sglc.serve.prompts import ServedTokenizer
 from sglc.serve.work import Piece, Work, made_of, tokens_of, tops_of
 
@@ -70,7 +70,7 @@ def body_of(request: Any, most: Callable[[int], int], limits: Limits, max_len: i
     try:
         return GenerateBody.model_validate(given, context=WHOLE_CHARACTERS)
     except ValidationError as error:
-        raise of_validation([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
+        raise of_body(error) from None
 
 
 def _unsupported(name: str) -> Refusal:

@@ -11,6 +11,7 @@ from sglc.backends.remote.answers import (
     Reply,
     RequestBody,
     Unanswered,
+    declared,
     form_of_request,
     in_batches,
     sampling_of,
@@ -30,7 +31,6 @@ from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.backends.retry import Trouble
 from sglc.errors import LegalizeError, Loc
 from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS
-from sglc.ir.grammar.call_format import arguments_schema
 from sglc.ir.plan.events import Usage
 from sglc.ir.plan.segment import ImagePart, SelectNode
 from sglc.ir.sampling import Sampling
@@ -78,14 +78,10 @@ def _steering(sampling: Sampling) -> dict[str, Any]:
 def _tools(given: Mapping[str, Any]) -> dict[str, Any]:
     choice = given["choice"]
     modes = {"auto": {"type": "auto"}, "required": {"type": "any"}}
-    tools = [
-        {
-            **{key: tool[key] for key in ("name", "description") if key in tool},
-            "input_schema": arguments_schema(tool),
-        }
-        for tool in given["tools"]
-    ]
-    return {"tools": tools, "tool_choice": modes.get(choice, {"type": "tool", "name": choice})}
+    return {
+        "tools": declared(given["tools"], "input_schema"),
+        "tool_choice": modes.get(choice, {"type": "tool", "name": choice}),
+    }
 
 
 def _conversation(request: ApiRequest, takes: Takes, held: bool) -> dict[str, Any]:

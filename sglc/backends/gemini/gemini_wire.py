@@ -14,6 +14,7 @@ from sglc.backends.remote.answers import (
     RequestBody,
     Unanswered,
     asks_logprobs,
+    declared,
     form_of_request,
     in_batches,
     sampling_of,
@@ -25,7 +26,6 @@ from sglc.backends.remote.prompts import Message, messages, no_prefill, picture,
 from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.errors import LegalizeError, Loc
 from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS, AnswerForm
-from sglc.ir.grammar.call_format import arguments_schema
 from sglc.ir.plan.events import Usage
 from sglc.ir.plan.segment import ImagePart, SelectNode
 from sglc.ir.sampling import Sampling
@@ -113,15 +113,8 @@ def _tools(given: Mapping[str, Any]) -> dict[str, Any]:
     mode: dict[str, Any] = {"mode": "AUTO" if choice == "auto" else "ANY"}
     if choice not in ("auto", "required"):
         mode["allowed_function_names"] = [choice]
-    tools = [
-        {
-            **{key: tool[key] for key in ("name", "description") if key in tool},
-            "parameters_json_schema": arguments_schema(tool),
-        }
-        for tool in given["tools"]
-    ]
     return {
-        "tools": [{"function_declarations": tools}],
+        "tools": [{"function_declarations": declared(given["tools"], "parameters_json_schema")}],
         "tool_config": {"function_calling_config": mode},
     }
 

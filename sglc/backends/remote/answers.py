@@ -12,7 +12,7 @@ from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.backends.retry import Trouble
 from sglc.errors import BackendError
 from sglc.ir.grammar.answer_form import AnswerForm, form_for, form_of_choices
-from sglc.ir.grammar.call_format import HERMES
+from sglc.ir.grammar.call_format import HERMES, arguments_schema
 from sglc.ir.grammar.finite import accepted
 from sglc.ir.grammar.stops import stop_pattern
 from sglc.ir.plan.events import GenDone, Sample, SelectDone, TokenLogprob, Usage
@@ -103,6 +103,17 @@ def with_calls(text: str, calls: Sequence[tuple[str, Any]]) -> str:
 
 
 # -- requests ------------------------------------------------------------------------------------------
+
+
+def declared(tools: Sequence[Mapping[str, Any]], arguments: str) -> list[dict[str, Any]]:
+    """Tools as a vendor declares them, each with the schema of its arguments in the field `arguments`."""
+    return [
+        {
+            **{key: tool[key] for key in ("name", "description") if key in tool},
+            arguments: arguments_schema(tool),
+        }
+        for tool in tools
+    ]
 
 
 def form_of_request(request: ApiRequest, model: ApiModel) -> AnswerForm | None:
