@@ -16,15 +16,22 @@ from typing import Any
 import openai
 import pytest
 
-import sglc as sgl
 from sglc.backends.local import LocalBackend
+from sglc.backends.registry import connect
 from sglc.execution.result import Result
 from tests.api_programs import PROGRAMS
+from tests.fused_programs import RECORDS
 from tests.gateway import SMG, gateway, workers_of
 from tests.gateway_cases import CASES, MODEL, WAYS, clients, table
 from tests.serving import Server, serving
+from tests.test_server_backend import sampled
 from tests.waiting import until
 
+TWENTY = {
+    "other sites": sampled,
+    **{name: asked.program for name, asked in PROGRAMS.items() if name != "picture"},
+    **{name: record.program for name, record in RECORDS.items()},
+}
 PAGE = Path(__file__).parent.parent / "docs" / "gateway.md"
 with_gateway = pytest.mark.skipif(not SMG, reason="there is no gateway here: `make gateway`")
 
@@ -77,28 +84,36 @@ def test_what_a_client_is_answered(running: Fleet, case: Any) -> None:
     until(running.idle)
 
 
-def results(backend: Any, **options: Any) -> list[Result]:
-    return [
-        asked.program.run(backend=backend, seed=7, **options)
-        for name, asked in PROGRAMS.items()
-        if name != "picture"
-    ]
+def made(backend: Any, **options: Any) -> dict[str, Result]:
+    return {name: program.run(backend=backend, seed=7, **options) for name, program in TWENTY.items()}
 
 
 @with_gateway
 @pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 0.8}], ids=["greedy", "seeded"])
-def test_programs_have_the_ids_of_local(running: Fleet, local: LocalBackend, options: dict[str, Any]) -> None:
-    backend = sgl.RuntimeEndpoint(running.url)
-    try:
-        for there, here in zip(results(backend, **options), results(local, **options), strict=True):
-            assert there.error() is None
-            assert there.text() == here.text()
-            made = [sorted(result.calls, key=lambda call: str(call.site)) for result in (there, here)]
-            for mine, its in zip(*made, strict=True):
-                assert [sample.ids for sample in mine.samples] == [sample.ids for sample in its.samples]
-    finally:
-        backend.close()
-    until(running.idle)
+def test_programs_have_the_ids_and_log_probabilities_of_local(
+    running: Fleet, local: LocalBackend, options: dict[str, Any]
+) -> None:
+    """Through the gateway, and where there is one server also without it."""
+    here = made(local, **options)
+    own = [address(server, running.way) for server in running.servers]
+    for url in (running.url, *(own if len(own) == 1 else ())):
+        backend = connect(url)
+        try:
+            for name, there in made(backend, **options).items():
+                assert there.error() is None, name
+                assert there.text() == here[name].text(), name
+                for mine, its in zip(*map(by_site, (there, here[name])), strict=True):
+                    for one, other in zip(mine.samples, its.samples, strict=True):
+                        assert (one.ids, one.finish) == (other.ids, other.finish), name
+                        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3), name
+                    assert mine.scores == pytest.approx(its.scores, abs=1e-3), name
+        finally:
+            backend.close()
+        until(running.idle)
+
+
+def by_site(result: Result) -> list[Any]:
+    return sorted(result.calls, key=lambda call: str(call.site))
 
 
 @with_gateway
