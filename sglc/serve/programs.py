@@ -87,7 +87,7 @@ def program_of(service: Service, body: ProgramBody, priority: int, share: str) -
         raise bad("plan", f"has {len(data)} bytes, and a server takes {MOST_BYTES}", "plan_bounds")
     read = _kept if len(data) <= _KEPT else _kept.__wrapped__
     prepared = read(data, service.limits.samples, len(service.tokenizer.token_bytes()))
-    backend = _InTurn(service.backend, priority, share)
+    backend = _InTurn(service.backend, priority, share, body.cache_salt)
     try:
         check_plan_runs(prepared.plan, backend, {})
         rows = tuple(_bound(prepared.plan, number, row) for number, row in enumerate(body.rows))
@@ -115,13 +115,13 @@ def _bound(plan: Plan, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
 class _InTurn(BackendWrapper):
     """The server's back end, whose segments wait for their turn as those of the request's key."""
 
-    def __init__(self, inner: Any, priority: int, share: str) -> None:
+    def __init__(self, inner: Any, priority: int, share: str, salt: str) -> None:
         super().__init__(inner)
-        self._priority, self._share = priority, share
+        self._priority, self._share, self._salt = priority, share, salt
 
     def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
         """As that of every back end."""
-        own = replace(segment, priority=self._priority, share=self._share)
+        own = replace(segment, priority=self._priority, share=self._share, namespace=self._salt)
         return hand_over(self.inner, own, streams)
 
 

@@ -57,9 +57,11 @@ def body_of(request: Any, most: Callable[[int], int], limits: Limits, max_len: i
     if not request.HasField("tokenized"):
         raise Refusal(400, "`tokenized` is missing", param="tokenized", code="missing_field")
     ids = list(request.tokenized.input_ids)
+    asked = _sampling(request.sampling_params)
     given: dict[str, Any] = {
+        "cache_salt": asked.pop("cache_salt", ""),
         "input_ids": ids,
-        "sampling_params": {"max_new_tokens": most(len(ids)), **_sampling(request.sampling_params)},
+        "sampling_params": {"max_new_tokens": most(len(ids)), **asked},
         "custom_params": _of_id(request.request_id),
         "return_logprob": request.return_logprob,
         "logprob_start_len": request.logprob_start_len,
@@ -83,7 +85,9 @@ def _sampling(sampling: Any) -> dict[str, Any]:
     for field, value in sampling.ListFields():
         name = _NAMES.get(field.name, field.name)
         if name == "custom_params":
-            made |= {key: _whole(own) for key, own in MessageToDict(value).items()}
+            made |= {
+                key: own if key == "cache_salt" else _whole(own) for key, own in MessageToDict(value).items()
+            }
         elif name == "logit_bias":
             made[name] = {key: _short(bias) for key, bias in value.items()}
         elif isinstance(value, float):

@@ -65,7 +65,8 @@ class ServedBackend(Protocol):
 class Work:
     """Prompts, each to be continued `sampling.n` times. Choices are numbered prompt by prompt.
 
-    `endpoint` names the sites: `chat`, `completions` or `generate`. `priority` and `share` are the segment's.
+    `endpoint` names the sites: `chat`, `completions` or `generate`. `priority`, `share` and
+    `namespace` are the segment's.
     """
 
     endpoint: str
@@ -73,6 +74,7 @@ class Work:
     sampling: Sampling
     priority: int = 0
     share: str = ""
+    namespace: str = ""
 
     @property
     def choices(self) -> int:
@@ -238,7 +240,7 @@ async def _events(
     """What generations say, until the last one has ended."""
     spent = SPENT.get()
     spent.prompt, spent.completion = sum(len(prompt.ids) for prompt in work.prompts), 0
-    segment = Segment(tuple(nodes), priority=work.priority, share=work.share)
+    segment = Segment(tuple(nodes), priority=work.priority, share=work.share, namespace=work.namespace)
     async with aclosing(backend.watch(segment, streams=streams)) as batches:
         async for batch in batches:
             for number, event in enumerate(batch):
