@@ -49,6 +49,8 @@ from sglc.serve.work import Work, done, pieces
 SERVICE = pb.DESCRIPTOR.services_by_name["SglangScheduler"]
 _CALL, _ANSWER = "sglc.grpc.call", "sglc.grpc.answer"  # of a call's scope: what answers it, and the answer
 _PIECE_BYTES = 1 << 16  # of the tokenizer's files in one message
+# A message costs more than a token. What a stream says while each other stream may have sent one is sent together.
+_MESSAGE_S = 0.0002
 _FOLLOW_S = 0.05  # between two looks at the cache
 _FOLLOWERS = 16  # of the cache, at most
 _SECTIONS = {"core", "memory", "spec", "lora", "disagg", "queues", "all"}
@@ -177,6 +179,7 @@ class SchedulerService:
             async for batch in batches:
                 for message in answering.chunks(batch):
                     await write(message)
+                await asyncio.sleep(_MESSAGE_S * service.metrics.active)
 
     async def _abort(self, request: Any, scope: Scope, write: _Write) -> Any:
         if not request.request_id:
