@@ -49,7 +49,7 @@ from sglc.serve.work import Work, done, pieces
 SERVICE = pb.DESCRIPTOR.services_by_name["SglangScheduler"]
 _CALL, _ANSWER = "sglc.grpc.call", "sglc.grpc.answer"  # of a call's scope: what answers it, and the answer
 _PIECE_BYTES = 1 << 16  # of the tokenizer's files in one message
-# A message costs more than a token. What a stream says while each other stream may have sent one is sent together.
+# A message costs more than a token: what a stream says while each other one may have sent one is sent together.
 _MESSAGE_S = 0.0002
 _FOLLOW_S = 0.05  # between two looks at the cache
 _FOLLOWERS = 16  # of the cache, at most
