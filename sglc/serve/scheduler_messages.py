@@ -24,7 +24,7 @@ from sglc.serve.limits import Limits, check_lists
 from sglc.serve.logprobs import Tops
 from sglc.serve.problems import Refusal, of_body
 from sglc.serve.prompts import ServedTokenizer
-from sglc.serve.work import Piece, Work, made_of, tokens_of, tops_of
+from sglc.serve.work import Piece, Work, made_by_each, made_of, tokens_of, tops_of
 
 _TAKEN = {
     "request_id", "tokenized", "sampling_params", "return_logprob", "logprob_start_len", "top_logprobs_num",
@@ -165,12 +165,10 @@ class Answering:
         """The messages of an answer that is not streamed: one for each text."""
         made: list[Any] = []
         for end in ends:
-            for sample in end.samples:
+            for sample, spent in zip(end.samples, made_by_each(self._work, end), strict=True):
                 told = self._told[len(made)]
                 told.cached = end.usage.cached
                 told.prompt = end.prompt_logprobs, end.prompt_top_logprobs
-                # What one of several samples took is known of its kept tokens.
-                spent = made_of(self._work, end.usage) if len(end.samples) == 1 else len(sample.ids)
                 made.append(self._complete(len(made), sample, spent))
         return made
 

@@ -269,6 +269,18 @@ def made_of(work: Work, usage: Usage) -> int:
     return usage.completion if work.sampling.max_tokens else 0
 
 
+def made_by_each(work: Work, end: GenDone) -> list[int]:
+    """Tokens that each sample took, with the one that ended it; they add up to `made_of`.
+
+    What was made behind a stop string is known of all together, and counts for the last one.
+    """
+    if not work.sampling.max_tokens:
+        return [0] * len(end.samples)
+    made = [len(sample.ids) + (sample.end is not None) for sample in end.samples]
+    made[-1] += end.usage.completion - sum(made)
+    return made
+
+
 def cached_of(usage: Usage, size: int) -> int:
     """Of a prompt of `size` ids, those that were not computed. What was read twice counts once."""
     return min(usage.cached, size)
