@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import re
 import signal
-import time
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend
+from sglc.backends.registry import connect
 from sglc.execution.result import Result
 from tests.api_programs import PROGRAMS
+from tests.fused_programs import RECORDS
 from tests.gateway import SMG, gateway, workers_of
 from tests.gateway_cases import CASES, MODEL, WAYS, clients, table
 from tests.serving import Server, serving
-from tests.waiting import until
+from tests.test_server_backend import sampled
+from tests.waiting import HANG_S, until
 
+TWENTY = {
+    "other sites": sampled,
+    **{name: asked.program for name, asked in PROGRAMS.items() if name != "picture"},
+    **{name: record.program for name, record in RECORDS.items()},
+}
 PAGE = Path(__file__).parent.parent / "docs" / "gateway.md"
 with_gateway = pytest.mark.skipif(not SMG, reason="there is no gateway here: `make gateway`")
 
@@ -47,9 +57,9 @@ def address(server: Server, way: str) -> str:
 
 
 @contextmanager
-def fleet(way: str, count: int, *options: str) -> Iterator[Fleet]:
+def fleet(way: str, count: int, *options: str, model: Sequence[str] = ("--model", MODEL)) -> Iterator[Fleet]:
     with ExitStack() as stack:
-        own = [stack.enter_context(serving("--model", MODEL, "--grpc-port", "0")) for _ in range(count)]
+        own = [stack.enter_context(serving(*model, "--grpc-port", "0")) for _ in range(count)]
         yield Fleet(stack.enter_context(gateway([address(one, way) for one in own], *options)), way, own)
 
 
@@ -77,28 +87,36 @@ def test_what_a_client_is_answered(running: Fleet, case: Any) -> None:
     until(running.idle)
 
 
-def results(backend: Any, **options: Any) -> list[Result]:
-    return [
-        asked.program.run(backend=backend, seed=7, **options)
-        for name, asked in PROGRAMS.items()
-        if name != "picture"
-    ]
+def made(backend: Any, **options: Any) -> dict[str, Result]:
+    return {name: program.run(backend=backend, seed=7, **options) for name, program in TWENTY.items()}
 
 
 @with_gateway
 @pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 0.8}], ids=["greedy", "seeded"])
-def test_programs_have_the_ids_of_local(running: Fleet, local: LocalBackend, options: dict[str, Any]) -> None:
-    backend = sgl.RuntimeEndpoint(running.url)
-    try:
-        for there, here in zip(results(backend, **options), results(local, **options), strict=True):
-            assert there.error() is None
-            assert there.text() == here.text()
-            made = [sorted(result.calls, key=lambda call: str(call.site)) for result in (there, here)]
-            for mine, its in zip(*made, strict=True):
-                assert [sample.ids for sample in mine.samples] == [sample.ids for sample in its.samples]
-    finally:
-        backend.close()
-    until(running.idle)
+def test_programs_have_the_ids_and_log_probabilities_of_local(
+    running: Fleet, local: LocalBackend, options: dict[str, Any]
+) -> None:
+    """Through the gateway, and where there is one server also without it."""
+    here = made(local, **options)
+    own = [address(server, running.way) for server in running.servers]
+    for url in (running.url, *(own if len(own) == 1 else ())):
+        backend = connect(url)
+        try:
+            for name, there in made(backend, **options).items():
+                assert there.error() is None, name
+                assert there.text() == here[name].text(), name
+                for mine, its in zip(*map(by_site, (there, here[name])), strict=True):
+                    for one, other in zip(mine.samples, its.samples, strict=True):
+                        assert (one.ids, one.finish) == (other.ids, other.finish), name
+                        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3), name
+                    assert mine.scores == pytest.approx(its.scores, abs=1e-3), name
+        finally:
+            backend.close()
+        until(running.idle)
+
+
+def by_site(result: Result) -> list[Any]:
+    return sorted(result.calls, key=lambda call: str(call.site))
 
 
 @with_gateway
@@ -132,31 +150,59 @@ def test_requests_of_one_routing_key_go_to_one_server(way: str) -> None:
     assert used == {0, 1}
 
 
-@with_gateway
-def test_questions_go_where_their_document_is_cached() -> None:
-    """It follows the caches of both servers: together they compute what one alone would."""
+def questions(documents: int, each: int) -> list[tuple[int, str]]:
+    """Shuffled questions, with the numbers of their documents."""
     rng = random.Random(1)
     words = ["alpha", "beta", "gamma", "delta", "river", "stone", "cloud", "tea", "house", "sky"]
-    documents = [f"Document {number}. {' '.join(rng.choices(words, k=300))}" for number in range(6)]
-    asks = [f"{document} Question {number}?" for document in documents for number in range(4)]
+    texts = [f"Document {number}. {' '.join(rng.choices(words, k=300))}" for number in range(documents)]
+    asks = [(number, f"{text} Question {ask}?") for number, text in enumerate(texts) for ask in range(each)]
     rng.shuffle(asks)
+    return asks
 
-    def computed(url: str, servers: list[Server]) -> int:
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-        for ask in asks:
-            client.completions.create(model=MODEL, prompt=ask, max_tokens=2)
-            time.sleep(0.2)  # what was stored is told some 50 ms later
-        client.close()
-        names = ("sglang:prompt_tokens_total{", "sglang:cached_tokens_total{")
-        pages = [server.ask("GET", "/metrics")[1].splitlines() for server in servers]
-        sums = [sum(float(line.split()[-1]) for page in pages for line in page if line.startswith(name))
-                for name in names]  # fmt: skip
-        return int(sums[0] - sums[1])
 
-    with fleet("grpc", 2, "--policy", "cache_aware") as found:
-        together = computed(found.url, found.servers)
-    with serving("--model", MODEL) as alone:
-        assert together <= 1.05 * computed(alone.url, [alone])
+def computed(url: str, servers: list[Server], asks: list[tuple[int, str]], at_once: int, pause_s: float) -> int:
+    """Tokens of prompts that `servers` compute for what is asked at `url`; each document has a routing key."""
+    left = iter(asks)
+
+    async def some(client: httpx2.AsyncClient) -> None:
+        for number, prompt in left:
+            body = {"model": MODEL, "prompt": prompt, "max_tokens": 2}
+            key = {"x-smg-routing-key": f"document-{number}"}
+            answer = await client.post(f"{url}/v1/completions", json=body, headers=key)
+            assert answer.status_code == 200, answer.text
+            await asyncio.sleep(pause_s)
+
+    async def all_of_them() -> None:
+        async with httpx2.AsyncClient(timeout=HANG_S) as client:
+            await asyncio.gather(*(some(client) for _ in range(at_once)))
+
+    asyncio.run(all_of_them())
+    names = ("sglang:prompt_tokens_total{", "sglang:cached_tokens_total{")
+    pages = [server.ask("GET", "/metrics")[1].splitlines() for server in servers]
+    sums = [sum(float(line.split()[-1]) for page in pages for line in page if line.startswith(name))
+            for name in names]  # fmt: skip
+    return int(sums[0] - sums[1])
+
+
+# What is stored is told some 50 ms later: who asks for a new document meanwhile may have it computed again.
+@with_gateway
+@pytest.mark.parametrize(("documents", "each", "at_once", "pause_s"), [(6, 4, 1, 0.2), (50, 100, 4, 0.0)])
+def test_questions_go_where_their_document_is_cached(
+    small_model: Path, documents: int, each: int, at_once: int, pause_s: float
+) -> None:
+    """By keys, or because the gateway follows the caches: two servers compute what one alone would."""
+    asks = questions(documents, each)
+    model = ("--model", str(small_model), "--name", MODEL)
+    with serving(*model) as alone:
+        most = 1.05 * computed(alone.url, [alone], asks, at_once, 0.0)
+    for way, policy in (
+        ("http", "consistent_hashing"),
+        ("grpc", "consistent_hashing"),
+        ("grpc", "cache_aware"),
+    ):
+        with fleet(way, 2, "--policy", policy, model=model) as found:
+            assert computed(found.url, found.servers, asks, at_once, pause_s) <= most, (way, policy)
+            assert all(server.info()["steps"] for server in found.servers)
 
 
 @with_gateway
@@ -175,3 +221,39 @@ def test_a_server_that_dies_is_noticed_and_its_requests_go_elsewhere(way: str) -
             assert answer.choices[0].finish_reason == "length"
         until(lambda: sum(worker["is_healthy"] for worker in workers_of(url)) == 1)
         client.close()
+
+
+@with_gateway
+@pytest.mark.parametrize("way", WAYS)
+def test_no_row_is_lost_with_a_server_that_is_killed(small_model: Path, way: str) -> None:
+    """Programs that are half done go on with the other server, and say what they say without a kill."""
+
+    @sgl.function
+    def two(s: Any, number: int) -> None:
+        s += f"{number}: " + sgl.gen("a", max_tokens=24, ignore_eos=True, temperature=1)
+        s += " so " + sgl.gen("b", max_tokens=24, ignore_eos=True, temperature=1)
+
+    rows = [{"number": number} for number in range(64)]
+    own = ("--model", str(small_model), "--name", MODEL, "--grpc-port", "0")
+    with ExitStack() as stack:
+        one = stack.enter_context(serving(*own))
+        other = stack.enter_context(serving(*own, status=-signal.SIGKILL))
+        checks = ("--health-check-interval-secs", "1", "--health-failure-threshold", "1")
+        url = stack.enter_context(gateway([address(each, way) for each in (one, other)], *checks))
+
+        def kill() -> None:
+            until(lambda: other.info()["running_rows"] > 2)
+            os.kill(other.process.pid, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        said = []
+        for killed in (False, True):
+            backend = sgl.RuntimeEndpoint(url)
+            if killed:
+                killer.start()
+            results = two.run_batch(rows, backend=backend, seed=3, num_threads=16)
+            said.append([(result["a"], result["b"]) for result in results])
+            backend.close()
+        killer.join()
+        assert said[0] == said[1]
+        until(one.idle)

@@ -11,11 +11,14 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.struct_pb2 import Struct
 from smg_grpc_proto.generated import common_pb2
 
 from tests.depth import at_depth
+from tests.hostile_plans import valid
 from tests.serving import serving
 from tests.test_grpc import STATUS, Client, connected
+from tests.test_serve_programs import asking
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow  # servers
@@ -28,6 +31,7 @@ class Subscriber:
 
     def __init__(self, client: Client, start: int = 0) -> None:
         self.blocks: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self.salts: dict[int, str] = {}  # also of blocks that are gone
         self.numbers: list[int] = []
         self.snapshots = self.removed = 0
         self.error: grpc.RpcError | None = None
@@ -52,11 +56,14 @@ class Subscriber:
                 self.blocks.clear()
             case "stored":
                 parent = event.stored.parent_block_hash
+                salt = event.stored.cache_salt
                 assert event.stored.HasField("parent_block_hash") == bool(parent)
                 for block in event.stored.blocks:
                     assert block.block_size == len(block.token_ids)
                     assert not parent or parent in self.blocks
+                    assert not parent or self.salts[parent] == salt
                     self.blocks[block.block_hash] = parent, tuple(block.token_ids)
+                    self.salts[block.block_hash] = salt
                     parent = block.block_hash
             case "removed":
                 for block in event.removed.block_hashes:
@@ -124,6 +131,65 @@ def test_a_flush_is_told(small: Client) -> None:
     assert small.stub.FlushCache(common_pb2.FlushCacheRequest()).success
     until(lambda: not follower.blocks)
     follower.end()
+
+
+def test_two_salts_share_no_pages(small_model: Path) -> None:
+    """By every way to the cache: ids, texts so long that the runtime remembers them, chats, and programs."""
+    ids, text = [*range(1_000, 1_000 + 3 * PAGE)], "many words " * 110
+    chat = {"messages": [{"role": "user", "content": "word " * 40}], "max_tokens": 2, "temperature": 0}
+    with serving("--model", str(small_model), "--grpc-port", "0") as server, connected(server) as client:
+        follower = Subscriber(client)
+        until(lambda: follower.numbers == [1])
+        plan = {**valid()[0], "tokenizer": server.ask("GET", "/get_model_info")[1]["tokenizer_hash"]}
+        del plan["hash"]
+
+        def cached(prompt: dict[str, Any], salt: str, *, custom: bool = False) -> int:
+            """Tokens of a prompt that were there."""
+            own = {"custom_params": {"cache_salt": salt}} if custom else {"cache_salt": salt}
+            sampling = {"max_new_tokens": 2, "temperature": 0}
+            status, answer = server.ask("POST", "/generate", {**prompt, "sampling_params": sampling, **own})
+            assert status == 200, answer
+            return int(answer["meta_info"]["cached_tokens"])
+
+        def over_grpc(salt: str) -> int:
+            params = Struct()
+            params.update({"cache_salt": salt})
+            (answer,) = client.generate(ids, custom_params=params)
+            return int(answer.complete.cached_tokens)
+
+        def chatted(salt: str) -> int:
+            status, answer = server.ask("POST", "/v1/chat/completions", {**chat, "cache_salt": salt})
+            assert status == 200, answer
+            return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+        def ran(salt: str) -> int:
+            """What the first of its generations finds."""
+            body = {"plan": plan, "rows": [{"topic": "tea " * 40}], "seed": 1, "cache_salt": salt}
+            status, events = asking(server, body)
+            assert status == 200, events
+            assert events[-1]["result"]["error"] is None
+            return int(events[0]["answer"]["usage"]["cached"])
+
+        for salt in ("", "ann", "7"):
+            assert [
+                cached({"input_ids": ids}, salt),
+                cached({"text": text}, salt),
+                chatted(salt),
+                ran(salt),
+            ] == [0] * 4
+            assert cached({"input_ids": ids}, salt, custom=True) == over_grpc(salt) > 0
+            for _ in range(3):
+                assert min(cached({"text": text}, salt), chatted(salt), ran(salt)) > 0
+        until(server.idle)
+        late = Subscriber(client)
+        until(lambda: bool(late.numbers))
+        until(lambda: follower.known() == late.known())
+        for one in (follower, late):
+            of_salt = [[one.ids_of(block) for block in one.blocks if one.salts[block] == salt]
+                       for salt in ("", "ann", "7")]  # fmt: skip
+            assert {frozenset(each) for each in of_salt} == {frozenset(one.known())}
+            assert sum(map(len, of_salt)) == len(one.blocks) == 3 * len(one.known())
+            one.end()
 
 
 def test_who_follows_is_an_admin_and_ends_with_the_server(small_model: Path) -> None:

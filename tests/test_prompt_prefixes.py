@@ -136,8 +136,8 @@ def test_a_prefix_behind_another_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     """Planted: what is known is taken for one that only begins in the same way."""
     longest = PromptPrefixes.longest
 
-    def one_too_many(self: PromptPrefixes, parts: Any) -> Any:
-        stream, done = longest(self, parts)
+    def one_too_many(self: PromptPrefixes, parts: Any, namespace: str) -> Any:
+        stream, done = longest(self, parts, namespace)
         return stream, min(done + 1, len(parts)) if done else 0
 
     monkeypatch.setattr(PromptPrefixes, "longest", one_too_many)

@@ -314,6 +314,26 @@ def test_keys_quotas_and_aborts_are_those_of_every_request() -> None:
         until(idle)
 
 
+@pytest.mark.parametrize(
+    ("option", "number", "code"),
+    [
+        ("--max-plan", "1", "plan_bounds"),
+        ("--max-row-tokens", "4", "SGLC408"),
+        ("--max-program-blocks", "2", "SGLC414"),
+    ],
+)
+def test_the_operator_says_how_much_a_program_may_take(
+    small_model: Path, option: str, number: str, code: str
+) -> None:
+    with serving("--model", str(small_model), option, number) as server:
+        plan = {**valid()[0], "tokenizer": server.ask("GET", "/get_model_info")[1]["tokenizer_hash"]}
+        del plan["hash"]
+        status, answer = asking(server, {"plan": plan, "rows": [{"topic": "tea"}]})
+        error = answer["error"] if status == 400 else answer[-1]["result"]["error"]
+        assert (error["code"], status) == (code, 400 if code == "plan_bounds" else 200)
+        until(server.idle)
+
+
 def test_a_client_that_goes_away_ends_its_rows(oracle: Server) -> None:
     plan = valid()[0]
     plan.pop("hash")
@@ -392,7 +412,7 @@ def codes(here: OracleBackend) -> dict[Hostile, str]:
         (plan_bounds, "check_json", lambda *given: None),
         (programs, "check_json", lambda *given: None),
         (programs, "check_plan_runs", lambda *given: None),
-        (programs, "MOST_BYTES", 1 << 40),
+        (programs, "_check_bytes", lambda *given: None),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )

@@ -115,6 +115,18 @@ def same_samples(local: LocalBackend, remote: Any) -> Result:
     return there
 
 
+def test_what_ends_several_samples_counts(local: LocalBackend, remote: sgl.RuntimeEndpoint) -> None:
+    """A token that is not kept, and what was made behind a stop string."""
+
+    @sgl.function
+    def several(s: Any) -> None:
+        s += "The" + sgl.gen("token", n=3, stop_token_ids=[300], logit_bias={300: 100}, max_tokens=9)
+        s += "It" + sgl.gen("text", n=3, stop=["ing", "."], max_tokens=24, temperature=1.0)
+
+    there, here = both(local, remote, several, max_calls=9)  # so that it is no program of the server
+    assert there.usage.completion == here.usage.completion > 6
+
+
 def test_a_text_that_is_cut_says_so(local: LocalBackend, remote: sgl.RuntimeEndpoint) -> None:
     """By its length, or by which stop; one that is held to a form, and ended by neither, is whole."""
 

@@ -163,6 +163,13 @@ _OPTIONS = {
             *("--max-priority", _priority, 0, "N"),
             "highest `priority` that a request may claim, but for those with an admin key",
         ),
+        _Option("--max-plan", _count, 1024, "KIB", "most of the plan of a program"),
+        _Option("--max-row-tokens", _count, 1 << 20, "N", "most tokens that a row of a program generates"),
+        _Option(
+            *("--max-program-blocks", _count, 100_000, "N"),
+            "most turns, items, calls and generations of all rows of a program",
+        ),
+        _Option("--max-program-mib", _count, 64, "MIB", "most characters of all rows of a program"),
         _Option("--compile-mib", _count, 2048, "MIB", "memory that compiling a constraint may take"),
     ),
     "patience, in seconds": (
@@ -229,6 +236,10 @@ def _serve(options: argparse.Namespace) -> int:
                 priority=options.max_priority,
                 characters=max_len * max(64, *map(len, tokenizer.token_bytes())),  # a script's are words
                 chat_tokens=options.max_tokens,
+                plan=options.max_plan << 10,
+                row_tokens=options.max_row_tokens,
+                rows_blocks=options.max_program_blocks,
+                rows_size=options.max_program_mib << 20,
                 request_s=options.request_timeout,
                 body_s=options.body_timeout,
             )

@@ -19,7 +19,7 @@ from sglc.ir.sampling import Sampling
 from sglc.serve import chat, completions, generate, programs, sampling
 from sglc.serve.access_log import REQUEST_ID
 from sglc.serve.answers import Answer
-from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, ProgramBody
+from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, ProgramBody, Sampled
 from sglc.serve.direct import Direct, Endpoints
 from sglc.serve.keys import share_of
 from sglc.serve.limits import allowed_priority, check_counts, check_lists, check_sizes
@@ -115,7 +115,7 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
         check_model(service, body.model)
         _check_logprobs(service, body.logprobs is not None)
         prompts = await _given(service, body.prompt, "prompt", body.n)
-        work = _work(service, request, "completions", prompts, sampling.of_completion(body), body.priority)
+        work = _work(service, request, "completions", prompts, sampling.of_completion(body), body)
         _let_in(service, request, work.choices)
         answer = Answer("text_completion", "cmpl", service.name, spelling)
         if body.stream:
@@ -156,7 +156,7 @@ def _add_generate(app: FastAPI, service: Service) -> Endpoints:
         _check_logprobs(service, body.return_logprob)
         field, given = body.prompts
         prompts = await _given(service, given, field, body.sampling_params.n)
-        work = _work(service, request, "generate", prompts, sampling.of_generate(body), body.priority)
+        work = _work(service, request, "generate", prompts, sampling.of_generate(body), body)
         _let_in(service, request, work.choices, body.request_id)
         made = Answer("", "", service.name, spelling)
         if body.stream:
@@ -200,7 +200,7 @@ def _of_chat(service: Service, request: Request, body: ChatBody) -> tuple[Work, 
     most = min(service.limits.chat_tokens, service.max_len - len(prompt.ids))
     how = calling.how if calling is not None else None
     asked = sampling.of_chat(body, most, how)
-    return _work(service, request, "chat", (prompt,), asked, body.priority), calling
+    return _work(service, request, "chat", (prompt,), asked, body), calling
 
 
 def _work(
@@ -209,10 +209,10 @@ def _work(
     kind: str,
     prompts: Sequence[ServedPrompt],
     asked: Sampling,
-    priority: int,
+    body: Sampled | GenerateBody,
 ) -> Work:
-    allowed = allowed_priority(service.limits, request.scope, priority)
-    return Work(kind, prompts, asked, allowed, share_of(request.scope))
+    allowed = allowed_priority(service.limits, request.scope, body.priority)
+    return Work(kind, prompts, asked, allowed, share_of(request.scope), body.cache_salt)
 
 
 def _let_in(service: Service, request: Request, texts: int, rid: str | None = None) -> None:

@@ -160,6 +160,7 @@ Count = Annotated[int, Field(ge=0, lt=2**31)]
 Samples = Annotated[int, Field(ge=1, le=128)]
 Tops = Annotated[int, Field(ge=0, le=20)]
 Priority = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+Salt = Annotated[str, Field(max_length=256)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 Prompts = Annotated[
     list[Any], BeforeValidator(_prompts), WithJsonSchema({"anyOf": [*_GIVEN_TEXTS, *_GIVEN_IDS]})
@@ -208,6 +209,7 @@ class Sampled(Steered):
     stream_options: StreamOptions | None = None
     seed: Seed | None = None
     priority: Priority = 0
+    cache_salt: Salt = ""
     min_tokens: Count = 0
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -343,7 +345,8 @@ class SamplingParams(Steered):
 class GenerateBody(RequestBody):
     """`POST /generate`. `logprob_start_len` -1 asks for no log-probabilities of the prompt.
 
-    `custom_params` are further `sampling_params`: of those, gateways pass on the ones that they know.
+    `custom_params` are further `sampling_params`: of those, gateways pass on the ones that they know. A
+    `cache_salt` may be there, too.
     """
 
     ignored = ADVISORY - {"rid"} | {"model"}
@@ -358,6 +361,7 @@ class GenerateBody(RequestBody):
     return_text_in_logprobs: bool = False
     stream: bool = False
     priority: Priority = 0
+    cache_salt: Salt = ""
     rid: Any = None
 
     @model_validator(mode="before")
@@ -369,7 +373,9 @@ class GenerateBody(RequestBody):
             raise wrong("place_value", "it belongs into `sampling_params`", name)
         further, given = (data.get(name) for name in ("custom_params", "sampling_params"))
         if isinstance(further, dict) and isinstance(given, dict | None):
-            return {**data, "sampling_params": {**(given or {}), **further}, "custom_params": {}}
+            salt = {name: further[name] for name in further.keys() & {"cache_salt"}}
+            further = {name: value for name, value in further.items() if name not in salt}
+            return {**data, **salt, "sampling_params": {**(given or {}), **further}, "custom_params": {}}
         return data
 
     @model_validator(mode="after")
@@ -410,6 +416,7 @@ class ProgramBody(RequestBody):
     seed: Seed | None = None
     stream: bool = False
     priority: Priority = 0
+    cache_salt: Salt = ""
 
 
 class TokenizeBody(RequestBody):

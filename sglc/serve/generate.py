@@ -11,7 +11,7 @@ from sglc.ir.plan.events import GenDone, Sample, TokenLogprob, Usage
 from sglc.serve.answers import Answer
 from sglc.serve.bodies import GenerateBody
 from sglc.serve.logprobs import Tops, of_generate
-from sglc.serve.work import Piece, Work, cached_of, made_of, tokens_of, tops_of
+from sglc.serve.work import Piece, Work, cached_of, made_by_each, made_of, tokens_of, tops_of
 
 
 def whole(answer: Answer, body: GenerateBody, work: Work, ends: Sequence[GenDone], began: float) -> Any:
@@ -21,12 +21,10 @@ def whole(answer: Answer, body: GenerateBody, work: Work, ends: Sequence[GenDone
     """
     made: list[dict[str, Any]] = []
     for end in ends:
-        for sample in end.samples:
+        for sample, spent in zip(end.samples, made_by_each(work, end), strict=True):
             choice = _Choice(answer, body, work, len(made), began)
             choice.prompt = (end.prompt_logprobs, end.prompt_top_logprobs)
             choice.take(sample.text, tokens_of(sample), tops_of(sample))
-            # What one of several samples took is known of its kept tokens.
-            spent = made_of(work, end.usage) if len(end.samples) == 1 else len(sample.ids)
             made.append(choice.shown(sample, end.usage, spent))
     return made if body.several else made[0]
 

@@ -25,6 +25,10 @@ class Limits:
         queue: texts that are being made or wait to be, of all requests.
         priority: of a request, unless it comes with an admin key.
         chat_tokens: of an answer in a chat that names no limit.
+        plan: bytes of the plan of a program.
+        row_tokens: that a row of a program generates.
+        rows_blocks: turns of loops, items of maps, calls and generations of all rows of a program.
+        rows_size: characters of all rows of a program, as `Meter` counts them.
         request_s: seconds from a request's head to the last byte of its answer.
         body_s: seconds from there to the end of its body.
     """
@@ -37,6 +41,10 @@ class Limits:
     queue: int = 1024
     priority: int = 0
     chat_tokens: int = 4096
+    plan: int = 1 << 20
+    row_tokens: int = 1 << 20
+    rows_blocks: int = 100_000
+    rows_size: int = 64 << 20
     request_s: float = 600.0
     body_s: float = 60.0
 

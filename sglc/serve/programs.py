@@ -35,14 +35,11 @@ from sglc.ir.plan.plan_json import answer_to_json
 from sglc.ir.plan.segment import GenNode, Segment, SelectNode
 from sglc.serve.access_log import SPENT
 from sglc.serve.bodies import ProgramBody
+from sglc.serve.limits import Limits as ServiceLimits
 from sglc.serve.plan_bounds import check_json, plan_of
 from sglc.serve.problems import Refusal, bad, refusal_of
 from sglc.serve.service import Service
 
-MOST_BYTES = 1 << 20  # of a plan
-MOST_TOKENS = 1 << 20  # that a row generates
-MOST_SIZE = 64 << 20  # characters of all rows of a request, as `Meter` counts them
-MOST_BLOCKS = 100_000  # turns of loops, items of maps, calls and generations, of all rows of a request
 _KEPT = 64 << 10  # bytes of the largest plans that are kept for the next request
 
 
@@ -57,6 +54,7 @@ class Program:
     drawn: bool
     streams: bool
     backend: Backend
+    limits: ServiceLimits
 
     @property
     def width(self) -> int:
@@ -83,18 +81,24 @@ def program_of(service: Service, body: ProgramBody, priority: int, share: str) -
         raise bad("rows", message, "too_many")
     check_json(body.rows, "rows")
     data = msgspec.json.encode(body.plan)
-    if len(data) > MOST_BYTES:
-        raise bad("plan", f"has {len(data)} bytes, and a server takes {MOST_BYTES}", "plan_bounds")
+    limits = service.limits
+    _check_bytes(data, limits)
     read = _kept if len(data) <= _KEPT else _kept.__wrapped__
     prepared = read(data, service.limits.samples, len(service.tokenizer.token_bytes()))
-    backend = _InTurn(service.backend, priority, share)
+    backend = _InTurn(service.backend, priority, share, body.cache_salt)
     try:
         check_plan_runs(prepared.plan, backend, {})
         rows = tuple(_bound(prepared.plan, number, row) for number, row in enumerate(body.rows))
     except SglcError as error:
         raise Refusal(400, refusal_of(error).message, param="plan", code=error.code) from None
     seed = random_seed() if body.seed is None else body.seed
-    return Program(prepared, rows, body.first, seed, body.seed is None, body.stream, backend)
+    return Program(prepared, rows, body.first, seed, body.seed is None, body.stream, backend, limits)
+
+
+def _check_bytes(data: bytes, limits: ServiceLimits) -> None:
+    if len(data) > limits.plan:
+        message = f"has {len(data)} bytes, more than the {limits.plan} of `--max-plan`"
+        raise bad("plan", message, "plan_bounds")
 
 
 @lru_cache(64)
@@ -115,13 +119,13 @@ def _bound(plan: Plan, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
 class _InTurn(BackendWrapper):
     """The server's back end, whose segments wait for their turn as those of the request's key."""
 
-    def __init__(self, inner: Any, priority: int, share: str) -> None:
+    def __init__(self, inner: Any, priority: int, share: str, salt: str) -> None:
         super().__init__(inner)
-        self._priority, self._share = priority, share
+        self._priority, self._share, self._salt = priority, share, salt
 
     def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
         """As that of every back end."""
-        own = replace(segment, priority=self._priority, share=self._share)
+        own = replace(segment, priority=self._priority, share=self._share, namespace=self._salt)
         return hand_over(self.inner, own, streams)
 
 
@@ -133,8 +137,12 @@ async def events(program: Program) -> AsyncGenerator[list[dict[str, Any]], None]
     def tell(event: dict[str, Any]) -> None:
         loop.call_soon_threadsafe(told.put_nowait, event)
 
-    prepared, budget = program.prepared, Budget(tokens=MOST_TOKENS)
-    plan, meter, context = prepared.plan, Meter(MOST_SIZE, MOST_BLOCKS), contextvars.Context()
+    prepared, budget = program.prepared, Budget(tokens=program.limits.row_tokens)
+    plan, meter, context = (
+        prepared.plan,
+        Meter(program.limits.rows_size, program.limits.rows_blocks),
+        contextvars.Context(),
+    )
     duplicates = Duplicates(program.backend)
     duplicates.look(program.rows)
     call = CallSetup(

@@ -24,7 +24,7 @@ from sglc.serve.limits import Limits, check_lists
 from sglc.serve.logprobs import Tops
 from sglc.serve.problems import Refusal, of_body
 from sglc.serve.prompts import ServedTokenizer
-from sglc.serve.work import Piece, Work, made_of, tokens_of, tops_of
+from sglc.serve.work import Piece, Work, made_by_each, made_of, tokens_of, tops_of
 
 _TAKEN = {
     "request_id", "tokenized", "sampling_params", "return_logprob", "logprob_start_len", "top_logprobs_num",
@@ -57,9 +57,11 @@ def body_of(request: Any, most: Callable[[int], int], limits: Limits, max_len: i
     if not request.HasField("tokenized"):
         raise Refusal(400, "`tokenized` is missing", param="tokenized", code="missing_field")
     ids = list(request.tokenized.input_ids)
+    asked = _sampling(request.sampling_params)
     given: dict[str, Any] = {
+        "cache_salt": asked.pop("cache_salt", ""),
         "input_ids": ids,
-        "sampling_params": {"max_new_tokens": most(len(ids)), **_sampling(request.sampling_params)},
+        "sampling_params": {"max_new_tokens": most(len(ids)), **asked},
         "custom_params": _of_id(request.request_id),
         "return_logprob": request.return_logprob,
         "logprob_start_len": request.logprob_start_len,
@@ -83,7 +85,9 @@ def _sampling(sampling: Any) -> dict[str, Any]:
     for field, value in sampling.ListFields():
         name = _NAMES.get(field.name, field.name)
         if name == "custom_params":
-            made |= {key: _whole(own) for key, own in MessageToDict(value).items()}
+            made |= {
+                key: own if key == "cache_salt" else _whole(own) for key, own in MessageToDict(value).items()
+            }
         elif name == "logit_bias":
             made[name] = {key: _short(bias) for key, bias in value.items()}
         elif isinstance(value, float):
@@ -161,12 +165,10 @@ class Answering:
         """The messages of an answer that is not streamed: one for each text."""
         made: list[Any] = []
         for end in ends:
-            for sample in end.samples:
+            for sample, spent in zip(end.samples, made_by_each(self._work, end), strict=True):
                 told = self._told[len(made)]
                 told.cached = end.usage.cached
                 told.prompt = end.prompt_logprobs, end.prompt_top_logprobs
-                # What one of several samples took is known of its kept tokens.
-                spent = made_of(self._work, end.usage) if len(end.samples) == 1 else len(sample.ids)
                 made.append(self._complete(len(made), sample, spent))
         return made
 

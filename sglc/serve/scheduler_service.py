@@ -49,6 +49,8 @@ from sglc.serve.work import Work, done, pieces
 SERVICE = pb.DESCRIPTOR.services_by_name["SglangScheduler"]
 _CALL, _ANSWER = "sglc.grpc.call", "sglc.grpc.answer"  # of a call's scope: what answers it, and the answer
 _PIECE_BYTES = 1 << 16  # of the tokenizer's files in one message
+# A message costs more than a token: what a stream says while each other one may have sent one is sent together.
+_MESSAGE_S = 0.0002
 _FOLLOW_S = 0.05  # between two looks at the cache
 _FOLLOWERS = 16  # of the cache, at most
 _SECTIONS = {"core", "memory", "spec", "lora", "disagg", "queues", "all"}
@@ -164,7 +166,7 @@ class SchedulerService:
         field, given = body.prompts
         check_counts(service.limits, given, field, body.sampling_params.n)
         prompts = await at_once_or_apart(given, of_given, service.tokenizer, given, field, service.max_len)
-        work = Work("generate", prompts, sampling.of_generate(body), share=share_of(scope))
+        work = Work("generate", prompts, sampling.of_generate(body), 0, share_of(scope), body.cache_salt)
         request_id = request.request_id or scope[REQUEST_ID]
         service.queue.let_in(scope, work.choices, service.limits.queue)
         service.drain.name(scope, request_id, scope[REQUEST_ID])
@@ -177,6 +179,7 @@ class SchedulerService:
             async for batch in batches:
                 for message in answering.chunks(batch):
                     await write(message)
+                await asyncio.sleep(_MESSAGE_S * service.metrics.active)
 
     async def _abort(self, request: Any, scope: Scope, write: _Write) -> Any:
         if not request.request_id:

@@ -65,7 +65,8 @@ class ServedBackend(Protocol):
 class Work:
     """Prompts, each to be continued `sampling.n` times. Choices are numbered prompt by prompt.
 
-    `endpoint` names the sites: `chat`, `completions` or `generate`. `priority` and `share` are the segment's.
+    `endpoint` names the sites: `chat`, `completions` or `generate`. `priority`, `share` and
+    `namespace` are the segment's.
     """
 
     endpoint: str
@@ -73,6 +74,7 @@ class Work:
     sampling: Sampling
     priority: int = 0
     share: str = ""
+    namespace: str = ""
 
     @property
     def choices(self) -> int:
@@ -238,7 +240,7 @@ async def _events(
     """What generations say, until the last one has ended."""
     spent = SPENT.get()
     spent.prompt, spent.completion = sum(len(prompt.ids) for prompt in work.prompts), 0
-    segment = Segment(tuple(nodes), priority=work.priority, share=work.share)
+    segment = Segment(tuple(nodes), priority=work.priority, share=work.share, namespace=work.namespace)
     async with aclosing(backend.watch(segment, streams=streams)) as batches:
         async for batch in batches:
             for number, event in enumerate(batch):
@@ -265,6 +267,18 @@ def _account(work: Work, node: Node, usage: Usage, spent: Spent) -> None:
 def made_of(work: Work, usage: Usage) -> int:
     """Tokens that were made. The one that is only looked at, where no text is wanted, does not count."""
     return usage.completion if work.sampling.max_tokens else 0
+
+
+def made_by_each(work: Work, end: GenDone) -> list[int]:
+    """Tokens that each sample took, with the one that ended it; they add up to `made_of`.
+
+    What was made behind a stop string is known of all together, and counts for the last one.
+    """
+    if not work.sampling.max_tokens:
+        return [0] * len(end.samples)
+    made = [len(sample.ids) + (sample.end is not None) for sample in end.samples]
+    made[-1] += end.usage.completion - sum(made)
+    return made
 
 
 def cached_of(usage: Usage, size: int) -> int:

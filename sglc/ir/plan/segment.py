@@ -209,12 +209,14 @@ class Segment:
 
     Where segments wait for each other, those of a higher `priority` go first, and of equal ones each `share`
     (such as a user) has as many generations as another; those without one are in the order of their programs.
+    What begins in one `namespace` (a user's salt) shares no KV with any other.
     """
 
     nodes: tuple[Node, ...]
     gives: tuple[tuple[str, int], ...] = ()
     priority: int = 0
     share: str = ""
+    namespace: str = ""
     waits: Waits | None = field(default=None, compare=False, repr=False)
 
 

@@ -89,10 +89,14 @@ class Handles:
             base.node = _at_most(self._sequences[handle].node, len(base.ids))
         return handle
 
-    def prefix(self, base: Handle | Prefix | None, ids: Key, array: I32) -> Prefix:
-        """A prefix of the ids of `base` followed by `ids`, which `as_ids` has made both of."""
+    def prefix(self, base: Handle | Prefix | None, ids: Key, array: I32, namespace: str = "") -> Prefix:
+        """A prefix of the ids of `base` (none: nothing, in `namespace`) followed by `ids`.
+
+        Args:
+            ids, array: `as_ids` has made both.
+        """
         if base is None:
-            root = self._tree.root_of("")
+            root = self._tree.root_of(namespace)
             made = Prefix(ids, array, root, root)
         else:
             before = base if isinstance(base, Prefix) else self._sequences[base]

@@ -109,13 +109,15 @@ class Engine:
 
     # -- handles
 
-    def prefix(self, base: Handle | Prefix | None, ids: Sequence[int]) -> Prefix:
-        """The ids of `base` followed by `ids`, for many to begin with; it keeps no KV.
+    def prefix(self, base: Handle | Prefix | None, ids: Sequence[int], namespace: str = "") -> Prefix:
+        """The ids of `base` (none: nothing, in `namespace`) followed by `ids`, for many to begin with.
+
+        It keeps no KV.
 
         Raises:
             RunError: as `extend`.
         """
-        return self.handles.prefix(base, *self._checked(ids))
+        return self.handles.prefix(base, *self._checked(ids), namespace)
 
     def extend(self, base: Handle | Prefix | None, ids: Sequence[int], namespace: str = "") -> Handle:
         """A new handle on the ids of `base` (none: nothing) followed by `ids`.

@@ -58,7 +58,7 @@ class EngineModel:
 
     def extend(self, stream: TokenStream, behind: Sequence[int]) -> Handle:
         """A new handle on the ids of a stream, and `behind` them."""
-        return self.engine.extend(stream.base, (*stream.ids[stream.held :], *behind))
+        return self.engine.extend(stream.base, (*stream.ids[stream.held :], *behind), stream.namespace)
 
 
 class GenCall:
@@ -98,6 +98,7 @@ class GenCall:
         patterns = [stop_pattern(pattern) for pattern in node.sampling.stop_regex]
         self._streams = streams
         self._stepwise = node.sampling.max_tokens > 0 and bool(streams or node.sampling.stop or patterns)
+        self._namespace = stream.namespace
         self._watched = [
             StopStream(model.token_bytes, node.sampling.stop, patterns) for _ in seeds if self._stepwise
         ]
@@ -211,7 +212,8 @@ class GenCall:
     def _outcome(self, done: RequestDone) -> CallOutcome:
         samples = tuple(self._sample(sample) for sample in range(self.node.sampling.n))
         match = self._watched[0].match if self._stepwise else None
-        after = TokenStream((*self._prompt, *samples[0].ids), match.tail if match else "")
+        ids, tail = (*self._prompt, *samples[0].ids), match.tail if match else ""
+        after = TokenStream(ids, tail, namespace=self._namespace)
         event = GenDone(self._index, self._prompt, samples, usage(done), *self._prompt_logprobs())
         return CallOutcome(samples[0].text, after, event)
 
@@ -284,10 +286,11 @@ class SelectCall:
                 if rest:
                     self._alone.setdefault(first, []).append(tuple(rest))
         try:
-            base = stream if len(self._prompt) >= stream.held else TokenStream()
-            self._score(self._engine.extend(base.base, self._prompt[base.held :]), self._choices)
+            base = stream if len(self._prompt) >= stream.held else TokenStream(namespace=stream.namespace)
+            before = self._engine.extend(base.base, self._prompt[base.held :], base.namespace)
+            self._score(before, self._choices)
             for first, rests in self._alone.items():
-                self._score(self._engine.extend(None, (first,)), tuple(rests))
+                self._score(self._engine.extend(None, (first,), stream.namespace), tuple(rests))
         except SglcError:
             self.close()
             raise
@@ -312,7 +315,8 @@ class SelectCall:
 
     def hold(self, stream: TokenStream) -> Handle:
         """As `GenCall.hold`. A choice is text, so what follows begins with the ids before it."""
-        return self._engine.extend(self._before.base, stream.ids[self._before.held :])
+        before = self._before
+        return self._engine.extend(before.base, stream.ids[before.held :], before.namespace)
 
     def close(self) -> None:
         """Stop what is left of the requests, and give back what the call holds."""
@@ -346,7 +350,9 @@ class SelectCall:
             unconditional,
             decision.matrix,
         )
-        return CallOutcome(text, TokenStream(self._before.ids, self._before.tail + text), event)
+        before = self._before
+        after = TokenStream(before.ids, before.tail + text, namespace=before.namespace)
+        return CallOutcome(text, after, event)
 
 
 Call = GenCall | SelectCall

@@ -259,7 +259,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
 
     def begin_with(self, index: int, stream: _KeptStream | None) -> None:
         if stream is None:
-            self.made[index] = TokenStream()
+            self.made[index] = TokenStream(namespace=self.segment.namespace)
             return
         machine, known = self.machine, stream.stream
         if self.readers[index]:  # its own handle may be released while the segment runs
@@ -267,7 +267,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
             self.pins[index] = pin
             self.made[index] = known.held_by(pin)
         else:
-            self.made[index] = TokenStream(known.ids, known.tail)
+            self.made[index] = TokenStream(known.ids, known.tail, namespace=known.namespace)
         # The run goes on with the program that kept it.
         self._place = stream.place if self._place is None else min(self._place, stream.place)
         machine.tool_latency.ended(stream.left, machine.engine.steps - stream.step)
@@ -351,7 +351,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
     def _extended(self, stream: TokenStream, parts: tuple[Part, ...]) -> TokenStream:
         model, done = self.machine.model, 0
         if not (stream.ids or stream.tail):
-            stream, done = model.prefixes.longest(parts)
+            stream, done = model.prefixes.longest(parts, stream.namespace)
         return stream.followed_by((filled(part, self.texts) for part in parts[done:]), model.encode)
 
     def finish(self, index: int, outcome: CallOutcome) -> None:

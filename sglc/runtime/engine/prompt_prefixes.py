@@ -33,10 +33,11 @@ class TokenStream:
     tail: str = ""
     base: Handle | Prefix | None = None
     held: int = 0
+    namespace: str = ""  # in which the KV of its ids is
 
     def held_by(self, handle: Handle) -> TokenStream:
         """The same stream with a handle on all of its ids."""
-        return TokenStream(self.ids, self.tail, handle, len(self.ids))
+        return TokenStream(self.ids, self.tail, handle, len(self.ids), self.namespace)
 
     def followed_by(self, parts: Iterable[Part], encode: Callable[[str], Sequence[int]]) -> TokenStream:
         """The stream with parts behind it, all of whose texts are known."""
@@ -53,7 +54,7 @@ class TokenStream:
                     ids, tail = (*ids, *encode(tail), *made), rest
                 case other:
                     raise AssertionError(other)  # no part for a model of tokens
-        return TokenStream(ids, tail, self.base, self.held)
+        return TokenStream(ids, tail, self.base, self.held, self.namespace)
 
 
 class PromptPrefixes:
@@ -63,16 +64,17 @@ class PromptPrefixes:
         self._engine = engine
         self._cut: Callable[[str], int] = tokenizer.cut
         self._encode: Callable[[str], Sequence[int]] = tokenizer.encode
-        self._known: OrderedDict[tuple[Part, ...], TokenStream] = OrderedDict()  # the last used last
+        # By namespace and parts, the last used last.
+        self._known: OrderedDict[tuple[Part, ...], TokenStream] = OrderedDict()
         self._characters = 0
         self._seen: OrderedDict[int, None] = OrderedDict()  # hashes: who is taken for another is known too soon
 
-    def longest(self, parts: tuple[Part, ...]) -> tuple[TokenStream, int]:
-        """The longest beginning of a prompt that is known, and how many of its parts that is."""
-        stream, done = TokenStream(), 0
+    def longest(self, parts: tuple[Part, ...], namespace: str = "") -> tuple[TokenStream, int]:
+        """The longest beginning of a prompt that is known there, and how many of its parts that is."""
+        stream, done = TokenStream(namespace=namespace), 0
         keys: list[tuple[Part, ...]] = []
         for end in _ends(parts):
-            key = parts[:end]
+            key = (namespace, *parts[:end])
             known = self._known.get(key)
             if known is None:
                 if not self._came_before(key):
@@ -107,8 +109,8 @@ class PromptPrefixes:
         cut = self._cut(stream.tail)
         ids = (*stream.ids, *self._encode(stream.tail[:cut]))
         if len(ids) > stream.held:
-            prefix = self._engine.prefix(stream.base, ids[stream.held :])
-            stream = TokenStream(ids, stream.tail[cut:], prefix, len(ids))
+            prefix = self._engine.prefix(stream.base, ids[stream.held :], stream.namespace)
+            stream = TokenStream(ids, stream.tail[cut:], prefix, len(ids), stream.namespace)
         self._known[key] = stream
         self._characters += _size(key)
         return stream

@@ -119,6 +119,7 @@ class Submit(Struct, tag=True, array_like=True, frozen=True):
     compiling: tuple[int, ...] = ()
     priority: int = 0
     share: str = ""
+    namespace: str = ""
 
 
 class Compiled(Struct, tag=True, array_like=True, frozen=True):
@@ -235,7 +236,7 @@ def encode_submit(
     Raises:
         BackendError: SGLC508, it holds what cannot be written.
     """
-    told = (segment.gives, streams, compiling, segment.priority, segment.share)
+    told = (segment.gives, streams, compiling, segment.priority, segment.share, segment.namespace)
     try:
         try:
             nodes = [_tagged(node) for node in segment.nodes]
@@ -260,7 +261,7 @@ def decode_segment(command: Submit) -> Segment:
         if not isinstance(node, Node) or not all(0 <= source < len(nodes) for source in reads(node)):
             raise _malformed(f"node {len(nodes)} of a segment")
         nodes.append(node)
-    return Segment(tuple(nodes), command.gives, command.priority, command.share)
+    return Segment(tuple(nodes), command.gives, command.priority, command.share, command.namespace)
 
 
 # -- events ----------------------------------------------------------------------------------------
