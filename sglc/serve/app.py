@@ -22,6 +22,7 @@ from sglc.serve.answers import Answer
 from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, ProgramBody
 from sglc.serve.direct import Direct, Endpoints
 from sglc.serve.keys import share_of
+from sglc.serve.hints import allowed_hints, hinted_priority
 from sglc.serve.limits import allowed_priority, check_counts, check_lists, check_sizes
 from sglc.serve.logprobs import Spelling
 from sglc.serve.ollama import add_ollama, as_ollamas
@@ -115,7 +116,7 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
         check_model(service, body.model)
         _check_logprobs(service, body.logprobs is not None)
         prompts = await _given(service, body.prompt, "prompt", body.n)
-        work = _work(service, request, "completions", prompts, sampling.of_completion(body), body.priority)
+        work = _work(service, request, "completions", prompts, sampling.of_completion(body), body)
         _let_in(service, request, work.choices)
         answer = Answer("text_completion", "cmpl", service.name, spelling)
         if body.stream:
@@ -156,7 +157,7 @@ def _add_generate(app: FastAPI, service: Service) -> Endpoints:
         _check_logprobs(service, body.return_logprob)
         field, given = body.prompts
         prompts = await _given(service, given, field, body.sampling_params.n)
-        work = _work(service, request, "generate", prompts, sampling.of_generate(body), body.priority)
+        work = _work(service, request, "generate", prompts, sampling.of_generate(body), body)
         _let_in(service, request, work.choices, body.request_id)
         made = Answer("", "", service.name, spelling)
         if body.stream:
@@ -200,7 +201,7 @@ def _of_chat(service: Service, request: Request, body: ChatBody) -> tuple[Work, 
     most = min(service.limits.chat_tokens, service.max_len - len(prompt.ids))
     how = calling.how if calling is not None else None
     asked = sampling.of_chat(body, most, how)
-    return _work(service, request, "chat", (prompt,), asked, body.priority), calling
+    return _work(service, request, "chat", (prompt,), asked, body), calling
 
 
 def _work(
@@ -209,10 +210,12 @@ def _work(
     kind: str,
     prompts: Sequence[ServedPrompt],
     asked: Sampling,
-    priority: int,
+    body: CompletionBody | ChatBody | GenerateBody,
 ) -> Work:
-    allowed = allowed_priority(service.limits, request.scope, priority)
-    return Work(kind, prompts, asked, allowed, share_of(request.scope))
+    limits, scope = service.limits, request.scope
+    allowed = allowed_priority(limits, scope, body.priority or hinted_priority(body.nvext))
+    hints, room = allowed_hints(limits, scope, body.kv_hints)
+    return Work(kind, prompts, asked, allowed, share_of(scope), hints, room)
 
 
 def _let_in(service: Service, request: Request, texts: int, rid: str | None = None) -> None:

@@ -24,6 +24,7 @@ class Limits:
         connections: that are open at once; those beyond are told to come again.
         queue: texts that are being made or wait to be, of all requests.
         priority: of a request, unless it comes with an admin key.
+        hint_tokens: of the streams that the hints of one key have kept, unless it is an admin's; 0: none are obeyed.
         chat_tokens: of an answer in a chat that names no limit.
         request_s: seconds from a request's head to the last byte of its answer.
         body_s: seconds from there to the end of its body.
@@ -36,6 +37,7 @@ class Limits:
     connections: int = 4096
     queue: int = 1024
     priority: int = 0
+    hint_tokens: int = 0
     chat_tokens: int = 4096
     request_s: float = 600.0
     body_s: float = 60.0

@@ -6,10 +6,11 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from sglc.backends.http.hint_fields import DIALECTS, spoken
 from sglc.backends.http.http_program import ServerProgram, part_of
 from sglc.backends.http.http_trouble import events_of, missing, problem_of, refused
 from sglc.backends.http.http_wire import (
@@ -43,7 +44,10 @@ _TAKES = Takes(cache_key=True, cache_least=16)  # a page of the cache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Where a server is. `verify`: False, or a file of certificates. `concurrency`: None: the server's own."""
+    """Where a server is. `verify`: False, or a file of certificates. `concurrency`: None: the server's own.
+
+    `hints`: how it is told what follows a request: a dialect of `hint_fields`; "": not at all; None: as it says.
+    """
 
     url: str
     api_key: str | None = None
@@ -51,6 +55,7 @@ class ServerOptions:
     chat_template: str | None = None
     concurrency: int | None = None
     patience: Patience = PATIENCE
+    hints: str | None = None
 
 
 class ServerBackend:
@@ -61,7 +66,7 @@ class ServerBackend:
         self._connection: Connection | None = None
         self._runs_plans = True  # until it says that it does not
         self._part: tuple[Plan, str | None] | None = None  # of the last plan, which other rows have, too
-        self._walker = Walker(self._ask)
+        self._walker = Walker(self._ask, hinted=lambda: self.target.takes.hints)
 
     def __repr__(self) -> str:
         return f"<sglc back end {self.options.url}>"
@@ -79,7 +84,8 @@ class ServerBackend:
         info = self._content(response)
         if not isinstance(info, Mapping):
             info = {}
-        return model_of(info, self.options.chat_template)
+        told = spoken(self.options.hints, info)
+        return replace(model_of(info, self.options.chat_template), hints=told)
 
     @cached_property
     def target(self) -> Target:
@@ -98,7 +104,7 @@ class ServerBackend:
             concurrency=self.options.concurrency or model.concurrency,
             protocol="tokens" if model.exact else "text",
             whole_answers=True,
-            takes=_TAKES,
+            takes=replace(_TAKES, hints=bool(model.hints)),
         )
 
     @property
@@ -164,13 +170,16 @@ class ServerBackend:
     async def _ask(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
         if not isinstance(request.node, GenNode):
             return await self._choose(request)
-        body = gen_body(request, self.model)
+        body = {**gen_body(request, self.model), **self._hinted(request)}
         # What a gateway streams of an answer over gRPC lacks its log-probabilities.
         if request.streams and request.node.sampling.n == 1 and not self.model.over_grpc:
             answers, tries = await self._spoken(request, body, emit)
         else:
             answers, tries = await self._whole(request, body)
         return gen_answer(request, answers, self.model, tries)
+
+    def _hinted(self, request: ApiRequest) -> dict[str, Any]:
+        return DIALECTS[self.model.hints](request.hints) if request.hints is not None else {}
 
     async def _choose(self, request: ApiRequest) -> ApiAnswer:
         size, tries = None, 0

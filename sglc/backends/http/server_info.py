@@ -25,6 +25,8 @@ class ServerModel:
 
     `runs_plans`: it runs those of this version whole.
 
+    `hints`: the dialect in which it is told what follows a request (`hint_fields`); "": it is not.
+
     `over_grpc`: a gateway asks it by the scheduler's protocol, which has less than `/generate`.
     """
 
@@ -38,6 +40,7 @@ class ServerModel:
     image_token: str = ""
     over_grpc: bool = False
     runs_plans: bool = False
+    hints: str = ""
 
 
 def model_behind(workers: Sequence[Mapping[str, Any]], template_name: str | None) -> ServerModel:

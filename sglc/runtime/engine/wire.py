@@ -29,6 +29,7 @@ from sglc.errors import (
     VerifyError,
 )
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
+from sglc.ir.plan.hints import Hints
 from sglc.ir.plan.segment import (
     ExtendNode,
     ForkNode,
@@ -119,6 +120,8 @@ class Submit(Struct, tag=True, array_like=True, frozen=True):
     compiling: tuple[int, ...] = ()
     priority: int = 0
     share: str = ""
+    hints: Hints | None = None
+    room: int = 0
 
 
 class Compiled(Struct, tag=True, array_like=True, frozen=True):
@@ -235,7 +238,7 @@ def encode_submit(
     Raises:
         BackendError: SGLC508, it holds what cannot be written.
     """
-    told = (segment.gives, streams, compiling, segment.priority, segment.share)
+    told = (segment.gives, streams, compiling, segment.priority, segment.share, segment.hints, segment.room)
     try:
         try:
             nodes = [_tagged(node) for node in segment.nodes]
@@ -260,7 +263,7 @@ def decode_segment(command: Submit) -> Segment:
         if not isinstance(node, Node) or not all(0 <= source < len(nodes) for source in reads(node)):
             raise _malformed(f"node {len(nodes)} of a segment")
         nodes.append(node)
-    return Segment(tuple(nodes), command.gives, command.priority, command.share)
+    return Segment(tuple(nodes), command.gives, command.priority, command.share, command.hints, command.room)
 
 
 # -- events ----------------------------------------------------------------------------------------
