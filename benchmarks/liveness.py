@@ -3,7 +3,8 @@ used last stays, requests in order of arrival), and what knowing the future woul
 
 64 agents of 8 rounds: a system prompt of 800 tokens, of their own or of all, 60 tokens out, a tool's result of
 200. The pool takes a quarter of what they all would like to keep. Tools answer at once, or take up to 20 or up
-to 200 steps. Real programs, on the engine with the oracle; tokens and steps are counted, not timed.
+to 200 steps. Real programs, on the engine with the oracle; tokens and steps are counted, not timed. The same
+through a server, with hints that the client sends and without.
 
     python -m benchmarks.liveness
 """
@@ -24,6 +25,7 @@ def case(work: Agents) -> dict[str, Any]:
     """Both policies on one workload."""
     pages = work.tokens // PAGE_SIZE // 4
     programs, requests = measure(work, pages), measure(work, pages, least_recently_used)
+    told, untold = (measure(work, pages, hints=hints) for hints in ("sglc", ""))
     return {
         "pages": pages,
         "programs": asdict(programs),
@@ -31,6 +33,10 @@ def case(work: Agents) -> dict[str, Any]:
         "recomputed, of least recently used": round(programs.recomputed / requests.recomputed, 3),
         "recomputed, of the bound": round(programs.recomputed / max(programs.bound, 1), 3),
         "steps, of least recently used": round(programs.steps / requests.steps, 3),
+        "over HTTP, with hints": asdict(told),
+        "over HTTP, without": asdict(untold),
+        "recomputed over HTTP, of without hints": round(told.recomputed / untold.recomputed, 3),
+        "steps over HTTP, of without hints": round(told.steps / untold.steps, 3),
     }
 
 

@@ -170,9 +170,9 @@ class Gen(Op):
     `hoist`: the arguments that the prompt begins with: rows in which they are equal begin alike.
     `fsm`: the size of the automaton that holds it, as `grammar.fsm_summary` says it; "": none does.
     `fused`: it and those beside it in its turn that are, too, are one JSON object of an API's answer.
-    What follows it, for engines that are told ahead: `next_use`, what its stream is wanted for next (`gen`, `tool NAME`
-    for a generation behind that call, `later` where the program does not say, `never`; "": nobody looked); `most`
-    tokens that it makes; tokens `behind` it on the longest chain of generations.
+    For engines that are told ahead: `next_use`, what its stream is wanted for next (`gen`, `tool NAME` for one
+    behind that call, `later` where the program does not say, `never`; "": nobody looked); `most` tokens that it
+    makes; tokens `behind` it on the longest chain of generations.
     """
 
     stream: Value
@@ -193,8 +193,7 @@ class Gen(Op):
 class Select(Op):
     """The choice with the best score after `stream`, and the stream that ends with it.
 
-    `cache_key`, `unify`, `hoist`, `fsm`, `fused`, `next_use`, `most` and `behind` are as of `gen`; its automaton is
-    that of its choices.
+    `cache_key` and what stands behind it are as of `gen`; its automaton is that of its choices.
     """
 
     stream: Value

@@ -20,17 +20,17 @@ _KINDS = ("gen", "tool", "later", "never")  # the soonest first
 @register("engine_hints", Exactness.TOKENS, "an engine is told what comes behind each request", Kind.ENABLING)
 @with_room
 def engine_hints(program: Program, target: Target) -> Rewrite:
-    """Say of every generation how much it makes at most, how much comes behind it, and when its prompt is next used.
+    """Say of every generation how much it makes, what comes behind it, and what its prompt is used for next.
 
-        s1, t0 = gen(s0, 'call'); t1 = tool('search', (t0,)); s2 = append(s1, t1); s3, t2 = gen(s2, 'x', max_tokens=9)
-            -> s1, t0 = gen(s0, 'call', next_use='tool search', most=128, behind=9); ...;
-               s3, t2 = gen(s2, 'x', max_tokens=9, next_use='never', most=9)
+        s1, t0 = gen(s0, 'call'); t1 = tool('search', (t0,)); s2 = append(s1, t1); s3, t2 = gen(s2, 'x')
+            -> s1, t0 = gen(s0, 'call', next_use='tool search', most=128, behind=128); ...;
+               s3, t2 = gen(s2, 'x', next_use='never', most=128)
 
     `most` is the limit, or less where a regex has no longer text (a token is a byte at least, and one ends it).
-    `behind` adds up the generations of the longest chain that waits for this one. The next use of its stream is
-    `gen`, `tool NAME` where the program waits for that call before, `later` where it hands the stream back, or may
-    go on as Python, and `never` where nothing begins with it: the engine may let it go. Bodies of loops count
-    once. Engines that are told nothing (`Takes.hints`) have programs as they are. No prompt changes.
+    `behind` adds up the generations of the longest chain that waits for this one; bodies of loops count once.
+    The next use of its stream is `gen`, `tool NAME` where the program waits for that call before, `later` where
+    it hands the stream back or may go on as Python, and `never` where nothing begins with it: the engine may
+    let it go. Engines that are told nothing (`Takes.hints`) have programs as they are. No prompt changes.
     """
     if not target.takes.hints:
         return program

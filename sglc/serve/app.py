@@ -21,8 +21,8 @@ from sglc.serve.access_log import REQUEST_ID
 from sglc.serve.answers import Answer
 from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, ProgramBody
 from sglc.serve.direct import Direct, Endpoints
-from sglc.serve.keys import share_of
 from sglc.serve.hints import allowed_hints, hinted_priority
+from sglc.serve.keys import share_of
 from sglc.serve.limits import allowed_priority, check_counts, check_lists, check_sizes
 from sglc.serve.logprobs import Spelling
 from sglc.serve.ollama import add_ollama, as_ollamas

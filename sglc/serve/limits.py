@@ -24,7 +24,7 @@ class Limits:
         connections: that are open at once; those beyond are told to come again.
         queue: texts that are being made or wait to be, of all requests.
         priority: of a request, unless it comes with an admin key.
-        hint_tokens: of the streams that the hints of one key have kept, unless it is an admin's; 0: none are obeyed.
+        hint_tokens: of the streams that hints of one key may have kept, unless it is an admin's; 0: none.
         chat_tokens: of an answer in a chat that names no limit.
         request_s: seconds from a request's head to the last byte of its answer.
         body_s: seconds from there to the end of its body.

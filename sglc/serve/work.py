@@ -243,9 +243,7 @@ async def _events(
     spent = SPENT.get()
     spent.prompt, spent.completion = sum(len(prompt.ids) for prompt in work.prompts), 0
     hints = work.hints if work.choices == 1 else None  # which are of one text
-    segment = Segment(
-        tuple(nodes), priority=work.priority, share=work.share, hints=hints, room=work.room
-    )
+    segment = Segment(tuple(nodes), priority=work.priority, share=work.share, hints=hints, room=work.room)
     async with aclosing(backend.watch(segment, streams=streams)) as batches:
         async for batch in batches:
             for number, event in enumerate(batch):

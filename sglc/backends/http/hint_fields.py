@@ -1,4 +1,4 @@
-"""Hints as engines take them: fields of a request, by dialect and version. Pure functions; none changes an answer.
+"""Hints as engines take them: fields of a request, by dialect and version. Pure; none changes an answer.
 
 What an engine does not know it may refuse, so a dialect is spoken where the server says that it takes it, or
 where the user names it.
@@ -11,28 +11,29 @@ from typing import Any
 
 from sglc.ir.plan.hints import Hints, envelope
 
-_TIERS, _TOKENS = 1 << 10, 8  # within a program, what more is still behind goes first: so many steps, of so many
-_MOST_PROGRAMS = 1 << 20  # 31 bits hold their order, and then it begins anew
+_TIERS = 1 << 10  # within a program: by the steps of its longest chain that are still to come
+_TOKENS = 8  # of such a step
+_MOST_PROGRAMS = 1 << 20  # then their order begins anew: 31 bits hold it
 
 
 def urgency(hints: Hints) -> int:
-    """A number for a queue in which lower ones go first: programs in their order, long chains before short ones."""
+    """A number for a queue in which lower ones go first: programs in their order, then long chains."""
     left = min((hints.most + hints.behind) // _TOKENS, _TIERS - 1)
     return hints.order % _MOST_PROGRAMS * _TIERS - left
 
 
 def sglc(hints: Hints) -> dict[str, Any]:
-    """Our own server, version 1: the envelope alone. Its queue knows the order of programs by their streams."""
+    """Our own server, version 1: the envelope. Its queue knows programs by their streams."""
     return {"kv_hints": envelope(hints)}
 
 
 def sglang(hints: Hints) -> dict[str, Any]:
-    """SGLang from 0.5.23: the envelope, and a `priority` (`--enable-priority-scheduling`); higher ones go first."""
+    """SGLang from 0.5.23: the envelope; `--enable-priority-scheduling`, in which higher ones go first."""
     return {"kv_hints": envelope(hints), "priority": -urgency(hints)}
 
 
 def vllm(hints: Hints) -> dict[str, Any]:
-    """vLLM from 0.32: `priority` (`--scheduling-policy priority`), `session_id`, further arguments for plug-ins."""
+    """vLLM from 0.32: `--scheduling-policy priority`, its sessions, and arguments for plug-ins."""
     told = {"sglc_behind": hints.behind, "sglc_most": hints.most, "sglc_stream": hints.stream}
     parent = {"sglc_parent": hints.parent} if hints.parent else {}
     return {"priority": urgency(hints), "session_id": hints.program, "vllm_xargs": {**told, **parent}}

@@ -46,7 +46,7 @@ _TAKES = Takes(cache_key=True, cache_least=16)  # a page of the cache
 class ServerOptions:
     """Where a server is. `verify`: False, or a file of certificates. `concurrency`: None: the server's own.
 
-    `hints`: how it is told what follows a request: a dialect of `hint_fields`; "": not at all; None: as it says.
+    `hints`: how it is told what follows a request: a dialect of `hint_fields`, "" for none; None: as it says.
     """
 
     url: str

@@ -1,6 +1,6 @@
 """What a back end's requests say ahead of its programs (`ir.plan.hints`): which prompt goes on from which.
 
-A program here is what the engine's queue has as one: the segments that go on from each other's streams. A stream
+A program here is what the engine's queue has as one: segments that go on from each other's streams. A stream
 is over when its prompt is garbage: nothing that is kept, or still to come, begins with it. That is told with
 whichever request comes next.
 """
@@ -33,7 +33,7 @@ class PromptHints:
         return HintedProgram(f"{self._client}-{order}", order)
 
     def of(self, node: GenNode | SelectNode, prompt: Prompt, program: HintedProgram) -> Hints:
-        """What the request of a node says, of a segment that is the `program`'s own or goes on from another's."""
+        """What the request of a node says. Its segment is of `program`, or goes on from another's stream."""
         before = named(prompt)
         own = before.program if before is not None else program
         caller = node.site.function.rpartition("/")[0]

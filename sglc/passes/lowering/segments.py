@@ -184,8 +184,8 @@ class Nodes:
                 sampling = _normal(op.sampling)
                 node = GenNode(
                     stream, op.site, sampling, op.loc, ahead=ahead, cache_key=key, unify=op.unify, fsm=op.fsm,
-                    form=form_key(sampling), fused=op.fused and self.target.guesses, next_use=op.next_use, most=op.most,
-                    behind=op.behind,
+                    form=form_key(sampling), fused=op.fused and self.target.guesses, next_use=op.next_use,
+                    most=op.most, behind=op.behind,
                 )  # fmt: skip
                 self.made(op, self.add(node))
             case Select():
