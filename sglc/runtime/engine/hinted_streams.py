@@ -41,12 +41,15 @@ class HintedStreams:
         if before is None:
             return None
         self._latency.ended(before.leaves, self._engine.steps - before.step)
+        self._engine.reservations.drop(before.handle)
         self._engine.await_turn(before.handle, before.place)
         return before.place
 
     def made(self, share: str, hints: Hints, handle: Handle, place: int, room: int) -> None:
         """A request has ended: keep `handle`, its stream, with at most `room` tokens of the share."""
         engine, tokens = self._engine, len(self._engine.ids(handle))
+        if (before := self._shares.get(share, {}).get(hints.after)) is not None:
+            engine.turn_over(before.handle, before.place)  # branches may still come back to it
         if not hints.stream or tokens > room:
             engine.release(handle)
             return
