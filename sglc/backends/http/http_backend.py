@@ -181,9 +181,7 @@ class ServerBackend:
             return await self._choose(request)
         body = {**gen_body(request, self.model), **self._hinted(request)}
         # What a gateway streams of an answer over gRPC lacks its log-probabilities.
-        if request.streams and request.node.sampling.n == 1 and not (
-            self.model.over_grpc or self.model.engine
-        ):
+        if request.streams and request.node.sampling.n == 1 and not (self.model.over_grpc or self.model.engine):
             answers, tries = await self._spoken(request, body, emit)
         else:
             answers, tries = await self._whole(request, body)
@@ -224,7 +222,9 @@ class ServerBackend:
     ) -> list[Mapping[str, Any]]:
         bodies = one_by_one(body, self.model.name) if self.model.over_grpc else [body]
         if self.model.engine:
-            response = await client.post(vllm_wire.PATH, json=vllm_wire.asked(body, self.model.name), headers=headers)
+            response = await client.post(
+                vllm_wire.PATH, json=vllm_wire.asked(body, self.model.name), headers=headers
+            )
             if response.status_code != 200:
                 raise refused(response)
             return vllm_wire.told(response.json(), body, self.model.tokenizer)

@@ -18,7 +18,6 @@ from sglc.ir.target import Tokenizer
 from sglc.runtime.model.registry import REGISTRY, path
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
-
 _PROBE = "Grüße, 1,234  tokens\n\tdef f(x): 日本語 ½ don't"  # what tokenizers differ in
 _VLLM_ROWS = 64  # requests at once: it does not say how many it runs
 
@@ -116,7 +115,7 @@ def model_of(info: Mapping[str, Any], template_name: str | None) -> ServerModel:
 
 
 def model_of_vllm(models: Any, read: Callable[[str], Any]) -> ServerModel:
-    """What a vLLM server's `GET /v1/models` tells. Prompts are ids, so its tokenizer has to be that of a model here.
+    """What a vLLM server's `GET /v1/models` tells. Prompts are ids: its tokenizer has to be one that is here.
 
     Args:
         read: gives the ids that the server makes of a text.
@@ -133,8 +132,9 @@ def model_of_vllm(models: Any, read: Callable[[str], Any]) -> ServerModel:
     tokenizer = load_tokenizer(path(name)) if name in REGISTRY else None
     if tokenizer is None or read(_PROBE) != tokenizer.encode(_PROBE):
         raise BackendError(
-            "SGLC547", f"the vLLM server's model `{name}` has a tokenizer that is not here",
-            hint="name it as `sglc models list` does (`--served-model-name`), and run `sglc models pull` for it",
+            "SGLC547",
+            f"the vLLM server's model `{name}` has another tokenizer than any here",
+            hint="name it as `sglc models list` does (`--served-model-name`); `sglc models pull` has it here",
         )  # fmt: skip
     return ServerModel(name, tokenizer, True, False, _VLLM_ROWS, True, engine="vllm")
 

@@ -1,4 +1,4 @@
-"""vLLM's completions as plain data: SGLang's `/generate` as they ask for it, and their answers as it gives them."""
+"""vLLM's completions as plain data: what `/generate` asks for in their words, and their answers in its."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sglc.ir.target import Tokenizer
 
 PATH = "/v1/completions"
 _SAME = (
-    "n", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
-    "logit_bias", "stop", "stop_token_ids", "ignore_eos",
+    "n", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "logit_bias", "stop", "stop_token_ids", "ignore_eos",
 )  # fmt: skip
 _NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "sampling_seed": "seed"}
 _FORMS = {"regex": "regex", "json_schema": "json", "ebnf": "grammar"}
@@ -36,7 +36,8 @@ def asked(body: Mapping[str, Any], model: str) -> dict[str, Any]:
         made["structured_outputs"] = form
     if left := [name for name in sampling if name not in _UNSAID]:
         raise BackendError(
-            "SGLC544", f"a vLLM server has no field for `{left[0]}`", hint="run this program on `local`, or on sglc's"
+            "SGLC544", f"a vLLM server has no field for `{left[0]}`",
+            hint="run this program on `local`, or on an sglc server",
         )  # fmt: skip
     if not made["max_tokens"]:
         made["max_tokens"] = 1  # the least that it makes, and what is made is left out
@@ -47,9 +48,7 @@ def asked(body: Mapping[str, Any], model: str) -> dict[str, Any]:
     return made
 
 
-def told(
-    answer: Mapping[str, Any], body: Mapping[str, Any], tokenizer: Tokenizer
-) -> list[Mapping[str, Any]]:
+def told(answer: Mapping[str, Any], body: Mapping[str, Any], tokenizer: Tokenizer) -> list[Mapping[str, Any]]:
     """An answer of completions as those of `/generate`, one for each prompt and sample.
 
     Raises:
@@ -62,7 +61,9 @@ def told(
     for choice in choices:
         ids, prompt = choice.get("token_ids"), choice.get("prompt_token_ids")
         if ids is None or prompt is None:
-            raise BackendError("SGLC544", "the vLLM server leaves out token ids", hint="it has to be 0.11 or newer")
+            raise BackendError(
+                "SGLC544", "the vLLM server leaves out token ids", hint="it has to be 0.11 or newer"
+            )
         text = choice["text"] if wanted else ""
         kept = _kept(ids, text, tokenizer) if wanted else []
         logprobs = (choice.get("logprobs") or {}).get("token_logprobs") or [0.0] * len(kept)

@@ -34,7 +34,10 @@ class HintedStreams:
         self._tokens: dict[str, int] = {}
 
     def begun(self, share: str, hints: Hints) -> int | None:
-        """A request goes on from a stream: the place of its program in the queue, if that is known."""
+        """A request goes on from a stream: the place of its program in the queue, if that is known.
+
+        Of those who share the runtime by keys none has a turn before another's for it.
+        """
         for name in hints.over:
             self._drop(share, name)
         before = self._shares.get(share, {}).get(hints.after)
@@ -43,7 +46,7 @@ class HintedStreams:
         self._latency.ended(before.leaves, self._engine.steps - before.step)
         self._engine.reservations.drop(before.handle)
         self._engine.await_turn(before.handle, before.place)
-        return before.place
+        return None if share else before.place
 
     def made(self, share: str, hints: Hints, handle: Handle, place: int, room: int) -> None:
         """A request has ended: keep `handle`, its stream, with at most `room` tokens of the share."""
