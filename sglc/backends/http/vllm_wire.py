@@ -33,8 +33,7 @@ def asked(body: Mapping[str, Any], model: str) -> dict[str, Any]:
     made |= {_NAMES[name]: sampling.pop(name) for name in _NAMES if name in sampling}
     form = {_FORMS[name]: sampling.pop(name) for name in _FORMS if name in sampling}
     if form:
-        # A small model goes on with white space for as long as it may.
-        made["structured_outputs"] = {**form, "disable_any_whitespace": True} if "json" in form else form
+        made["structured_outputs"] = form
     if left := [name for name in sampling if name not in _UNSAID]:
         raise BackendError(
             "SGLC544", f"a vLLM server has no field for `{left[0]}`",
