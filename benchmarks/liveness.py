@@ -5,7 +5,9 @@ used last stays, requests in order of arrival), and what knowing the future woul
 200. The pool takes a quarter of what they all would like to keep. Tools answer at once, or take up to 20 or up
 to 200 steps. Real programs, on the engine with the oracle; tokens and steps are counted, not timed.
 
-    python -m benchmarks.liveness
+    python -m benchmarks.liveness [--http]
+
+With `--http` they ask a server, and say ahead what they know, or nothing.
 """
 
 from __future__ import annotations
@@ -34,10 +36,24 @@ def case(work: Agents) -> dict[str, Any]:
     }
 
 
+def served_case(work: Agents) -> dict[str, Any]:
+    """Through a server, with hints and without."""
+    pages = work.tokens // PAGE_SIZE // 4
+    told, untold = (measure(work, pages, hints=hints) for hints in ("sglc", ""))
+    return {
+        "pages": pages,
+        "with hints": asdict(told),
+        "without": asdict(untold),
+        "recomputed, of without": round(told.recomputed / untold.recomputed, 3),
+        "steps, of without": round(told.steps / untold.steps, 3),
+    }
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/liveness.json"))
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--http", action="store_true")
     parser.add_argument("--agents", type=int, default=64)
     arguments = parser.parse_args()
     cases: dict[str, Any] = {}
@@ -47,10 +63,11 @@ def main() -> None:
             name = (
                 f"{'one system prompt' if shared else 'own system prompts'}, tools take {steps} steps at most"
             )
-            cases[name] = case(work)
+            cases[name] = served_case(work) if arguments.http else case(work)
             print(name, json.dumps(cases[name]), flush=True)
     report = {"what": __doc__.split("\n\n")[0], "agents": arguments.agents, "cases": cases, **setting()}
-    arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+    usual = f"benchmarks/results/liveness{'-http' if arguments.http else ''}.json"
+    (arguments.out or Path(usual)).write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,13 +11,18 @@ import heapq
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import uvicorn
+
 import sglc
+from sglc.backends.http import ServerBackend, ServerOptions
 from sglc.backends.local import LocalBackend, LocalOptions
+from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import ReleaseNode, Segment
 from sglc.ir.target import Target
@@ -25,6 +30,11 @@ from sglc.runtime.cache.page_tree import PageNode, RadixTree
 from sglc.runtime.engine.engine import Engine, EngineConfig, QueuePosition
 from sglc.runtime.engine.machine import Machine
 from sglc.runtime.step import Step
+from sglc.serve.app import make_direct
+from sglc.serve.door import Access, guarded
+from sglc.serve.limits import Limits
+from sglc.serve.server import bound_socket
+from sglc.serve.service import Service
 from tests.oracle_backend import Characters
 from tests.page_trace import Trace, recorded, replay
 from tests.reference.oracle import Oracle
@@ -191,8 +201,8 @@ class Agents:
         own = self.rounds * self.output + (self.rounds - 1) * self.result
         return self.count * own + self.system * (1 if self.shared else self.count)
 
-    def run(self, clock: Clock, backend: LocalBackend) -> list[Any]:
-        """Run all agents; gives their results."""
+    def run(self, clock: Clock, backend: Backend, *, served: bool = False) -> list[Any]:
+        """Run all agents; gives their results. A machine that is `served` does not see where they end."""
 
         def tool(number: int, turn: int) -> str:
             delay = random.Random(f"{self.seed}/{number}/{turn}").randint(0, self.tool_steps)
@@ -208,6 +218,8 @@ class Agents:
                 assert isinstance(s[f"answer{turn}"], str)
                 if turn + 1 < self.rounds:
                     s += tool(number, turn)
+            if served:
+                clock.live -= 1
 
         rows = [{"number": number} for number in range(self.count)]
         results = agent.run_batch(rows, backend=backend, num_threads=self.count, seed=self.seed)
@@ -228,14 +240,34 @@ class Counts:
     gave_way: int
 
 
+@contextmanager
+def served(backend: LocalBackend) -> Iterator[str]:
+    """The URL of a server before `backend`, whose clients' hints may have all of the cache."""
+    backend.start()
+    limits = Limits(hint_tokens=1 << 30)
+    service = Service(backend, Characters(), "oracle", 4_000, limits=limits)
+    direct = make_direct(service)
+    app = guarded(direct, Access(), limits, service.drain, service.queue, service.metrics)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+    with bound_socket("127.0.0.1", 0) as listening:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
 def measure(
     work: Agents,
     pages: int,
     arrange: Callable[[Machine], None] = lambda machine: None,
     *,
     token_budget: int = 2048,
+    hints: str | None = None,
 ) -> Counts:
-    """Run `work` with a pool of so many pages of 16 tokens."""
+    """Run `work` with a pool of so many pages of 16 tokens; through a server, if there are `hints` for that."""
     traces: list[Trace] = []
 
     def watch(machine: TimedMachine) -> None:
@@ -245,7 +277,11 @@ def measure(
     clock = Clock(work.count)
     backend = TimedBackend(clock, pages, token_budget=token_budget, arrange=watch)
     try:
-        work.run(clock, backend)
+        if hints is None:
+            work.run(clock, backend)
+        else:
+            with served(backend) as url:
+                work.run(clock, ServerBackend(ServerOptions(url=url, hints=hints)), served=True)
         machine = backend.machine
         assert machine is not None
         first = replay(traces[0], 1 << 40)

@@ -49,7 +49,16 @@ INSIDE = {
 }
 IN_THE_ROOT = {"__init__.py", "__main__.py", "errors.py", "knobs.py"}
 # What the runtime sees of the IR: plain data of segments and samplings, and the text forms of constraints.
-PLAIN_IR = ("plan.segment", "plan.events", "plan.dataflow", "sampling", "grammar", "target", "choice_scoring")
+PLAIN_IR = (
+    "plan.segment",
+    "plan.events",
+    "plan.dataflow",
+    "plan.hints",
+    "sampling",
+    "grammar",
+    "target",
+    "choice_scoring",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from sglc.backends.registry import connect
 from sglc.errors import SglcError, render
 from sglc.explain.explanation import explained_compiled
 from sglc.ir.plan.plan_text import plan_text
-from sglc.ir.target import Target
+from sglc.ir.target import EVERYTHING, Takes, Target
 from sglc.ir.text.printer import canonical, from_text, to_text
 from sglc.ir.verify.verify import verify
 from sglc.passes.base import run_pipeline
@@ -85,7 +85,8 @@ def outcome(case: Case) -> tuple[str, str]:
     styles = [order[1:] for order in case.orders if order.startswith("@")]
     tokenizer = ByteTokenizer(TEMPLATES[styles[0]], bos="llama3" in styles) if styles else None
     models = [order[1:] for order in case.orders if order.startswith("=")]
-    target = api_target(models[0]) if models else Target("local", tokenizer)
+    takes = Takes(hints=True) if "told" in models else EVERYTHING
+    target = api_target(models[0]) if models and not takes.hints else Target("local", tokenizer, takes=takes)
     passes = [
         order
         for order in case.orders

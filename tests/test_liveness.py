@@ -24,6 +24,15 @@ def test_half_as_much_is_computed_again_as_by_last_use(tool_steps: int, shared: 
     assert measure(work, 2 * work.tokens // PAGE_SIZE).recomputed < PAGE_SIZE
 
 
+@pytest.mark.slow
+def test_half_as_much_is_computed_again_through_a_server_that_is_given_hints() -> None:
+    work = Agents(16, rounds=5, system=208, result=52, output=16, tool_steps=4)
+    pages = work.tokens // PAGE_SIZE // 4
+    told, untold = (measure(work, pages, token_budget=128, hints=hints) for hints in ("sglc", ""))
+    assert untold.recomputed > untold.bound > 0
+    assert 0 < told.recomputed <= untold.recomputed / 2
+
+
 def test_nothing_of_a_program_that_has_ended_is_worth_keeping() -> None:
     work = Agents(3, rounds=3, system=100, result=30, output=10)
     clock = Clock(work.count)

@@ -73,6 +73,12 @@ def _priority(text: str) -> int:
     return int(text)
 
 
+def _amount(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"`{text}` is no number from 0")
+    return int(text)
+
+
 def _seconds(text: str) -> float:
     try:
         seconds = float(text)
@@ -170,6 +176,10 @@ _OPTIONS = {
             "most turns, items, calls and generations of all rows of a program",
         ),
         _Option("--max-program-mib", _count, 64, "MIB", "most characters of all rows of a program"),
+        _Option(
+            *("--max-hint-tokens", _amount, 0, "N"),
+            "most tokens that the hints of one key may ask to keep, but for admin keys; 0: hints are ignored",
+        ),
         _Option("--compile-mib", _count, 2048, "MIB", "memory that compiling a constraint may take"),
     ),
     "patience, in seconds": (
@@ -234,6 +244,7 @@ def _serve(options: argparse.Namespace) -> int:
                 connections=options.max_connections,
                 queue=options.max_queue,
                 priority=options.max_priority,
+                hint_tokens=options.max_hint_tokens,
                 characters=max_len * max(64, *map(len, tokenizer.token_bytes())),  # a script's are words
                 chat_tokens=options.max_tokens,
                 plan=options.max_plan << 10,

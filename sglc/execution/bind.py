@@ -82,13 +82,16 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
             return lambda own: ExtendNode(
                 stream, tuple([part if name is None else own.texts[name] for name, part in named])
             )
-        case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key, unify=unify, fused=fused):
+        case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key, unify=unify, fused=fused) as node:
+            next_use, most, behind = node.next_use, node.most, node.behind
             name = str(site).encode()
             return lambda own: GenNode(
                 stream, site, sampling, loc, _seed(own.seeds, name), ahead,
                 _key(own.cache_keys, site, key), unify, fused=fused, drawn=own.drawn,
+                next_use=next_use, most=most, behind=behind,
             )  # fmt: skip
-        case SelectNode(stream, site, choices, method, loc, key, unify, fused=fused):
+        case SelectNode(stream, site, choices, method, loc, key, unify, fused=fused) as node:
+            next_use, most, behind = node.next_use, node.most, node.behind
             return lambda own: SelectNode(
                 stream,
                 site,
@@ -98,6 +101,9 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
                 _key(own.cache_keys, site, key),
                 unify,
                 fused=fused,
+                next_use=next_use,
+                most=most,
+                behind=behind,
             )
         case OpenNode(str() as opened):
             return lambda own: OpenNode(own.opened.get(opened))
@@ -110,18 +116,20 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
 def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
     """`_filler` where the site depends on where it runs."""
     match node:
-        case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key, unify=unify, fused=fused):
+        case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key, unify=unify, fused=fused) as node:
+            next_use, most, behind = node.next_use, node.most, node.behind
 
             def filled(own: Own) -> Node:
                 at = site.inside(own.call, own.iterations)
                 seed = _seed(own.seeds, str(at).encode())
                 return GenNode(
                     stream, at, sampling, loc, seed, ahead, _key(own.cache_keys, site, key), unify,
-                    fused=fused, drawn=own.drawn,
+                    fused=fused, drawn=own.drawn, next_use=next_use, most=most, behind=behind,
                 )  # fmt: skip
 
             return filled
-        case SelectNode(stream, site, choices, method, loc, key, unify, fused=fused):
+        case SelectNode(stream, site, choices, method, loc, key, unify, fused=fused) as node:
+            next_use, most, behind = node.next_use, node.most, node.behind
             return lambda own: SelectNode(
                 stream,
                 site.inside(own.call, own.iterations),
@@ -131,6 +139,9 @@ def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
                 _key(own.cache_keys, site, key),
                 unify,
                 fused=fused,
+                next_use=next_use,
+                most=most,
+                behind=behind,
             )
         case _:
             return _filler(node)

@@ -170,6 +170,9 @@ class Gen(Op):
     `hoist`: the arguments that the prompt begins with: rows in which they are equal begin alike.
     `fsm`: the size of the automaton that holds it, as `grammar.fsm_summary` says it; "": none does.
     `fused`: it and those beside it in its turn that are, too, are one JSON object of an API's answer.
+    For engines that are told ahead: `next_use`, what its stream is wanted for next (`gen`, `tool NAME` for one
+    behind that call, `later` where the program does not say, `never`; "": nobody looked); `most` tokens that it
+    makes; tokens `behind` it on the longest chain of generations.
     """
 
     stream: Value
@@ -181,13 +184,16 @@ class Gen(Op):
     hoist: tuple[str, ...] = ()
     fsm: str = ""
     fused: bool = False
+    next_use: str = ""
+    most: int = 0
+    behind: int = 0
 
 
 @op("select", S, T)
 class Select(Op):
     """The choice with the best score after `stream`, and the stream that ends with it.
 
-    `cache_key`, `unify`, `hoist`, `fsm` and `fused` are as of `gen`; its automaton is that of its choices.
+    `cache_key` and what stands behind it are as of `gen`; its automaton is that of its choices.
     """
 
     stream: Value
@@ -199,6 +205,9 @@ class Select(Op):
     hoist: tuple[str, ...] = ()
     fsm: str = ""
     fused: bool = False
+    next_use: str = ""
+    most: int = 0
+    behind: int = 0
 
 
 @op("fork", variadic=True, pure=True)

@@ -111,6 +111,7 @@ class Takes:
     late_system: bool = True  # system turns may stand behind others
     cache_key: bool = False  # may be told which prompts begin alike (`Gen.cache_key`)
     cache_least: int = 1024  # tokens of the shortest prompt that is kept
+    hints: bool = False  # is told ahead what follows a request (`Gen.next_use`)
     cache_turns: bool = False  # keeps whole turns, and is told behind which one
 
     def turn_refused(self, role: str, *, behind: bool) -> str:

@@ -25,6 +25,8 @@ class RuntimeEndpoint(ServerBackend):
         chat_template_name: a template that `register_chat_template` knows; the model's own without it.
         concurrency: requests at once; as many as the server says it runs without it.
         patience: how often and how long a request is tried.
+        hints: how the server is told what follows a request: `sglc`, `sglang`, `vllm` or `dynamo`, "" for not
+            at all; without it, as the server says that it takes them.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class RuntimeEndpoint(ServerBackend):
         *,
         concurrency: int | None = None,
         patience: Patience | None = None,
+        hints: str | None = None,
     ) -> None:
         options = ServerOptions(
             url=base_url,
@@ -44,6 +47,7 @@ class RuntimeEndpoint(ServerBackend):
             chat_template=chat_template_name,
             concurrency=concurrency,
             patience=patience or Patience(),
+            hints=hints,
         )
         super().__init__(options)
         self.base_url = base_url

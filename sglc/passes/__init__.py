@@ -7,6 +7,7 @@ one of their own (docs/passes.md). May import: errors, knobs, ir, and the helper
 import sglc.passes.cache_hints
 import sglc.passes.chat_turns
 import sglc.passes.compile_constraints
+import sglc.passes.engine_hints
 import sglc.passes.fold_text
 import sglc.passes.fuse_gens
 import sglc.passes.hoist_prefix

@@ -37,6 +37,7 @@ TEXT = (
     "fold_text",
     "hoist_prefix",
     "unify",
+    "engine_hints",  # of what is left to be asked for
 )
 
 # An API that takes messages: turns stay turns.

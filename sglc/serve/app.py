@@ -21,6 +21,7 @@ from sglc.serve.access_log import REQUEST_ID
 from sglc.serve.answers import Answer
 from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, ProgramBody, Sampled
 from sglc.serve.direct import Direct, Endpoints
+from sglc.serve.hints import allowed_hints, hinted_priority
 from sglc.serve.keys import share_of
 from sglc.serve.limits import allowed_priority, check_counts, check_lists, check_sizes
 from sglc.serve.logprobs import Spelling
@@ -211,8 +212,10 @@ def _work(
     asked: Sampling,
     body: Sampled | GenerateBody,
 ) -> Work:
-    allowed = allowed_priority(service.limits, request.scope, body.priority)
-    return Work(kind, prompts, asked, allowed, share_of(request.scope), body.cache_salt)
+    limits, scope = service.limits, request.scope
+    allowed = allowed_priority(limits, scope, body.priority or hinted_priority(body.nvext))
+    hints, room = allowed_hints(limits, scope, body.kv_hints)
+    return Work(kind, prompts, asked, allowed, share_of(scope), body.cache_salt, hints, room)
 
 
 def _let_in(service: Service, request: Request, texts: int, rid: str | None = None) -> None:

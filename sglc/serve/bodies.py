@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION
-from sglc.serve.fields import ADVISORY, UNSUPPORTED, WHOLE_CHARACTERS, Body, wrong
+from sglc.serve.fields import ADVISORY, HINTS, UNSUPPORTED, WHOLE_CHARACTERS, Body, wrong
 from sglc.serve.forms import Choices, ResponseFormat, Schema, StructuredOutputs, TagText
 from sglc.serve.tools import Called, Function, Named, ToolChoice, Tools
 
@@ -33,7 +33,7 @@ _MOST_STOPS, _MOST_CHARACTERS, _MOST_IDS = 64, 4_096, 1_024  # of one field; wha
 class RequestBody(Body):
     """A whole request."""
 
-    ignored = ADVISORY
+    ignored = ADVISORY | HINTS
 
     @model_validator(mode="wrap")
     @classmethod
@@ -204,12 +204,16 @@ class Steered(RequestBody):
 class Sampled(Steered):
     """What chats and completions have in common."""
 
+    ignored = ADVISORY
+
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     seed: Seed | None = None
     priority: Priority = 0
     cache_salt: Salt = ""
+    kv_hints: Any = None
+    nvext: Any = None
     min_tokens: Count = 0
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -362,6 +366,8 @@ class GenerateBody(RequestBody):
     stream: bool = False
     priority: Priority = 0
     cache_salt: Salt = ""
+    kv_hints: Any = None
+    nvext: Any = None
     rid: Any = None
 
     @model_validator(mode="before")

@@ -37,12 +37,14 @@ UNSUPPORTED = {
 # They say who asks, for what, or how to go about it, and change no answer: ignored, whatever they hold.
 ADVISORY = frozenset(
     {
-        "agent_hints", "background", "guided_decoding_backend", "kv_hints", "log_metrics", "metadata",
-        "no_logs", "nvext", "prediction", "prompt_cache_key", "prompt_cache_options",
+        "agent_hints", "background", "guided_decoding_backend", "log_metrics", "metadata",
+        "no_logs", "prediction", "prompt_cache_key", "prompt_cache_options",
         "prompt_cache_retention",
         "return_bytes", "return_entropy", "rid", "safety_identifier", "service_tier", "store", "user",
     }
 )  # fmt: skip
+# Of these, what is not known, or malformed, is ignored like the ones above (`serve.hints`).
+HINTS = frozenset({"kv_hints", "nvext"})
 # Values of these that ask for nothing: as if they were absent.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": ([],),

@@ -24,6 +24,7 @@ class Limits:
         connections: that are open at once; those beyond are told to come again.
         queue: texts that are being made or wait to be, of all requests.
         priority: of a request, unless it comes with an admin key.
+        hint_tokens: of the streams that hints of one key may have kept, unless it is an admin's; 0: none.
         chat_tokens: of an answer in a chat that names no limit.
         plan: bytes of the plan of a program.
         row_tokens: that a row of a program generates.
@@ -40,6 +41,7 @@ class Limits:
     connections: int = 4096
     queue: int = 1024
     priority: int = 0
+    hint_tokens: int = 0
     chat_tokens: int = 4096
     plan: int = 1 << 20
     row_tokens: int = 1 << 20

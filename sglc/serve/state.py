@@ -13,6 +13,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from sglc.errors import SglcError
+from sglc.ir.plan.hints import HINTS_VERSION
 from sglc.ir.plan.plan_json import PLAN_VERSION
 from sglc.serve.bodies import AbortBody
 from sglc.serve.exposition import Exposition
@@ -60,6 +61,7 @@ def add_state(app: FastAPI, service: Service) -> None:
                 "concurrency": backend.target.concurrency,
                 "scores_tokens": backend.target.scores_tokens,
                 "plan_version": PLAN_VERSION,
+                "hints_version": HINTS_VERSION if service.limits.hint_tokens else 0,
             }
         )
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from sglc.errors import Loc
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, TokenLogprob, Usage
+from sglc.ir.plan.hints import Hints
 from sglc.ir.plan.segment import ExtendNode, GenNode, Node, OpenNode, Segment
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
@@ -65,8 +66,8 @@ class ServedBackend(Protocol):
 class Work:
     """Prompts, each to be continued `sampling.n` times. Choices are numbered prompt by prompt.
 
-    `endpoint` names the sites: `chat`, `completions` or `generate`. `priority`, `share` and
-    `namespace` are the segment's.
+    `endpoint` names the sites: `chat`, `completions` or `generate`. `priority`, `share`, `namespace`, `hints`
+    and `room` are the segment's.
     """
 
     endpoint: str
@@ -75,6 +76,8 @@ class Work:
     priority: int = 0
     share: str = ""
     namespace: str = ""
+    hints: Hints | None = None
+    room: int = 0
 
     @property
     def choices(self) -> int:
@@ -240,7 +243,14 @@ async def _events(
     """What generations say, until the last one has ended."""
     spent = SPENT.get()
     spent.prompt, spent.completion = sum(len(prompt.ids) for prompt in work.prompts), 0
-    segment = Segment(tuple(nodes), priority=work.priority, share=work.share, namespace=work.namespace)
+    segment = Segment(
+        tuple(nodes),
+        priority=work.priority,
+        share=work.share,
+        namespace=work.namespace,
+        hints=work.hints if work.choices == 1 else None,  # which are of one text
+        room=work.room,
+    )
     async with aclosing(backend.watch(segment, streams=streams)) as batches:
         async for batch in batches:
             for number, event in enumerate(batch):

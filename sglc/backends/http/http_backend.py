@@ -6,10 +6,12 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from sglc.backends.http import vllm_wire
+from sglc.backends.http.hint_fields import DIALECTS, spoken
 from sglc.backends.http.http_program import ServerProgram, part_of
 from sglc.backends.http.http_trouble import events_of, missing, problem_of, refused
 from sglc.backends.http.http_wire import (
@@ -24,7 +26,7 @@ from sglc.backends.http.http_wire import (
     prompt_field,
     scores,
 )
-from sglc.backends.http.server_info import ServerModel, model_behind, model_of
+from sglc.backends.http.server_info import ServerModel, model_behind, model_of, model_of_vllm
 from sglc.backends.remote.connection import Connection
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.backends.retry import Patience, Places, Trouble, patiently
@@ -43,7 +45,10 @@ _TAKES = Takes(cache_key=True, cache_least=16)  # a page of the cache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Where a server is. `verify`: False, or a file of certificates. `concurrency`: None: the server's own."""
+    """Where a server is. `verify`: False, or a file of certificates. `concurrency`: None: the server's own.
+
+    `hints`: how it is told what follows a request: a dialect of `hint_fields`, "" for none; None: as it says.
+    """
 
     url: str
     api_key: str | None = None
@@ -51,6 +56,7 @@ class ServerOptions:
     chat_template: str | None = None
     concurrency: int | None = None
     patience: Patience = PATIENCE
+    hints: str | None = None
 
 
 class ServerBackend:
@@ -61,7 +67,7 @@ class ServerBackend:
         self._connection: Connection | None = None
         self._runs_plans = True  # until it says that it does not
         self._part: tuple[Plan, str | None] | None = None  # of the last plan, which other rows have, too
-        self._walker = Walker(self._ask)
+        self._walker = Walker(self._ask, hinted=lambda: self.target.takes.hints)
 
     def __repr__(self) -> str:
         return f"<sglc back end {self.options.url}>"
@@ -76,10 +82,19 @@ class ServerBackend:
         response = self._told("GET", "/get_model_info")
         if response.status_code == 501:
             return model_behind(self._state("GET", "/workers")["workers"], self.options.chat_template)
+        if response.status_code == 404:
+            own = model_of_vllm(self._state("GET", "/v1/models"), self._ids_of)
+            return replace(own, hints=spoken(self.options.hints, {}))
         info = self._content(response)
         if not isinstance(info, Mapping):
             info = {}
-        return model_of(info, self.options.chat_template)
+        told = spoken(self.options.hints, info)
+        return replace(model_of(info, self.options.chat_template), hints=told)
+
+    def _ids_of(self, text: str) -> Any:
+        """The ids that a vLLM server makes of a text."""
+        asked = {"prompt": text, "add_special_tokens": False}
+        return self._content(self._told("POST", "/tokenize", json=asked)).get("tokens")
 
     @cached_property
     def target(self) -> Target:
@@ -98,7 +113,7 @@ class ServerBackend:
             concurrency=self.options.concurrency or model.concurrency,
             protocol="tokens" if model.exact else "text",
             whole_answers=True,
-            takes=_TAKES,
+            takes=replace(_TAKES, hints=bool(model.hints)),
         )
 
     @property
@@ -164,13 +179,16 @@ class ServerBackend:
     async def _ask(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
         if not isinstance(request.node, GenNode):
             return await self._choose(request)
-        body = gen_body(request, self.model)
+        body = {**gen_body(request, self.model), **self._hinted(request)}
         # What a gateway streams of an answer over gRPC lacks its log-probabilities.
-        if request.streams and request.node.sampling.n == 1 and not self.model.over_grpc:
+        if request.streams and request.node.sampling.n == 1 and not (self.model.over_grpc or self.model.engine):
             answers, tries = await self._spoken(request, body, emit)
         else:
             answers, tries = await self._whole(request, body)
         return gen_answer(request, answers, self.model, tries)
+
+    def _hinted(self, request: ApiRequest) -> dict[str, Any]:
+        return DIALECTS[self.model.hints](request.hints) if request.hints is not None else {}
 
     async def _choose(self, request: ApiRequest) -> ApiAnswer:
         size, tries = None, 0
@@ -203,6 +221,13 @@ class ServerBackend:
         self, client: Any, body: Mapping[str, Any], headers: Mapping[str, str]
     ) -> list[Mapping[str, Any]]:
         bodies = one_by_one(body, self.model.name) if self.model.over_grpc else [body]
+        if self.model.engine:
+            response = await client.post(
+                vllm_wire.PATH, json=vllm_wire.asked(body, self.model.name), headers=headers
+            )
+            if response.status_code != 200:
+                raise refused(response)
+            return vllm_wire.told(response.json(), body, self.model.tokenizer)
         made: list[Mapping[str, Any]] = []
         for response in await asyncio.gather(
             *(client.post("/generate", json=each, headers=headers) for each in bodies)
@@ -292,11 +317,11 @@ class ServerBackend:
         """What the server says of itself at `path`; waits for it."""
         return self._content(self._told(method, path))
 
-    def _told(self, method: str, path: str) -> Any:
+    def _told(self, method: str, path: str, json: Any = None) -> Any:
         http = self._http()
         url = self.options.url.rstrip("/")
         try:
-            return http.request(method, f"{url}{path}", timeout=_INFO_S, **self._door())
+            return http.request(method, f"{url}{path}", json=json, timeout=_INFO_S, **self._door())
         except (http.HTTPError, http.InvalidURL, OSError) as error:
             raise BackendError(
                 "SGLC547", f"there is no server at `{url}`: {str(error) or type(error).__name__}",

@@ -6,7 +6,7 @@ control tokens would become such tokens on the server, so they are refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,12 +18,19 @@ from sglc.ir.target import Tokenizer
 from sglc.runtime.model.registry import REGISTRY, path
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
+_PROBE = "Grüße, 1,234  tokens\n\tdef f(x): 日本語 ½ don't"  # what tokenizers differ in
+_VLLM_ROWS = 64  # requests at once: it does not say how many it runs
+
 
 @dataclass(frozen=True, slots=True)
 class ServerModel:
     """`exact`: prompts are ids. `stops` end every generation. `image_token` marks a picture; it may be "".
 
     `runs_plans`: it runs those of this version whole.
+
+    `hints`: the dialect in which it is told what follows a request (`hint_fields`); "": it is not.
+
+    `engine`: whose protocol it speaks besides: `vllm`, or "" for SGLang's and ours.
 
     `over_grpc`: a gateway asks it by the scheduler's protocol, which has less than `/generate`.
     """
@@ -38,6 +45,8 @@ class ServerModel:
     image_token: str = ""
     over_grpc: bool = False
     runs_plans: bool = False
+    hints: str = ""
+    engine: str = ""
 
 
 def model_behind(workers: Sequence[Mapping[str, Any]], template_name: str | None) -> ServerModel:
@@ -103,6 +112,31 @@ def model_of(info: Mapping[str, Any], template_name: str | None) -> ServerModel:
     control = (*(info.get("control_tokens") or ()), *stops, *([image_token] if image_token else []))
     text = TextTokenizer(jinja, named, control, f"text of {name}")
     return ServerModel(name, text, False, own, concurrency, scores, stops, image_token)
+
+
+def model_of_vllm(models: Any, read: Callable[[str], Any]) -> ServerModel:
+    """What a vLLM server's `GET /v1/models` tells. Prompts are ids: its tokenizer has to be one that is here.
+
+    Args:
+        read: gives the ids that the server makes of a text.
+
+    Raises:
+        BackendError: SGLC547, it is none, or the tokenizer is not here.
+    """
+    data = models.get("data") if isinstance(models, Mapping) else None
+    known = data[0] if isinstance(data, list) and data and isinstance(data[0], Mapping) else {}
+    name = known.get("id")
+    if known.get("owned_by") != "vllm" or not isinstance(name, str):
+        raise BackendError("SGLC547", "the server says neither as SGLang nor as vLLM does which model it has",
+                           hint="is it an sglc, SGLang or vLLM server?")  # fmt: skip
+    tokenizer = load_tokenizer(path(name)) if name in REGISTRY else None
+    if tokenizer is None or read(_PROBE) != tokenizer.encode(_PROBE):
+        raise BackendError(
+            "SGLC547",
+            f"the vLLM server's model `{name}` has another tokenizer than any here",
+            hint="name it as `sglc models list` does (`--served-model-name`); `sglc models pull` has it here",
+        )  # fmt: skip
+    return ServerModel(name, tokenizer, True, False, _VLLM_ROWS, True, engine="vllm")
 
 
 def _tokenizer_here(name: str, wanted: str) -> Any:

@@ -12,12 +12,32 @@ from sglc.ir.plan.segment import ImagePart, Made, RoleMark
 from sglc.ir.target import ControlText, Takes, Tokenizer
 
 
+@dataclass(frozen=True, slots=True)
+class HintedProgram:
+    """A program by its `name`; they begin in this `order`."""
+
+    name: str
+    order: int
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class StreamName:
+    """What a stream is called, as long as something begins with it."""
+
+    text: str
+    program: HintedProgram
+
+
 @dataclass(slots=True)  # not frozen: it remembers its turns
 class Prompt:
-    """A stream as a linked list: branches share what they have in common."""
+    """A stream as a linked list: branches share what they have in common.
+
+    `name`: what the server was told that it is called, if anything (`prompt_hints`).
+    """
 
     before: Prompt | None = None
     items: tuple[FilledPart, ...] = ()
+    name: StreamName | None = field(default=None, init=False, compare=False, repr=False)
     turns: _Turns | None = field(default=None, init=False, compare=False, repr=False)
 
     def __iter__(self) -> Iterator[FilledPart]:

@@ -12,10 +12,12 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from sglc.backends.remote.prompt_hints import PromptHints
 from sglc.backends.remote.prompts import Prompt
 from sglc.errors import BackendError, RunError, SglcError, located
 from sglc.ir.plan.dataflow import KeptStreams, SegmentRun, choice_texts, filled_parts
 from sglc.ir.plan.events import Event, GenDone, SelectDone, Usage
+from sglc.ir.plan.hints import Hints
 from sglc.ir.plan.segment import (
     ExtendNode,
     ForkNode,
@@ -53,6 +55,7 @@ class ApiRequest:
     choices: tuple[str, ...] = ()
     streams: bool = True  # deltas are wanted
     behind: tuple[Behind, ...] = ()
+    hints: Hints | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +82,16 @@ class Walker:
     Args:
         ask: makes one request; it is cancelled when nobody wants the answer any more.
         several: whether one request may have several samples of a generation.
+        hinted: whether requests say what is known ahead of their programs.
     """
 
-    def __init__(self, ask: Ask, several: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, ask: Ask, several: Callable[[], bool] = lambda: False, hinted: Callable[[], bool] = lambda: False
+    ) -> None:
         self.ask = ask
         self.several = several
+        self.hinted = hinted
+        self.hints = PromptHints()
         self.kept: KeptStreams[Prompt, tuple[SegmentRun[Prompt], int]] = KeptStreams(lambda prompt: None)
 
     async def submit(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Event, None]:
@@ -119,6 +127,8 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
         self.twins: dict[int, Sequence[int]] = {}  # whose samples the request of a generation has, too
         self.promised: dict[int, bool] = {}  # these, and whether it is their turn
         self.alone: set[int] = set()  # generations that were asked for in vain together with others
+        self.program = walker.hints.program() if walker.hinted() else None
+        self.hints: dict[int, Hints] = {}  # of what was asked for
 
     async def cancel(self) -> None:
         """No more is wanted: cancel what runs."""
@@ -183,7 +193,10 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
             self.twins[index] = twins
             self.promised.update(dict.fromkeys(twins, False))
             node = replace(node, sampling=replace(node.sampling, n=1 + len(twins)))
-        request = ApiRequest(index, node, self.prompts[node.stream], choices, self.streams, behind)
+        hints, prompt = None, self.prompts[node.stream]
+        if self.program is not None:
+            hints = self.hints[index] = self.walker.hints.of(node, prompt, self.program)
+        request = ApiRequest(index, node, prompt, choices, self.streams, behind, hints)
         if self.answering and self.next is None:
             self.next, self.tasks[index] = request, None
         else:
@@ -237,6 +250,8 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
 
     def made(self, index: int, node: GenNode | SelectNode, event: GenDone | SelectDone, made: Made) -> None:
         self.prompts[index] = Prompt(self.prompts[node.stream], (made,))
+        if index in self.hints:
+            self.walker.hints.answered(self.hints.pop(index), self.prompts[index])
         self.texts[index] = made.text
         self.emit(event)
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-from sglc.errors import SglcError
 from sglc.explain.estimate.intervals import Interval, between
 from sglc.explain.estimate.token_counts import TokenCounter
-from sglc.ir.grammar.dfa import DEAD, ByteDfa
-from sglc.ir.grammar.regex import compile_regex
+from sglc.ir.grammar.text_lengths import text_lengths
 from sglc.ir.sampling import Sampling
 
 
@@ -19,7 +15,7 @@ def kept(sampling: Sampling, counter: TokenCounter) -> Interval:
     least = 0 if may_end_early else min(sampling.min_tokens, most)
     if sampling.ignore_eos and not may_end_early and sampling.regex is None:
         return between(most, most)
-    if sampling.regex is not None and (held := _lengths(sampling.regex)) is not None:
+    if sampling.regex is not None and (held := text_lengths(sampling.regex)) is not None:
         shortest, longest, alphabet = held
         bytes_ = counter.of_bytes(shortest, longest, alphabet)
         if not may_end_early:
@@ -35,37 +31,3 @@ def completion(sampling: Sampling, counter: TokenCounter) -> Interval:
     # Of a text that is not full, one more token says that it has ended.
     most = max(sampling.max_tokens, 1) if text.high is None else min(text.high + 1, max(sampling.max_tokens, 1))
     return Interval(text.low * sampling.n, most * sampling.n, min(text.likely, most) * sampling.n)
-
-
-@lru_cache(maxsize=256)
-def _lengths(pattern: str) -> tuple[int, int | None, frozenset[int]] | None:
-    """Bytes of the shortest and of the longest text that matches, and which bytes there are in such texts."""
-    try:
-        dfa = compile_regex(pattern)
-    except SglcError:
-        return None
-    alphabet = frozenset(
-        byte for byte in range(256) if any(moves[dfa.classes[byte]] != DEAD for moves in dfa.moves)
-    )
-    return _shortest(dfa), _longest(dfa), alphabet
-
-
-def _shortest(dfa: ByteDfa) -> int:
-    layer, length = {0}, 0
-    while not any(dfa.accepting[state] for state in layer):
-        layer = {after for state in layer for after in dfa.moves[state] if after != DEAD}
-        length += 1
-    return length
-
-
-def _longest(dfa: ByteDfa) -> int | None:
-    """None where a text may go on for ever."""
-    layer, length, longest = {0}, 0, 0
-    while layer:
-        if length > len(dfa.moves):
-            return None
-        if any(dfa.accepting[state] for state in layer):
-            longest = length
-        layer = {after for state in layer for after in dfa.moves[state] if after != DEAD}
-        length += 1
-    return longest

@@ -202,6 +202,7 @@ def _hint(node: GenNode | SelectNode) -> str:
     said += " unify" if node.unify else ""
     said += " fused" if node.fused else ""
     said += f" fsm=({node.fsm})" if node.fsm else ""
+    said += f" next_use={node.next_use!r} most={node.most} behind={node.behind}" if node.next_use else ""
     return f"{said} form={node.form}" if isinstance(node, GenNode) and node.form else said
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from sglc.errors import Loc
 from sglc.ir.core import Site
+from sglc.ir.plan.hints import Hints
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText
 
@@ -95,7 +96,8 @@ class GenNode:
 
     With `ahead` one request of at most so many tokens may be asked for this generation and for those behind
     it in its turn, up to the first that has none. An API that keeps prompts is told `cache_key`. With `unify`
-    one answer may be that of all that ask for the same. `fsm` and `fused` are as of the op, and under `form`
+    one answer may be that of all that ask for the same. `fsm`, `fused`, `next_use`,
+    `most` and `behind` are as of the op, and under `form`
     the runtime keeps what it compiles of the generation's regex, schema or grammar, for every tokenizer a file.
     `drawn`: nobody asked for the run's seed, so equal ones may be the samples of one request.
     """
@@ -112,6 +114,9 @@ class GenNode:
     form: str = ""
     fused: bool = False
     drawn: bool = False
+    next_use: str = ""
+    most: int = 0
+    behind: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,9 @@ class SelectNode:
     unify: bool = False
     fsm: str = ""
     fused: bool = False
+    next_use: str = ""
+    most: int = 0
+    behind: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +218,8 @@ class Segment:
     Where segments wait for each other, those of a higher `priority` go first, and of equal ones each `share`
     (such as a user) has as many generations as another; those without one are in the order of their programs.
     What begins in one `namespace` (a user's salt) shares no KV with any other.
+
+    `hints` of somebody else's program are obeyed with so many tokens of the share's streams (`room`).
     """
 
     nodes: tuple[Node, ...]
@@ -217,6 +227,8 @@ class Segment:
     priority: int = 0
     share: str = ""
     namespace: str = ""
+    hints: Hints | None = None
+    room: int = 0
     waits: Waits | None = field(default=None, compare=False, repr=False)
 
 

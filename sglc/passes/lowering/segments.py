@@ -184,7 +184,8 @@ class Nodes:
                 sampling = _normal(op.sampling)
                 node = GenNode(
                     stream, op.site, sampling, op.loc, ahead=ahead, cache_key=key, unify=op.unify, fsm=op.fsm,
-                    form=form_key(sampling), fused=op.fused and self.target.guesses,
+                    form=form_key(sampling), fused=op.fused and self.target.guesses, next_use=op.next_use,
+                    most=op.most, behind=op.behind,
                 )  # fmt: skip
                 self.made(op, self.add(node))
             case Select():
@@ -192,7 +193,7 @@ class Nodes:
                 choices = tuple(self.single(item) for item in op.choices)
                 choice = SelectNode(
                     stream, op.site, choices, op.method, op.loc, op.cache_key, op.unify, op.fsm,
-                    op.fused and self.target.guesses,
+                    op.fused and self.target.guesses, op.next_use, op.most, op.behind,
                 )  # fmt: skip
                 self.made(op, self.add(choice))
             case Fork():

@@ -163,6 +163,10 @@ class Engine:
         """The program at `place` goes on behind the handle's ids as soon as it can."""
         self.handles.expect(handle, place + DUE)
 
+    def turn_over(self, handle: Handle, place: int) -> None:
+        """The turn that was awaited is over: when the handle's ids are used next is not known."""
+        self.handles.used(handle, place + DUE)
+
     def release(self, handle: Handle) -> None:
         """The handle ends and its program is through with its ids; requests made from it go on."""
         self.reservations.drop(handle)

@@ -31,6 +31,7 @@ from sglc.ir.target import Tokenizer
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.engine import Engine, Handle, QueuePosition, RequestId
 from sglc.runtime.engine.generation import Call, CallOutcome, EngineModel, GenCall, SelectCall
+from sglc.runtime.engine.hinted_streams import HintedStreams
 from sglc.runtime.engine.prompt_prefixes import TokenStream
 from sglc.runtime.histogram import Histogram
 from sglc.runtime.scheduler.critical_path import remaining_tokens
@@ -61,6 +62,7 @@ class Machine:
         self.engine = engine
         self.model = EngineModel(engine, tokenizer)
         self.tool_latency = ToolLatencyStats()
+        self.hinted = HintedStreams(engine, self.tool_latency)
         self.submits = 0
         self.steps = 0
         self.step_times = Histogram(_STEPS_S)  # seconds, with what each step's events set in motion
@@ -184,7 +186,8 @@ class Machine:
         if segment.share:
             texts = node.sampling.n if isinstance(node, GenNode) else 1
             tag = self.engine.queue.fair.tag(segment.share, texts)
-        return QueuePosition(run.place, run.remaining[index], segment.priority, tag)
+        behind = segment.hints.behind if segment.hints is not None else 0
+        return QueuePosition(run.place, run.remaining[index] + behind, segment.priority, tag)
 
 
 class EngineSegmentRun(SegmentRun[_KeptStream]):
@@ -221,6 +224,8 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
         for index, found in enumerate(self.readers):
             self.unread[self.origin[index]] += len(found)
         self._place: int | None = None
+        if segment.hints is not None:
+            self._place = machine.hinted.begun(segment.share, segment.hints)
         self._compiling = dict.fromkeys(compiling, False)  # whether the node's turn has come
         self._refused: dict[int, SglcError] = {}
         self._constraints: dict[int, Constraint | None] = {}  # of nodes that begin
@@ -362,6 +367,9 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
             pin = self.pins[index] = self.calls[index].hold(stream)
             self.machine.engine.await_turn(pin, self.place)
             stream = stream.held_by(pin)
+        if (hints := self.segment.hints) is not None:
+            own = self.calls[index].hold(stream)
+            self.machine.hinted.made(self.segment.share, hints, own, self.place, self.segment.room)
         self.drop(index)  # behind that, or what it lets go of would be nobody's for a moment
         self.texts[index] = outcome.text
         self.made[index] = stream

@@ -29,6 +29,7 @@ from sglc.errors import (
     VerifyError,
 )
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
+from sglc.ir.plan.hints import Hints
 from sglc.ir.plan.segment import (
     ExtendNode,
     ForkNode,
@@ -120,6 +121,8 @@ class Submit(Struct, tag=True, array_like=True, frozen=True):
     priority: int = 0
     share: str = ""
     namespace: str = ""
+    hints: Hints | None = None
+    room: int = 0
 
 
 class Compiled(Struct, tag=True, array_like=True, frozen=True):
@@ -236,7 +239,10 @@ def encode_submit(
     Raises:
         BackendError: SGLC508, it holds what cannot be written.
     """
-    told = (segment.gives, streams, compiling, segment.priority, segment.share, segment.namespace)
+    told = (
+        segment.gives, streams, compiling, segment.priority, segment.share, segment.namespace, segment.hints,
+        segment.room,
+    )  # fmt: skip
     try:
         try:
             nodes = [_tagged(node) for node in segment.nodes]
@@ -261,7 +267,10 @@ def decode_segment(command: Submit) -> Segment:
         if not isinstance(node, Node) or not all(0 <= source < len(nodes) for source in reads(node)):
             raise _malformed(f"node {len(nodes)} of a segment")
         nodes.append(node)
-    return Segment(tuple(nodes), command.gives, command.priority, command.share, command.namespace)
+    return Segment(
+        tuple(nodes), command.gives, command.priority, command.share, command.namespace, command.hints,
+        command.room,
+    )  # fmt: skip
 
 
 # -- events ----------------------------------------------------------------------------------------
