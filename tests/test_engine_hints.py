@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sglc as sgl
 from sglc.backends.http import ServerBackend, ServerOptions
 from sglc.backends.http.hint_fields import DIALECTS, spoken, urgency
+from sglc.errors import UsageError
 from sglc.ir.plan.hints import Hints, envelope, read_envelope
 from sglc.ir.plan.segment import Segment
 from sglc.serve.hints import allowed_hints, hinted_priority
@@ -129,3 +131,9 @@ def test_a_share_keeps_so_many_tokens_and_loses_its_own_oldest_first() -> None:
     drained(bench)
     assert list(kept["a"]) == ["a2", "a3"]
     assert len(bench.machine.engine.handles.pinned()) == 3
+
+
+def test_a_dialect_that_is_none_is_refused_at_once() -> None:
+    with pytest.raises(UsageError, match="`hints` cannot be `'typo'`") as failure:
+        sgl.RuntimeEndpoint("http://127.0.0.1:9", hints="typo")
+    assert failure.value.code == "SGLC027"

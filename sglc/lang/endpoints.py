@@ -8,11 +8,13 @@ from typing import Any
 
 from sglc.backends.anthropic import AnthropicBackend, AnthropicOptions
 from sglc.backends.gemini import GeminiBackend, GeminiOptions
-from sglc.backends.http import ServerBackend, ServerOptions
+from sglc.backends.http import DIALECTS, ServerBackend, ServerOptions
 from sglc.backends.litellm import LiteLLMBackend
 from sglc.backends.openai import OpenAIBackend, OpenAIOptions
 from sglc.backends.retry import Patience
+from sglc.errors import UsageError
 from sglc.frontend.language.chat_templates import ChatTemplate, get_chat_template
+from sglc.frontend.locate import here
 from sglc.ir.target import Encoding, Takes
 
 
@@ -27,6 +29,9 @@ class RuntimeEndpoint(ServerBackend):
         patience: how often and how long a request is tried.
         hints: how the server is told what follows a request: `sglc`, `sglang`, `vllm` or `dynamo`, "" for not
             at all; without it, as the server says that it takes them.
+
+    Raises:
+        UsageError: SGLC027, `hints` is none of these.
     """
 
     def __init__(
@@ -40,6 +45,9 @@ class RuntimeEndpoint(ServerBackend):
         patience: Patience | None = None,
         hints: str | None = None,
     ) -> None:
+        if hints and hints not in DIALECTS:
+            known = ", ".join(f"`{name}`" for name in DIALECTS)
+            raise UsageError("SGLC027", f"`hints` cannot be `{hints!r}`", here(), note=f"it can be: {known}")
         options = ServerOptions(
             url=base_url,
             api_key=api_key,

@@ -3,5 +3,6 @@
 May import `backends.remote` and everything below the back ends.
 """
 
+from sglc.backends.http.hint_fields import DIALECTS as DIALECTS
 from sglc.backends.http.http_backend import ServerBackend as ServerBackend
 from sglc.backends.http.http_backend import ServerOptions as ServerOptions

@@ -14,6 +14,8 @@ from sglc.runtime.engine.engine import Engine
 from sglc.runtime.ids import Handle
 from sglc.runtime.scheduler.gap_stats import ToolLatencyStats
 
+_LEAST = 64  # tokens that a stream counts as: a short one has its handle, too
+
 
 @dataclass(frozen=True, slots=True)
 class _HintedStream:
@@ -50,7 +52,7 @@ class HintedStreams:
 
     def made(self, share: str, hints: Hints, handle: Handle, place: int, room: int) -> None:
         """A request has ended: keep `handle`, its stream, with at most `room` tokens of the share."""
-        engine, tokens = self._engine, len(self._engine.ids(handle))
+        engine, tokens = self._engine, max(_LEAST, len(self._engine.ids(handle)))
         if (before := self._shares.get(share, {}).get(hints.after)) is not None:
             engine.turn_over(before.handle, before.place)  # branches may still come back to it
         if not hints.stream or tokens > room:
