@@ -120,13 +120,13 @@ def drained(bench: Bench) -> None:
 def test_a_share_keeps_so_many_tokens_and_loses_its_own_oldest_first() -> None:
     bench = Bench(pages=64)
     for number in range(4):
-        bench.submit(f"a{number}", hinted(f"a{number}", "a", room=100))
-    bench.submit("b0", hinted("b0", "b", room=100))
-    bench.submit("c0", hinted("c0", "c", room=30))  # which is longer by itself
+        bench.submit(f"a{number}", hinted(f"a{number}", "a", room=128))
+    bench.submit("b0", hinted("b0", "b", room=128))
+    bench.submit("c0", hinted("c0", "c", room=30))  # where one alone counts as more
     drained(bench)
     kept = bench.machine.hinted._shares
     assert {share: list(streams) for share, streams in kept.items()} == {"a": ["a2", "a3"], "b": ["b0"]}
-    assert all(sum(each.tokens for each in streams.values()) <= 100 for streams in kept.values())
+    assert all(sum(each.tokens for each in streams.values()) <= 128 for streams in kept.values())
     bench.submit("d", hinted("d", "b", after="a3", room=0))  # another's stream, and room for none
     drained(bench)
     assert list(kept["a"]) == ["a2", "a3"]
