@@ -767,3 +767,30 @@ def test_pieces_of_a_call_that_fails_are_not_those_of_others() -> None:
     *pieces, done = second
     assert isinstance(done, GenDone)
     assert "".join(piece.text for piece in pieces if isinstance(piece, Delta)) == done.samples[0].text
+
+
+def test_explain_counts_what_a_batch_makes_once() -> None:
+    """Greedy generations and choices, in a program and over rows; not samples, nor what stands behind them."""
+
+    @sgl.function
+    def graded(s: Any, essay: str, a: str) -> None:
+        s += f"Essay: {essay}\n"
+        marks = s.fork(3)
+        marks[0] += "Mark:" + sgl.gen("mark", max_tokens=2, temperature=0)
+        marks[1] += "Mark:" + sgl.gen("again", max_tokens=2, temperature=0)
+        marks[2] += sgl.gen("sample", max_tokens=2, temperature=1) + sgl.gen(
+            "behind", max_tokens=2, temperature=0
+        )
+        s += sgl.select("kind", choices=[a, "no"])
+
+    backend = OracleBackend()
+    rows = [(essay, a) for essay in ("one", "two", "one") for a in ("yes", "maybe")]
+    told = [remark.message for remark in graded.explain(backend, rows=rows).compiled.remarks]
+    alone = graded.explain(backend, rows=rows[:1]).compiled.remarks
+    unified = sum(result.usage.unified for result in graded.run_batch(rows, backend=backend, seed=1))
+    backend.close()
+    assert unified == (12 - 2) + (
+        6 - 4
+    )  # two marks, one of each essay; a choice of each row, of which two are new
+    assert f"unified {unified} of 18 generations out of 6 rows" in told
+    assert "unified 1 of 3 generations out of 1 rows" in [remark.message for remark in alone]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sglc.errors import UsageError
+from sglc.errors import Loc, UsageError
 from sglc.execution.batch.order import begins
 from sglc.execution.batch.prefixes import Beginnings, remark
 from sglc.explain.estimate.estimate import estimated
@@ -22,7 +22,9 @@ from sglc.frontend.language.function import Definition, describe
 from sglc.frontend.values.graph_breaks import BreakPlace
 from sglc.ir.core import Program, walk
 from sglc.ir.ops import HostCall
+from sglc.ir.plan.asked import known_questions
 from sglc.ir.plan.plan import HostStep, Plan
+from sglc.ir.remark import Remark
 from sglc.ir.target import Target, Tokenizer
 from sglc.passes.compile import Compiled, compile_program
 
@@ -147,10 +149,24 @@ def explained(
         if goal.tokenizer is not None:
             prompts = [prompt for row in begun for prompt in row]
             found = tuple([_weighed(each, prompts, goal.tokenizer) for each in found])
+    if rows is not None:
+        first = replace(first, remarks=(*first.remarks, *_unified(made, function.definition.loc)))
     return Explanation(
         first, forecast, price_of(goal.name, forecast.counts), made[0][0].breaks,
         found,
     )  # fmt: skip
+
+
+def _unified(made: Sequence[tuple[_Compilation, Mapping[str, str]]], loc: Loc | None) -> Iterator[Remark]:
+    """How many generations of a batch another one answers, as far as that shows in the arguments."""
+    asked = [
+        question
+        for one, texts in made
+        if texts.keys() >= set(one.compiled.plan.names)
+        for question in known_questions(one.compiled.plan, texts)
+    ]
+    if less := len(asked) - len(set(asked)):
+        yield Remark("unify", f"unified {less:,} of {len(asked):,} generations out of {len(made):,} rows", loc)
 
 
 def _weighed(finding: Finding, prompts: Sequence[str], tokenizer: Tokenizer) -> Finding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from sglc.ir.plan.plan import CallStep, LoopStep, MapStep, Plan, steps_of
@@ -12,6 +12,7 @@ from sglc.ir.plan.segment import (
     NodeResult,
     OpenNode,
     Part,
+    RoleMark,
     Segment,
     SelectNode,
     Slot,
@@ -19,6 +20,9 @@ from sglc.ir.plan.segment import (
     joined,
 )
 from sglc.ir.plan.uses import node_reads
+from sglc.ir.target import ControlText
+
+_WRITTEN = (str, Slot, RoleMark, ControlText)  # parts that are known before a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,30 @@ def asked_in_plan(plan: Plan) -> Asked:
         return NOTHING_ASKED
     repeated = any(isinstance(step, LoopStep | MapStep | CallStep) for step in steps_of(plan))
     return Asked(tuple(arguments), len(set(signatures)) < len(signatures) or (blocks and repeated))
+
+
+def known_questions(plan: Plan, texts: Mapping[str, str]) -> list[Hashable]:
+    """What the marked generations of one run ask for, equal for what is made once.
+
+    Of those alone that every run makes, and whose prompts are made of literals and of `texts`, the arguments.
+    """
+    found: list[Hashable] = []
+    for segment in plan.steps:
+        if not isinstance(segment, Segment):
+            continue
+        for node in segment.nodes:
+            if not (isinstance(node, GenNode | SelectNode) and node.unify):
+                continue
+            opened, *parts = _prompt(segment, node.stream)
+            choices = node.choices if isinstance(node, SelectNode) else ()
+            if opened is None and all(isinstance(part, _WRITTEN) for part in (*parts, *choices)):
+                filled, among = (
+                    [texts[part.name] if isinstance(part, Slot) else part for part in own]
+                    for own in (parts, choices)
+                )
+                asked = node.sampling if isinstance(node, GenNode) else node.method
+                found.append((asked, tuple(among), tuple(joined(filled))))
+    return found
 
 
 def _signature(segment: Segment, index: int) -> Hashable:
