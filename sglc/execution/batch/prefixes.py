@@ -57,6 +57,7 @@ def beginnings(definition: Definition, memo: Memo[Program], rows: Sequence[Mappi
     found: dict[Hashable, tuple[PromptPrefix, ...]] = {}
     made: list[tuple[str, ...]] = []
     end: HostCall | None = None
+    others = {name for row in rows for name, value in row.items() if type(value) is not str}
     for row in rows:
         key = tuple([key_of(row[name]) for name in constant])
         if key not in found:
@@ -69,7 +70,8 @@ def beginnings(definition: Definition, memo: Memo[Program], rows: Sequence[Mappi
             if program.ops and isinstance(program.ops[-1], HostCall):
                 end = program.ops[-1]
         own = found[key]
-        made.append(begins(own, {name: _text(value) for name, value in row.items()}) if own else ())
+        texts = {**row, **{name: _text(row[name]) for name in others & row.keys()}} if others else row
+        made.append(begins(own, texts) if own else ())
     if any(made):
         return Beginnings(made, definition.loc)
     if end is not None:
