@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from types import CodeType, ModuleType
 from typing import Any
@@ -254,7 +255,21 @@ def _compiled_in_between(
     _compare_rows(report, FUNCTION, "several runs", *sequences)
 
 
-BESIDE = (_compiled_in_between, _with_a_cache, _asked_for_less)
+def _with_other_passes(report: Report, expected: Outcome, fresh: Callable[[], ModuleType], rows: Rows) -> None:
+    """Each of some passes alone, and all in an order that nobody wrote down."""
+    random = Random(fresh().__name__)
+    for passes in ([random.choice(EXACT)], random.sample(EXACT, len(EXACT))):
+        module = fresh()
+        (row,) = rows(module, 0)
+        run = partial(module.program.run, **row, seed=SEED, passes=[*passes, "lower_roles"])
+        found = seen(lambda backend, run=run: [run(backend=backend)], module, row)  # type: ignore[misc]
+        if found["error"] is not None and found["error"][0] == "not run":
+            return
+        report.compare(FUNCTION, f"passes {', '.join(passes)}", expected, found, _BUT_USAGE)
+
+
+BESIDE = (_compiled_in_between, _with_a_cache, _asked_for_less, _with_other_passes)
+EXACT = ("inline_calls", "prune", "overlap_tools", "fold_text", "share_prefixes", "hoist_prefix", "unify")
 
 
 def _streamed_and_in_batches(
