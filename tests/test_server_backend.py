@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import sglc as sgl
-from sglc.backends.http import server_info
+from sglc.backends.http import server_info, vllm_wire
 from sglc.backends.http.http_wire import Choosing, scores
 from sglc.backends.http.server_info import model_of
 from sglc.backends.local import LocalBackend
@@ -435,3 +435,11 @@ def test_log_probabilities_are_read_whatever_their_values() -> None:  # B17
     with pytest.raises(RunError, match="SGLC402"):
         scored(text, [[(None, 1, None)], [(None, 3, None)]])
     assert scored(Choosing({}, 4), [[(-1.0, 1, None)], [(-1.0, 3, None)]]) is None
+
+
+@pytest.mark.parametrize("more", [{"top_logprobs_num": 2}, {"return_text_in_logprobs": True}])
+def test_what_is_not_read_from_a_vllm_server_is_refused(more: dict[str, Any]) -> None:
+    body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1}, "return_logprob": True}
+    assert vllm_wire.asked({**body, "logprob_start_len": -1}, "m")["logprobs"] == 0
+    with pytest.raises(BackendError, match="not read from a vLLM server"):
+        vllm_wire.asked({**body, "logprob_start_len": -1, **more}, "m")

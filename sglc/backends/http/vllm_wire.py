@@ -24,10 +24,15 @@ def asked(body: Mapping[str, Any], model: str) -> dict[str, Any]:
     """A request of `/generate` as one of completions; a field that is none of its own goes as it is.
 
     Raises:
-        BackendError: SGLC544, vLLM has no field for something that is asked for.
+        BackendError: SGLC544, vLLM has no field for something that is asked for, or it is not read from it.
     """
     sampling = dict(body["sampling_params"])
     more = {name: value for name, value in body.items() if name not in _BODY}
+    if body.get("top_logprobs_num") or body.get("return_text_in_logprobs"):
+        raise BackendError(
+            "SGLC544", "likeliest tokens, and texts of tokens, are not read from a vLLM server",
+            hint="run this program on `local`, or on an sglc server",
+        )  # fmt: skip
     made: dict[str, Any] = {"model": model, "prompt": body["input_ids"], "return_token_ids": True, **more}
     made |= {name: sampling.pop(name) for name in _SAME if name in sampling}
     made |= {_NAMES[name]: sampling.pop(name) for name in _NAMES if name in sampling}
@@ -42,9 +47,9 @@ def asked(body: Mapping[str, Any], model: str) -> dict[str, Any]:
     if not made["max_tokens"]:
         made["max_tokens"] = 1  # the least that it makes, and what is made is left out
     if body.get("return_logprob"):
-        made["logprobs"] = body.get("top_logprobs_num", 0)
+        made["logprobs"] = 0  # of what was sampled alone
         if body["logprob_start_len"] >= 0:
-            made["prompt_logprobs"] = body.get("top_logprobs_num", 0)
+            made["prompt_logprobs"] = 0
     return made
 
 
