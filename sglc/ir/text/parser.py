@@ -23,6 +23,9 @@ from sglc.ir.text.syntax import IR_VERSION, loc_of, required
 
 def parse(text: str, filename: str) -> Program:
     """See `sglc.ir.text.printer.from_text`."""
+    is_file = Path(filename).exists()
+    if is_file:
+        linecache.cache.pop(filename, None)  # lines of a text that had its name
     try:
         _check_version(text, filename)
         with room():
@@ -30,7 +33,7 @@ def parse(text: str, filename: str) -> Program:
     except VerifyError as error:
         problem = error
     # The text may come from a pipe or a test: keep its lines where the caret is drawn from.
-    if not Path(filename).exists():
+    if not is_file:
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     raise problem
 
