@@ -63,6 +63,8 @@ def server(backend: LocalBackend) -> int:
 
 def at_work(backend: LocalBackend) -> int:
     """How many forms are being compiled."""
+    if backend._compiler is None:
+        return 0
     return len(Path(f"/proc/{server(backend)}/task/{server(backend)}/children").read_text().split())
 
 

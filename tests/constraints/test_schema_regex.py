@@ -12,8 +12,9 @@ import pytest
 from sglc.errors import SglcError
 from sglc.ir.grammar import schema_regex as module
 from sglc.ir.grammar.schema_regex import schema_regex, schema_rules
+from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.pushdown_automaton import PushdownAutomaton
-from tests.constraints.verdicts import CONSTRAINTS
+from tests.constraints.verdicts import BYTES, CONSTRAINTS
 from tests.depth import at_depth
 
 VALUES = ["a", 'b"c', "é", "x/y", "\n", 1, -2, True, None, "ab", "日本", 0]
@@ -147,6 +148,7 @@ def test_automaton_and_parser_allow_the_same() -> None:
 )
 def test_a_fault_is_found(name: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, name, wrong)
+    monkeypatch.setitem(globals(), "CONSTRAINTS", Constraints(BYTES, len(BYTES)))  # which keep what they made
     schema_rules.cache_clear()
     rng = Random(3)
     try:
