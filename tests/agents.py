@@ -38,6 +38,7 @@ from sglc.serve.service import Service
 from tests.oracle_backend import Characters
 from tests.page_trace import Trace, recorded, replay
 from tests.reference.oracle import Oracle
+from tests.waiting import until
 
 _NAP_S = 0.0002
 _STUCK_S = 60.0
@@ -253,6 +254,7 @@ def served(backend: LocalBackend) -> Iterator[str]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
+            until(lambda: server.started, "the server does not start")
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         finally:
             server.should_exit = True

@@ -23,7 +23,7 @@ from sglc.serve.limits import Limits
 from tests.agents import Agents, Clock, TimedBackend, served
 from tests.runtime.test_priorities import Bench, text
 
-NAMES = st.text(max_size=20)
+NAMES = st.text(st.characters(exclude_categories=("C", "Z")), max_size=20)
 HINTS = st.builds(
     Hints, program=NAMES, parent=NAMES, stream=NAMES, after=NAMES, over=st.lists(NAMES).map(tuple),
     leaves=st.tuples(NAMES, NAMES), behind=st.integers(0, 1 << 20),

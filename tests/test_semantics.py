@@ -399,9 +399,10 @@ def with_ahead(program: Program, ahead: Callable[[Gen], int]) -> Program:
 def test_every_pass_has_a_property_test() -> None:
     # `compile_constraints` and `legalize` change nothing but marks: what they refuse is in tests/golden.
     here = ["fold_text", "lower_roles", "share_prefixes", "chat_turns", "speculate"]
-    # tests/test_pass_properties.py and tests/test_unify.py
+    # tests/test_pass_properties.py, tests/test_unify.py and tests/test_engine_hints.py
     elsewhere = [
         "cache_hints",
+        "engine_hints",
         "fuse_gens",
         "hoist_prefix",
         "inline_calls",

@@ -43,7 +43,7 @@ class RequestBody(Body):
         """No encoding has half of a surrogate pair."""
         made = validate(data)
         if isinstance(data, dict) and info.context is not WHOLE_CHARACTERS:
-            for key in made.model_fields_set - {"rid"}:
+            for key in made.model_fields_set - {"rid"} - HINTS:
                 given = type(made).model_fields[key].alias or key
                 if _has_half_pair(data.get(given)):  # which may have been made of another one
                     raise wrong("text_value", "it has half of a surrogate pair, which is no text", given)

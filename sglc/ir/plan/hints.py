@@ -101,4 +101,4 @@ def _text(given: Any, name: str) -> str:
 
 
 def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _LONGEST
+    return isinstance(value, str) and len(value) <= _LONGEST and value.isprintable()
