@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
 
 from sglc.errors import SglcError
 from sglc.ir.grammar.dfa import DEAD, ByteDfa
@@ -23,21 +24,21 @@ def text_lengths(pattern: str) -> tuple[int, int | None, frozenset[int]] | None:
 
 
 def _shortest(dfa: ByteDfa) -> int:
-    layer, length = {0}, 0
+    layer, seen, length = {0}, {0}, 0
     while not any(dfa.accepting[state] for state in layer):
-        layer = {after for state in layer for after in dfa.moves[state] if after != DEAD}
+        layer = {after for state in layer for after in dfa.moves[state]} - {DEAD} - seen
+        seen |= layer
         length += 1
     return length
 
 
 def _longest(dfa: ByteDfa) -> int | None:
-    """None where a text may go on for ever."""
-    layer, length, longest = {0}, 0, 0
-    while layer:
-        if length > len(dfa.moves):
-            return None
-        if any(dfa.accepting[state] for state in layer):
-            longest = length
-        layer = {after for state in layer for after in dfa.moves[state] if after != DEAD}
-        length += 1
-    return longest
+    """None where a text may go on for ever: every state leads to an end, so that is where there is a circle."""
+    after = {state: set(moves) - {DEAD} for state, moves in enumerate(dfa.moves)}
+    longest: dict[int, int] = {}
+    try:
+        for state in TopologicalSorter(after).static_order():  # those that it leads to come first
+            longest[state] = max((1 + longest[other] for other in after[state]), default=0)
+    except CycleError:
+        return None
+    return longest[0]
