@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,10 +15,14 @@ from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from sglc.api.function import Function
+from sglc.backends import registry
+from sglc.backends.http import ServerBackend, ServerOptions
+from sglc.backends.retry import Patience
 from sglc.cli import main
 from sglc.cli.batch.sorted_rows import SortedRows
 from sglc.cli.program_file import open_function
@@ -246,6 +251,37 @@ def test_a_batch_ends_where_no_server_is_left(
     assert "was lost: the server at" in said
     assert "error[SGLC547]: there is no server at" in said
     assert "sglc: go on with: sglc" in said
+
+
+@pytest.mark.slow
+def test_a_server_that_drains_fails_no_row(
+    folder: Path, urls: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It listens, and refuses every request, as long as one goes on that came before."""
+    write_rows(4, 20)
+    with running(*SERVER) as server:
+        patience = Patience(attempts=2, first_wait_s=0.1)
+        known = ServerBackend(ServerOptions(url=server.url, patience=patience))
+        monkeypatch.setitem(registry._CONNECTED, ("http", server.url, ""), known)
+        where = urlsplit(server.url)
+        with socket.create_connection((where.hostname or "", where.port or 0)) as other:
+            other.sendall(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
+
+            def end() -> None:
+                out = Path("out.jsonl")
+                until(lambda: out.exists() and out.stat().st_size)
+                server.process.terminate()
+
+            ender = threading.Thread(target=end)
+            ender.start()
+            code = run("out.jsonl", f"{server.url},{urls[0]}", "--concurrency", "2", program="sampled")
+            ender.join()
+            assert server.process.poll() is None
+        server.process.wait(HANG_S)
+    said = capsys.readouterr().err
+    assert code == 0, said
+    assert f"replica {server.url} was lost" in said
+    assert [(row[0], row[3]) for row in kept("out.jsonl")] == [(number, None) for number in range(80)]
 
 
 @pytest.mark.slow

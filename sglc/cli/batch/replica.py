@@ -110,7 +110,7 @@ class LocalReplica:
         self._ended: list[Ended] = []
         self._problem: BaseException | None = None
         self._live = self._size = 0  # rows
-        self._over = False
+        self._over = self._lost = False
         self._server: subprocess.Popen[bytes] | None = None
         self._backend: Backend | None = None
 
@@ -125,7 +125,8 @@ class LocalReplica:
         self._backend.start()
         target = self._backend.target
         self._size = options.concurrency or live_rows(self._backend)
-        self._over, self._live, self._control = False, 0, BatchControl()
+        self._over = self._lost = False
+        self._live, self._control = 0, BatchControl()
         self._coming.clear()
         self._ended, self._problem = [], None
         threading.Thread(target=self._run, args=(self._control,), name="sglc-replica", daemon=True).start()
@@ -146,7 +147,8 @@ class LocalReplica:
         with self._change:
             made, self._ended = self._ended, []
         failed = any(one.failed for one in made)
-        if (failed or not made) and self._gone():
+        if self._lost or (failed and self._refuses()) or ((failed or not made) and self._gone()):
+            self._lost = True  # even if a server is there again: what failed is not handed over
             made = [one for one in made if not one.failed]
             if not made:
                 self.close()
@@ -215,6 +217,22 @@ class LocalReplica:
         """Whether nobody listens where the server was."""
         address = self._address
         return address is not None and not listens(*address)
+
+    def _refuses(self) -> bool:
+        """Whether the server does not say what it has any more, as one that is about to end."""
+        from sglc.backends.http import ServerBackend
+
+        backend = self._backend
+        if not isinstance(backend, ServerBackend):
+            return False
+        server = type(backend)(backend.options)  # which knows nothing yet, and asks
+        try:
+            server.start()
+        except BackendError:
+            return True
+        finally:
+            server.close()
+        return False
 
     def _started(self, command: str) -> str:
         """The URL of a server that `command` has started, and that answers."""
