@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 import os
@@ -26,7 +27,11 @@ from smg_grpc_proto import sglang_scheduler_pb2 as pb
 from smg_grpc_proto import sglang_scheduler_pb2_grpc
 from smg_grpc_proto.generated import common_pb2
 
-from sglc.runtime.tokenizer.tokenizer import load_tokenizer
+from sglc.backends.local import LocalBackend
+from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, load_tokenizer
+from sglc.serve import scheduler_service
+from sglc.serve.door import Access
+from sglc.serve.service import Service
 from tests.serving import Server, serving
 from tests.test_serve_door import made_certificate
 from tests.waiting import HANG_S, until
@@ -84,6 +89,34 @@ def seeded(seed: int) -> Struct:
     made = Struct()
     made.update({"sampling_seed": str(seed)})
     return made
+
+
+def test_a_stream_does_not_wait_behind_its_last_message(
+    local: LocalBackend, default_tokenizer: LocalTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does behind others, for those that other streams have: here without end."""
+    monkeypatch.setattr(scheduler_service, "_MESSAGE_S", 10 * HANG_S)
+    service = Service(local, default_tokenizer, "smollm2", 64)
+    request = pb.GenerateRequest(
+        tokenized=pb.TokenizedInput(input_ids=IDS),
+        sampling_params=pb.SamplingParams(max_new_tokens=0),
+        stream=True,
+    )
+
+    async def asked() -> list[str]:
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((scheduler_service.SchedulerService(service, Access()).handler,))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                stub = sglang_scheduler_pb2_grpc.SglangSchedulerStub(channel)
+                call = stub.Generate(request, timeout=HANG_S)
+                return [str(message.WhichOneof("response")) async for message in call]
+        finally:
+            await server.stop(None)
+
+    assert asyncio.run(asked()) == ["complete"]
 
 
 @pytest.mark.parametrize(

@@ -122,9 +122,25 @@ def test_what_ends_several_samples_counts(local: LocalBackend, remote: sgl.Runti
     def several(s: Any) -> None:
         s += "The" + sgl.gen("token", n=3, stop_token_ids=[300], logit_bias={300: 100}, max_tokens=9)
         s += "It" + sgl.gen("text", n=3, stop=["ing", "."], max_tokens=24, temperature=1.0)
+        s += sgl.gen("nothing", n=2, max_tokens=0)
 
     there, here = both(local, remote, several, max_calls=9)  # so that it is no program of the server
     assert there.usage.completion == here.usage.completion > 6
+
+
+def test_each_sample_counts_what_it_took(server: Server) -> None:
+    """Whether it is told of as it comes, or all at its end."""
+    sampling = {"n": 12, "max_new_tokens": 2, "stop": ["a"], "temperature": 1.5, "sampling_seed": 5}
+    body = {"text": "once upon", "sampling_params": {**sampling, "ignore_eos": True}}
+    _, whole = server.ask("POST", "/generate", body)
+    _, told = server.ask("POST", "/generate", {**body, "stream": True})
+    events = [json.loads(line.removeprefix("data: ")) for line in told.split("\n") if "{" in line]
+    last = {event["index"]: event for event in events}
+    streamed = [(last[place]["text"], last[place]["meta_info"]["completion_tokens"]) for place in range(12)]
+    assert [(answer["text"], answer["meta_info"]["completion_tokens"]) for answer in whole] == streamed
+    reasons = [answer["meta_info"]["finish_reason"]["type"] for answer in whole]
+    assert {"stop", "length"} == {*reasons}
+    assert {count for _, count in streamed} == {0, 1, 2}
 
 
 def test_a_text_that_is_cut_says_so(local: LocalBackend, remote: sgl.RuntimeEndpoint) -> None:

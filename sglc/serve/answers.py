@@ -12,7 +12,7 @@ from typing import Any
 from sglc.frontend.language.reasoning import Tags
 from sglc.ir.plan.events import GenDone
 from sglc.serve.logprobs import Spelling
-from sglc.serve.work import Piece, Work, cached_of, made_of
+from sglc.serve.work import Piece, Work, cached_of
 
 _RANDOM = random.Random()  # nothing is secret of an id, and the system's own numbers take a call each
 
@@ -65,7 +65,7 @@ class Counts:
     def add(self, work: Work, piece: Piece) -> None:
         """Count what a piece ends."""
         if piece.ended is not None:
-            self.completion += made_of(work, piece.usage)
+            self.completion += piece.usage.completion
             if work.first(piece.choice):
                 size = len(work.prompt_of(piece.choice).ids)
                 self.prompt += size
@@ -77,7 +77,7 @@ def counted(work: Work, ends: Sequence[GenDone]) -> Counts:
     sizes = [len(prompt.ids) for prompt in work.prompts]
     return Counts(
         sum(sizes),
-        sum(made_of(work, end.usage) for end in ends),
+        sum(end.usage.completion for end in ends),
         sum(cached_of(end.usage, size) for end, size in zip(ends, sizes, strict=True)),
     )
 

@@ -11,7 +11,7 @@ from sglc.ir.plan.events import GenDone, Sample, TokenLogprob, Usage
 from sglc.serve.answers import Answer
 from sglc.serve.bodies import GenerateBody
 from sglc.serve.logprobs import Tops, of_generate
-from sglc.serve.work import Piece, Work, cached_of, made_by_each, made_of, tokens_of, tops_of
+from sglc.serve.work import Piece, Work, cached_of, made_by_each, tokens_of, tops_of
 
 
 def whole(answer: Answer, body: GenerateBody, work: Work, ends: Sequence[GenDone], began: float) -> Any:
@@ -21,7 +21,7 @@ def whole(answer: Answer, body: GenerateBody, work: Work, ends: Sequence[GenDone
     """
     made: list[dict[str, Any]] = []
     for end in ends:
-        for sample, spent in zip(end.samples, made_by_each(work, end), strict=True):
+        for sample, spent in zip(end.samples, made_by_each(end), strict=True):
             choice = _Choice(answer, body, work, len(made), began)
             choice.prompt = (end.prompt_logprobs, end.prompt_top_logprobs)
             choice.take(sample.text, tokens_of(sample), tops_of(sample))
@@ -40,7 +40,7 @@ async def chunks(
         if piece.begins:
             choice.prompt = (piece.prompt_logprobs, piece.prompt_tops)
         choice.take(piece.text, piece.tokens, piece.tops)
-        spent = made_of(work, piece.usage) if piece.ended is not None else len(choice.tokens)
+        spent = piece.usage.completion if piece.ended is not None else len(choice.tokens)
         made = choice.shown(piece.last, piece.usage, spent)
         return {**made, "index": piece.choice} if body.several else made
 

@@ -24,7 +24,7 @@ from sglc.serve.limits import Limits, check_lists
 from sglc.serve.logprobs import Tops
 from sglc.serve.problems import Refusal, of_body
 from sglc.serve.prompts import ServedTokenizer
-from sglc.serve.work import Piece, Work, made_by_each, made_of, tokens_of, tops_of
+from sglc.serve.work import Piece, Work, made_by_each, tokens_of, tops_of
 
 _TAKEN = {
     "request_id", "tokenized", "sampling_params", "return_logprob", "logprob_start_len", "top_logprobs_num",
@@ -158,14 +158,14 @@ class Answering:
                 self._add_logprobs(chunk, tokens, tops, told.prompt if first.begins else ((), ()))
                 made.append(pb.GenerateResponse(request_id=self._request_id, chunk=chunk))
             if last.last is not None:
-                made.append(self._complete(choice, last.last, made_of(self._work, last.usage)))
+                made.append(self._complete(choice, last.last, last.usage.completion))
         return made
 
     def whole(self, ends: Sequence[GenDone]) -> list[Any]:
         """The messages of an answer that is not streamed: one for each text."""
         made: list[Any] = []
         for end in ends:
-            for sample, spent in zip(end.samples, made_by_each(self._work, end), strict=True):
+            for sample, spent in zip(end.samples, made_by_each(end), strict=True):
                 told = self._told[len(made)]
                 told.cached = end.usage.cached
                 told.prompt = end.prompt_logprobs, end.prompt_top_logprobs

@@ -175,11 +175,14 @@ class SchedulerService:
             for message in answering.whole(await done(service.backend, work)):
                 await write(message)
             return
+        left = work.choices
         async with aclosing(pieces(service.backend, work)) as batches:
             async for batch in batches:
                 for message in answering.chunks(batch):
                     await write(message)
-                await asyncio.sleep(_MESSAGE_S * service.metrics.active)
+                left -= sum(piece.last is not None for piece in batch)
+                if left:
+                    await asyncio.sleep(_MESSAGE_S * service.metrics.active)
 
     async def _abort(self, request: Any, scope: Scope, write: _Write) -> Any:
         if not request.request_id:

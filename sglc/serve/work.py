@@ -267,25 +267,18 @@ def _account(work: Work, node: Node, usage: Usage, spent: Spent) -> None:
     """What a generation took. A prompt counts once, with the first text that continues it."""
     assert isinstance(node, GenNode)
     assert spent.completion is not None
-    spent.completion += made_of(work, usage)
+    spent.completion += usage.completion
     if not any(node.site.fork):
         size = len(work.prompts[node.site.occurrence].ids)
         spent.read += size
         spent.cached += cached_of(usage, size)
 
 
-def made_of(work: Work, usage: Usage) -> int:
-    """Tokens that were made. The one that is only looked at, where no text is wanted, does not count."""
-    return usage.completion if work.sampling.max_tokens else 0
+def made_by_each(end: GenDone) -> list[int]:
+    """Tokens that each sample took, with the one that ended it; they add up to those of the generation.
 
-
-def made_by_each(work: Work, end: GenDone) -> list[int]:
-    """Tokens that each sample took, with the one that ended it; they add up to `made_of`.
-
-    What was made behind a stop string is known of all together, and counts for the last one.
+    Where a back end has counts but no ids, all are the last one's.
     """
-    if not work.sampling.max_tokens:
-        return [0] * len(end.samples)
     made = [len(sample.ids) + (sample.end is not None) for sample in end.samples]
     made[-1] += end.usage.completion - sum(made)
     return made

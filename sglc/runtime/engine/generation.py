@@ -214,7 +214,10 @@ class GenCall:
         match = self._watched[0].match if self._stepwise else None
         ids, tail = (*self._prompt, *samples[0].ids), match.tail if match else ""
         after = TokenStream(ids, tail, namespace=self._namespace)
-        event = GenDone(self._index, self._prompt, samples, usage(done), *self._prompt_logprobs())
+        # Whether what is behind a stop was decoded before its end was seen is a matter of time.
+        made = sum([len(sample.ids) + (sample.end is not None) for sample in samples])
+        spent = replace(usage(done), completion=made)
+        event = GenDone(self._index, self._prompt, samples, spent, *self._prompt_logprobs())
         return CallOutcome(samples[0].text, after, event)
 
     def _sample(self, sample: int) -> Sample:
