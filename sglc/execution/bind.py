@@ -83,15 +83,14 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
                 stream, tuple([part if name is None else own.texts[name] for name, part in named])
             )
         case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key, unify=unify, fused=fused) as node:
-            next_use, most, behind = node.next_use, node.most, node.behind
+            told = _told(node)
             name = str(site).encode()
             return lambda own: GenNode(
                 stream, site, sampling, loc, _seed(own.seeds, name), ahead,
-                _key(own.cache_keys, site, key), unify, fused=fused, drawn=own.drawn,
-                next_use=next_use, most=most, behind=behind,
+                _key(own.cache_keys, site, key), unify, fused=fused, drawn=own.drawn, **told,
             )  # fmt: skip
         case SelectNode(stream, site, choices, method, loc, key, unify, fused=fused) as node:
-            next_use, most, behind = node.next_use, node.most, node.behind
+            told = _told(node)
             return lambda own: SelectNode(
                 stream,
                 site,
@@ -101,9 +100,7 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
                 _key(own.cache_keys, site, key),
                 unify,
                 fused=fused,
-                next_use=next_use,
-                most=most,
-                behind=behind,
+                **told,
             )
         case OpenNode(str() as opened):
             return lambda own: OpenNode(own.opened.get(opened))
@@ -117,19 +114,19 @@ def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
     """`_filler` where the site depends on where it runs."""
     match node:
         case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key, unify=unify, fused=fused) as node:
-            next_use, most, behind = node.next_use, node.most, node.behind
+            told = _told(node)
 
             def filled(own: Own) -> Node:
                 at = site.inside(own.call, own.iterations)
                 seed = _seed(own.seeds, str(at).encode())
                 return GenNode(
                     stream, at, sampling, loc, seed, ahead, _key(own.cache_keys, site, key), unify,
-                    fused=fused, drawn=own.drawn, next_use=next_use, most=most, behind=behind,
+                    fused=fused, drawn=own.drawn, **told,
                 )  # fmt: skip
 
             return filled
         case SelectNode(stream, site, choices, method, loc, key, unify, fused=fused) as node:
-            next_use, most, behind = node.next_use, node.most, node.behind
+            told = _told(node)
             return lambda own: SelectNode(
                 stream,
                 site.inside(own.call, own.iterations),
@@ -139,12 +136,17 @@ def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
                 _key(own.cache_keys, site, key),
                 unify,
                 fused=fused,
-                next_use=next_use,
-                most=most,
-                behind=behind,
+                **told,
             )
         case _:
             return _filler(node)
+
+
+def _told(node: GenNode | SelectNode) -> dict[str, Any]:
+    """What engines are told ahead of it, which is of every row the same."""
+    if not node.next_use:
+        return {}
+    return {"next_use": node.next_use, "most": node.most, "behind": node.behind}
 
 
 def _key(keys: Mapping[Site, str] | None, site: Site, usual: str) -> str:

@@ -76,15 +76,15 @@ def program_of(service: Service, body: ProgramBody, priority: int, share: str) -
     Raises:
         Refusal: 400, a plan or rows that are not taken, whatever is wrong with them.
     """
-    if len(body.rows) > service.limits.prompts:
-        message = f"has {len(body.rows)} rows, more than the {service.limits.prompts} of `--max-prompts`"
+    limits = service.limits
+    if len(body.rows) > limits.prompts:
+        message = f"has {len(body.rows)} rows, more than the {limits.prompts} of `--max-prompts`"
         raise bad("rows", message, "too_many")
     check_json(body.rows, "rows")
     data = msgspec.json.encode(body.plan)
-    limits = service.limits
     _check_bytes(data, limits)
     read = _kept if len(data) <= _KEPT else _kept.__wrapped__
-    prepared = read(data, service.limits.samples, len(service.tokenizer.token_bytes()))
+    prepared = read(data, limits.samples, len(service.tokenizer.token_bytes()))
     backend = _InTurn(service.backend, priority, share, body.cache_salt)
     try:
         check_plan_runs(prepared.plan, backend, {})
@@ -138,11 +138,8 @@ async def events(program: Program) -> AsyncGenerator[list[dict[str, Any]], None]
         loop.call_soon_threadsafe(told.put_nowait, event)
 
     prepared, budget = program.prepared, Budget(tokens=program.limits.row_tokens)
-    plan, meter, context = (
-        prepared.plan,
-        Meter(program.limits.rows_size, program.limits.rows_blocks),
-        contextvars.Context(),
-    )
+    plan, context = prepared.plan, contextvars.Context()
+    meter = Meter(program.limits.rows_size, program.limits.rows_blocks)
     duplicates = Duplicates(program.backend)
     duplicates.look(program.rows)
     call = CallSetup(

@@ -275,11 +275,11 @@ def _account(work: Work, node: Node, usage: Usage, spent: Spent) -> None:
 
 
 def made_by_each(end: GenDone) -> list[int]:
-    """Tokens that each sample took, with the one that ended it; they add up to those of the generation.
+    """Tokens that each sample took; they add up to those of the generation.
 
-    Where a back end has counts but no ids, all are the last one's.
+    Where a back end tells of all together, all are the last one's.
     """
-    made = [len(sample.ids) + (sample.end is not None) for sample in end.samples]
+    made = [sample.made or 0 for sample in end.samples]
     made[-1] += end.usage.completion - sum(made)
     return made
 

@@ -132,7 +132,7 @@ def test_text_given_out_before_the_stop_began_is_part_of_the_tail() -> None:
     stream = StopStream([b"x", b" ab", b"c"], ["bc"])
     assert [stream.push(0), stream.push(1), stream.push(2)] == ["x", " a", ""]
     assert stream.text == "x a"
-    assert stream.match == StopMatch("bc", 3, 1, " a")
+    assert stream.match == StopMatch("bc", 3, 1, 3, " a")
 
 
 def test_a_character_in_several_tokens_is_given_out_once_it_is_complete() -> None:

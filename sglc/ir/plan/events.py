@@ -60,7 +60,8 @@ class Sample:
     """One generated text: `ids` are the kept token ids; `finish` is `stop`, `length`, or `abort`.
 
     `matched` is what ended it, if that is known: the stop string or pattern that it is cut at, or a token id.
-    What is held to a form, and ended by none of these, is whole.
+    What is held to a form, and ended by none of these, is whole. `made` counts the tokens that it took, with
+    the one that ended it and those that a stop cut off, where a back end tells of each sample.
     """
 
     text: str
@@ -72,6 +73,7 @@ class Sample:
     end: TokenLogprob | None = None  # the token that ended the text and is not among `ids`, if one did
     end_top: tuple[TokenLogprob, ...] = ()  # at its place
     matched: str | int | None = None
+    made: int | None = None
 
     @property
     def finish_reason(self) -> dict[str, str | int]:

@@ -96,10 +96,10 @@ class GenNode:
 
     With `ahead` one request of at most so many tokens may be asked for this generation and for those behind
     it in its turn, up to the first that has none. An API that keeps prompts is told `cache_key`. With `unify`
-    one answer may be that of all that ask for the same. `fsm`, `fused`, `next_use`,
-    `most` and `behind` are as of the op, and under `form`
-    the runtime keeps what it compiles of the generation's regex, schema or grammar, for every tokenizer a file.
-    `drawn`: nobody asked for the run's seed, so equal ones may be the samples of one request.
+    one answer may be that of all that ask for the same. `fsm`, `fused`, `next_use`, `most` and `behind` are as
+    of the op, and under `form` the runtime keeps what it compiles of the generation's regex, schema or grammar,
+    for every tokenizer a file. `drawn`: nobody asked for the run's seed, so equal ones may be samples of one
+    request.
     """
 
     stream: int

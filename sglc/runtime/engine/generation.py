@@ -214,9 +214,8 @@ class GenCall:
         match = self._watched[0].match if self._stepwise else None
         ids, tail = (*self._prompt, *samples[0].ids), match.tail if match else ""
         after = TokenStream(ids, tail, namespace=self._namespace)
-        # Whether what is behind a stop was decoded before its end was seen is a matter of time.
-        made = sum([len(sample.ids) + (sample.end is not None) for sample in samples])
-        spent = replace(usage(done), completion=made)
+        # How much was decoded behind a stop before it was seen is a matter of time.
+        spent = replace(usage(done), completion=sum([sample.made or 0 for sample in samples]))
         event = GenDone(self._index, self._prompt, samples, spent, *self._prompt_logprobs())
         return CallOutcome(samples[0].text, after, event)
 
@@ -242,8 +241,9 @@ class GenCall:
             id_, logprob, likeliest = ended.last
             end, end_top = (logprob, id_, self._text(id_)), self._listed(likeliest)
         matched = end[1] if end is not None and finish == "stop" else None if match is None else match.stop
+        made = len(ids) + (end is not None) if match is None else match.read_tokens
         logprobs = ended.logprobs[:kept]
-        return Sample(self._texts[sample], ids, finish, logprobs, texts, tops, end, end_top, matched)
+        return Sample(self._texts[sample], ids, finish, logprobs, texts, tops, end, end_top, matched, made)
 
 
 class SelectCall:

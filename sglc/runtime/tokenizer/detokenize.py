@@ -46,12 +46,13 @@ class StopMatch:
     """Where a stop string, or a pattern, ended the text.
 
     `cut` is the length of the final text, in characters. decode(ids[:kept_tokens]) + tail is the
-    final text, with the most ids for which that holds.
+    final text, with the most ids for which that holds. The stop was complete with `read_tokens` ids.
     """
 
     stop: str
     cut: int
     kept_tokens: int
+    read_tokens: int
     tail: str
 
 
@@ -152,7 +153,7 @@ class StopStream:
             return None
         _, at, stop = min(found)
         tokens, characters = next(seam for seam in reversed(self._seams) if seam[1] <= base + at)
-        return StopMatch(stop, base + at, tokens, self._recent[characters - base : at])
+        return StopMatch(stop, base + at, tokens, self._tokens, self._recent[characters - base : at])
 
     def _matches(self, until: int, base: int) -> list[tuple[int, int, str]]:
         """The patterns' first matches among the characters up to `until`, as entries of `_find`."""
