@@ -34,6 +34,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # No test speaks to a stranger: without the certificates of all the world, which take 20 ms for each client.
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
+os.environ.pop("SSL_CERT_FILE", None)  # which would go first
 
 # A shell starts what runs in its background with Ctrl-C ignored, and every process inherits that: no test that
 # presses it would see anything.

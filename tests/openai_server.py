@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -138,8 +139,14 @@ class _Server(uvicorn.Server):
         self.begun.set()
         await self._over.wait()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await asyncio.sleep(0)  # they close in the next round
+
     def end(self) -> None:
-        self.force_exit = True
         self._loop.call_soon_threadsafe(self._over.set)
 
 

@@ -91,6 +91,7 @@ def test_streams_say_the_same_in_pieces(name: str) -> None:
 # -- Anthropic -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_messages_say_turns_instructions_and_pictures() -> None:
     @sgl.function
     def look(s: Any) -> None:
@@ -204,6 +205,7 @@ def test_usage_of_messages_counts_what_is_read_and_written() -> None:
         assert question.run(backend=backend).usage == Usage(240, 200, 40, 0, 2, 1)
 
 
+@pytest.mark.slow
 def test_claude_on_vertex() -> None:
     with serving(speaking()) as api:
         client = {"region": "eu", "project_id": "p", "access_token": "t", "base_url": api.url}
@@ -230,6 +232,7 @@ def test_claude_on_vertex() -> None:
 # -- Google ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_generate_content_says_turns_instructions_and_pictures() -> None:
     @sgl.function
     def look(s: Any) -> None:
@@ -260,6 +263,7 @@ def test_generate_content_says_turns_instructions_and_pictures() -> None:
         assert api.paths == ["/v1/models/gemini-2.5-flash:generateContent"] * 2
 
 
+@pytest.mark.slow
 def test_what_google_cannot_be_told() -> None:
     @sgl.function
     def elsewhere(s: Any) -> None:
@@ -276,6 +280,7 @@ def test_what_google_cannot_be_told() -> None:
             assert (error.code, error.loc is not None, api.bodies) == (code, True, [])
 
 
+@pytest.mark.slow
 def test_log_probabilities_of_google_where_a_model_gives_them() -> None:
     @sgl.function
     def told(s: Any) -> None:
@@ -304,6 +309,7 @@ def test_log_probabilities_of_google_where_a_model_gives_them() -> None:
             assert len(api.bodies) == 1
 
 
+@pytest.mark.slow
 def test_safety_settings_of_vertex_are_sent_as_they_are() -> None:
     settings = [{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}]
     with serving(speaking()) as api, at(api, "vertex:gemini-2.5-pro", safety_settings=settings) as backend:
@@ -315,6 +321,7 @@ def test_safety_settings_of_vertex_are_sent_as_they_are() -> None:
 # -- Azure -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_azure_by_its_api_without_a_version_and_with_one() -> None:
     with serving(speaking()) as api:
         root = api.url.removesuffix("/v1")

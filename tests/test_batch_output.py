@@ -90,6 +90,7 @@ def wait_for_lines(path: Path, count: int, process: subprocess.Popen[str]) -> No
         time.sleep(0.002)
 
 
+@pytest.mark.slow
 def test_results_are_written_as_rows_end(folder: Path) -> None:
     assert main(command("-o", "out.jsonl", script="slow.json")) == 0
     order = [one["index"] for one in lines_of("out.jsonl")]
@@ -97,6 +98,7 @@ def test_results_are_written_as_rows_end(folder: Path) -> None:
     assert order[-1] == SLOW  # all the others are in the file while it runs
 
 
+@pytest.mark.slow
 def test_results_in_order(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command("-o", "out.jsonl", "--ordered", script="slow.json")) == 0
     assert [one["index"] for one in lines_of("out.jsonl")] == list(range(ROWS))
@@ -172,6 +174,7 @@ def test_a_signal_ends_a_batch_in_good_order(folder: Path, number: signal.Signal
     assert [one["index"] for one in by_row("out.jsonl")] == list(range(ROWS))
 
 
+@pytest.mark.slow
 def test_another_batch_does_not_go_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command("-o", "out.jsonl", "--max-calls-total", "20")) == 1
     kept = Path("out.jsonl").read_bytes()
@@ -199,6 +202,7 @@ def test_another_batch_does_not_go_on(folder: Path, capsys: pytest.CaptureFixtur
     assert len(by_row("out.jsonl")) == ROWS + 1
 
 
+@pytest.mark.slow
 def test_rows_that_failed_run_again_when_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rules = [{"text": " yes", "prompt": "Q: (?!r[24])|B:"}]
     (folder / "script.json").write_text(json.dumps(rules))
@@ -216,6 +220,7 @@ def test_rows_that_failed_run_again_when_asked(folder: Path, capsys: pytest.Capt
     assert [(one["index"], one["error"]) for one in by_row("out.jsonl")] == [(n, None) for n in range(ROWS)]
 
 
+@pytest.mark.slow
 def test_what_is_there_is_not_written_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = Path("rows.jsonl").read_bytes()
     assert main(command("-o", "rows.jsonl")) == 2
@@ -338,6 +343,7 @@ def test_tools_of_rows_that_were_cut_are_not_called_again(folder: Path) -> None:
     assert not Path("out.jsonl.journal").exists()
 
 
+@pytest.mark.slow
 def test_rows_of_one_call_leave_no_journal(folder: Path) -> None:
     for index, (program, keeps) in enumerate((("once", False), ("typed", False), ("ask", True))):
         rows = [{"q": "r0", "n": 1, "yes": True}, {"q": "r1", "n": 2, "yes": True}]
@@ -349,6 +355,7 @@ def test_rows_of_one_call_leave_no_journal(folder: Path) -> None:
         assert Path(f"{out}.journal/recording.jsonl").exists() == keeps, program
 
 
+@pytest.mark.slow
 def test_calls_of_rows_that_were_cut_are_not_made_again(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -377,6 +384,7 @@ def test_calls_of_rows_that_were_cut_are_not_made_again(
     assert "SGLC420" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_batch_that_was_cut_is_gone_on_with_or_dropped(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -402,6 +410,7 @@ def test_a_batch_that_was_cut_is_gone_on_with_or_dropped(
     assert [one["text"] for one in by_row("more.jsonl")] == ["Q: r0 twoB: two"]
 
 
+@pytest.mark.slow
 def test_rows_wait_for_a_person(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "prog.py").write_text(TOOLS)
     (folder / "rows.jsonl").write_text('{"q": "r0"}\n{"q": "r1"}\n')
@@ -418,6 +427,7 @@ def test_rows_wait_for_a_person(folder: Path, capsys: pytest.CaptureFixture[str]
 # -- budgets ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_batch_ends_when_its_budget_does(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command("-o", "out.jsonl", "--max-calls-total", "21")) == 1
     assert len(lines_of("out.jsonl")) == 10
@@ -430,6 +440,7 @@ def test_a_batch_ends_when_its_budget_does(folder: Path, capsys: pytest.CaptureF
     assert [one["index"] for one in by_row("out.jsonl")] == list(range(ROWS))
 
 
+@pytest.mark.slow
 def test_a_batch_ends_at_its_deadline(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = ["-o", "out.jsonl", "--concurrency", "1", "--deadline", "0.5"]
     assert main(command(*more, script="slow.json")) == 1
@@ -483,6 +494,7 @@ def test_people_see_a_bar_on_a_terminal(folder: Path) -> None:
 # -- rows ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_rows_in_other_forms(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import pyarrow
     import pyarrow.parquet
@@ -525,6 +537,7 @@ def test_rows_from_stdin(folder: Path) -> None:
     assert len(by_row("out.jsonl")) == ROWS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "place"),
     [

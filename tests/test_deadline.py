@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
 
+import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sglc.serve.deadline import Deadline
@@ -68,6 +69,7 @@ def code(message: Message) -> str:
     return str(json.loads(error)["error"]["code"])
 
 
+@pytest.mark.slow
 def test_a_body_that_has_come_in_time_may_be_answered_later() -> None:
     for parts, status in (
         ([(b"{}", False)], 200),
@@ -100,6 +102,7 @@ def test_the_end_of_the_server_cuts_what_runs() -> None:
     assert code(asyncio.run(ended(never_ends))[-1]) == "draining"
 
 
+@pytest.mark.slow
 def test_a_client_who_reads_nothing_is_left() -> None:
     async def stalls(message: Message) -> None:
         if b"[DONE]" in message.get("body", b""):

@@ -334,6 +334,7 @@ def with_tool(s: Any, word: str) -> None:
     s += after(s["x"]) + sgl.gen("y")
 
 
+@pytest.mark.slow
 def test_a_late_plan_says_what_it_waits_for(clock: HandClock) -> None:
     backend = slow()
     plan = LoadedPlan(with_tool.compile(backend).plan)

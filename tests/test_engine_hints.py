@@ -38,11 +38,13 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(HINTS)
 def test_what_is_sent_is_what_is_read(hints: Hints) -> None:
     assert read_envelope(json.loads(json.dumps(envelope(hints)))) == hints
 
 
+@pytest.mark.slow
 @given(JSON)
 def test_nothing_that_is_malformed_fails(given: Any) -> None:
     read_envelope(given)
@@ -80,6 +82,7 @@ def test_hints_count_as_far_as_the_operator_lets_them() -> None:
         assert ((hints is not None), allowed) == (room > 0, room)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_hints_that_are_lost_at_random_change_no_result(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Agents(6, rounds=3, system=60, result=20, output=8, tool_steps=2)

@@ -71,6 +71,7 @@ def test_react(local: LocalBackend) -> None:
     assert result.ret_value == result["answer"]
 
 
+@pytest.mark.slow
 def test_guess(local: LocalBackend) -> None:
     result = run(local, "guess", lucky=7)
     number = random.Random(7).randint(1, 20)

@@ -89,12 +89,14 @@ def disagreements(cases: int, proof: Callable[[ByteDfa, list[ByteDfa]], bool | N
     return wrong
 
 
+@pytest.mark.slow
 def test_the_proof_is_what_trying_all_short_texts_shows() -> None:
     found = [cut_in_one_way(first, rest) for first, *rest in map(drawn_parts, range(200))]
     assert {*found} == {True, False}
     assert disagreements(at_depth(15, 30, 600)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong", [lambda first, rest: True, lambda first, rest: cut_in_one_way(first, rest[:1])],
     ids=["nothing is proved", "only the next text is looked at"],
@@ -415,6 +417,7 @@ def counted(api: Api) -> list[int]:
     return [body.get("n", 1) for body in api.bodies]
 
 
+@pytest.mark.slow
 def test_equal_branches_are_the_samples_of_one_request() -> None:
     with serving_answers(several) as api, openai(api.url, takes=SEVERAL) as backend:
         result = ideas.run(backend=backend)
@@ -428,6 +431,7 @@ def test_equal_branches_are_the_samples_of_one_request() -> None:
         assert counted(api) == [8, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [{"seed": 3}, {"temperature": 0}], ids=str)
 def test_branches_with_a_seed_or_none_to_draw_are_asked_for_one_by_one(asked: dict[str, Any]) -> None:
     with serving_answers(several) as api, openai(api.url, takes=SEVERAL) as backend:

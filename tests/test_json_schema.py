@@ -217,6 +217,7 @@ def test_what_is_no_schema_is_refused_with_its_place(schema: str, words: str) ->
     assert words in failure.value.note
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["\ud800", "a\nb\x1b[2J", "n" * 100_000, "\u2028\u202e"])
 def test_what_a_schema_has_is_shown_on_one_line(name: str) -> None:
     """Whatever its names are, as text that can be encoded and says nothing to a terminal."""
@@ -241,6 +242,7 @@ def test_what_a_schema_has_is_shown_on_one_line(name: str) -> None:
     assert len(remark) < 1000
 
 
+@pytest.mark.slow
 def test_many_that_are_told_apart_by_a_name_are_one_of_them() -> None:
     parts = [of({"k": {"const": f"v{i}"}}) for i in range(1000)]
     assert "anyOf" in form({"oneOf": parts})

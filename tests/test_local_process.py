@@ -302,6 +302,7 @@ def test_a_run_is_stopped_in_the_middle_and_others_go_on(shared: LocalBackend) -
     assert not process_of(shared)._runs
 
 
+@pytest.mark.slow
 def test_while_it_works_it_tells_its_state_without_being_asked(
     shared: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -649,7 +650,6 @@ def test_a_runtime_that_breaks_down_again_and_again_is_begun_later_and_later() -
 # -- closing -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_what_runs_when_it_is_closed_fails(frail: LocalBackend) -> None:
     pid = pid_of(frail)
 
@@ -734,6 +734,7 @@ def program(folder: Path, stage: str, tmp_path: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["loading", "forked"])
 def test_the_process_ends_with_the_program(folder: Path, tmp_path: Path, stage: str) -> None:
     with program(folder, stage, tmp_path) as running:

@@ -696,6 +696,7 @@ def count() -> int:
     return RUNS["n"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [counts, counts_too], ids=lambda program: program.__name__)
 def test_a_body_has_its_effects_once_for_every_run(program: Any) -> None:
     RUNS["n"] = 0

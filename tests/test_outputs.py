@@ -79,6 +79,7 @@ def nothing_noted() -> None:
 NEEDED = ["mood", "title"]  # whatever is asked for: a decision reads one, a tool the other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("outputs", "made"),
     [
@@ -234,6 +235,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_outputs(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The script has no other answer: what is not asked for would fail."""
     given = ["--backend", "scripted:answers.json", "--outputs", "score"]

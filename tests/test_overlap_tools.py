@@ -105,6 +105,7 @@ async def awaited(s: Any, a: str) -> None:
     s += sgl.gen("x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [three_tools, three_kinds, awaited], ids=lambda program: program.__name__)
 def test_three_calls_are_made_at_the_same_time(program: Any) -> None:
     MEETING[:] = [threading.Barrier(3, timeout=LONG_S)]
@@ -114,6 +115,7 @@ def test_three_calls_are_made_at_the_same_time(program: Any) -> None:
     assert backend.prompts["x"] == "a1.a2.a3."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{"mode": "plan", "passes": "-overlap_tools"}, {"mode": "python"}])
 def test_without_the_pass_and_as_python_they_are_made_one_by_one(how: Any) -> None:
     MEETING[:] = [threading.Barrier(3, timeout=SHORT_S)]
@@ -223,6 +225,7 @@ def recorded(s: Any, a: str) -> str:
     return s.text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["plan", "python"])
 @pytest.mark.parametrize("now", ["plan", "python"])
 def test_a_recording_is_of_the_calls_and_not_of_their_order(before: Any, now: Any, tmp_path: Path) -> None:
@@ -326,6 +329,7 @@ def check_schedule(seed: int, passes: list[str]) -> int:
 SEEDS = range(at_depth(20, 40, 1000))
 
 
+@pytest.mark.slow
 def test_tools_in_program_order_keep_it_under_every_schedule() -> None:
     at_once = [check_schedule(seed, ["overlap_tools"]) for seed in SEEDS]
     assert sum(most > 1 for most in at_once) > len(SEEDS) // 2

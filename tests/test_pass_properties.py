@@ -84,6 +84,7 @@ def test_reorder_moves_whole_neighbouring_sections_and_nothing_else() -> None:
     assert sum(map(check_reorder, programs())) > PROGRAMS // 5
 
 
+@pytest.mark.slow
 def test_prune_takes_generations_that_nothing_asked_for_depends_on() -> None:
     gone = [check_prune(program, seed) for seed, program in enumerate(programs())]
     assert sum(gone) > PROGRAMS

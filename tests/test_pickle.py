@@ -81,11 +81,13 @@ def test_functions_bound_functions_and_plans_run_in_another_process(module: Any,
     assert elsewhere(plan, tmp_path) == f"{answer}{answer} LoadedPlan plan"
 
 
+@pytest.mark.slow
 def test_here_a_reference_is_the_program_itself(module: Any) -> None:
     assert pickle.loads(pickle.dumps(module.asked)) is module.asked
     assert pickle.loads(pickle.dumps(module.Group.inner)) is module.Group.inner
 
 
+@pytest.mark.slow
 def test_another_source_is_refused(module: Any, tmp_path: Path) -> None:
     data = pickle.dumps(module.asked)
     (tmp_path / f"{module.__name__}.py").write_text(SOURCE.replace("Q: ", "Question: "))

@@ -117,6 +117,7 @@ def test_a_result_shows_the_same(
     assert plan_from_json(plan_to_json(made.plan)) == made.plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_a_batch_shows_the_same(program: sgl.Function, backend: ScriptedBackend) -> None:
     rows = [{"q": "a" * size} for size in range(1, 5)]

@@ -82,6 +82,7 @@ def test_a_program_runs_what_the_model_calls(mode: Any) -> None:
     assert CALLED == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "plan", "python"])
 def test_a_recording_holds_what_was_called(mode: Any, tmp_path: Path) -> None:
     CALLED.clear()
@@ -112,6 +113,7 @@ def sailor(s: Any) -> None:
     s += sgl.user(sgl.run_tools(s["step"])) + sgl.assistant(sgl.gen("end"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["plan", "python"])
 def test_coroutine_functions_are_run_to_their_end(mode: Any, tmp_path: Path) -> None:
     CALLED.clear()
@@ -166,6 +168,7 @@ def around(s: Any, how: str, folder: str) -> None:
     s += throws(how, folder) + sgl.gen("end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["plan", "python"])
 def test_equal_calls_are_apart_in_a_recording(mode: Any, tmp_path: Path) -> None:
     """Of one answer, beside the program's own, and of a program that a plan's function runs."""

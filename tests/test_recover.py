@@ -293,6 +293,7 @@ def test_the_local_runtime_goes_on() -> None:
         backend.close()
 
 
+@pytest.mark.slow
 def test_random_programs_that_recover() -> None:
     """The prompts are those of a program in which the failed generations are not there."""
     for seed in range(at_depth(12, 25, 60)):
@@ -415,6 +416,7 @@ READS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", few(READS, 4), ids=lambda function: function.__name__)
 @pytest.mark.parametrize("planned", [False, True], ids=["function", "plan"])
 def test_no_tool_is_called_behind_any_read_that_fails(read: Callable[[Any], Any], planned: bool) -> None:

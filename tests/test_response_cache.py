@@ -104,6 +104,7 @@ def inner(s: Any, text: str) -> None:
 PROGRAMS = (chat, branching, looping)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "python"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_an_unchanged_program_asks_nothing_the_second_time(program: Any, mode: str, tmp_path: Path) -> None:
@@ -124,6 +125,7 @@ def test_an_unchanged_program_asks_nothing_the_second_time(program: Any, mode: s
     assert not backend.kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_pieces_and_batches_are_the_same(program: Any, tmp_path: Path) -> None:
     backend, place = scripted(), str(tmp_path)
@@ -179,6 +181,7 @@ _UNEQUAL = (record.observing, record.calling, record.together)
 OTHERS = [program for program in record.PROGRAMS if program not in _UNEQUAL]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", OTHERS, ids=lambda program: program.__name__)
 def test_tools_calls_other_back_ends_and_failures(program: Any, tmp_path: Path) -> None:
     """Under a seed; its tools run again."""
@@ -214,6 +217,7 @@ def edited(first: str, second: str, third: str) -> Any:
     return program
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "python"])
 def test_only_what_depends_on_an_edit_runs(mode: str, tmp_path: Path) -> None:
     backend = scripted()
@@ -262,6 +266,7 @@ def asks(backend: Any, place: Path, prompt: str = "Say: ", choices: Any = None, 
     return bool(backend.calls > before)
 
 
+@pytest.mark.slow
 def test_whatever_an_answer_depends_on_is_in_its_key(tmp_path: Path) -> None:
     backend = scripted()
     variants: list[dict[str, Any]] = [
@@ -330,6 +335,7 @@ def test_a_local_model_is_known_by_its_files_and_how_it_is_computed(smollm2: Pat
     assert one.identity == same.identity != other.identity
 
 
+@pytest.mark.slow
 def test_an_api_at_temperature_0(tmp_path: Path) -> None:
     with serving(lambda body: f"{len(body['messages'])} messages") as api:
         backend = sgl.OpenAI("gpt-4o", base_url=api.url, api_key="sk-very-secret")
@@ -372,6 +378,7 @@ def test_random_plans_run_as_without_a_cache(tmp_path: Path) -> None:
     assert hits > at_depth(6, 12, 600)
 
 
+@pytest.mark.slow
 def test_a_run_with_a_cache_is_recorded_as_a_whole_and_replayed(tmp_path: Path) -> None:
     backend, place = scripted(), str(tmp_path / "cache")
     chat.run("Tea?", backend=backend, cache=place).sync()
@@ -387,6 +394,7 @@ def test_a_run_with_a_cache_is_recorded_as_a_whole_and_replayed(tmp_path: Path) 
         looping.run("Tea?", replay=str(tmp_path / "r1"), cache=place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "python"])
 def test_a_recording_goes_on_with_a_cache(mode: str, tmp_path: Path) -> None:
     """What it holds is not looked up, what it lacks is, and the whole replays."""
@@ -470,6 +478,7 @@ def zeros(file: Path) -> None:
         opened.write(bytes(file.stat().st_size - 4096))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [garbage, cut_short, zeros])
 @pytest.mark.parametrize("open_then", [False, True], ids=["closed", "open"])
 def test_a_damaged_file_is_noticed_put_aside_and_rebuilt(
@@ -676,6 +685,7 @@ def test_two_processes_share_a_cache(tmp_path: Path) -> None:
 # -- the command line --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_row_that_failed_half_way_goes_on_with_the_answers_that_it_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -695,6 +705,7 @@ def test_a_row_that_failed_half_way_goes_on_with_the_answers_that_it_had(
     assert "2 calls, 2 from the cache; tokens" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -342,6 +342,7 @@ def without(folder: Path, drop: Callable[[dict[str, Any]], bool]) -> None:
     (folder / FILE).write_bytes(b"".join(lines[:end]))
 
 
+@pytest.mark.slow
 def test_what_was_begun_and_is_not_known_to_have_ended_is_in_doubt(tmp_path: Path) -> None:
     backend = ScriptedBackend(echoing)
     first = shop.run("q", backend=backend, record=str(tmp_path)).sync()
@@ -469,6 +470,7 @@ def test_what_failed_is_asked_again_if_that_is_said(tmp_path: Path) -> None:
     assert asked == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "python"])
 def test_a_function_that_raised_is_called_again_if_that_is_said(mode: Any, tmp_path: Path) -> None:
     @sgl.function
@@ -491,6 +493,7 @@ def test_a_function_that_raised_is_called_again_if_that_is_said(mode: Any, tmp_p
     assert [("moody", good["a"])] == CALLED
 
 
+@pytest.mark.slow
 def test_rows_that_were_stopped_go_on(tmp_path: Path) -> None:
     """By Ctrl-C, by a deadline or by a budget: that is no end of theirs."""
     rows = [{"q": f"q{number}"} for number in range(6)]
@@ -535,6 +538,7 @@ def test_a_row_that_was_interrupted_in_a_function_goes_on(tmp_path: Path) -> Non
     assert (len(CALLED), backend.calls) == (2, 2)
 
 
+@pytest.mark.slow
 def test_a_plan_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     shop.compile(ScriptedBackend(echoing)).save(path)
@@ -602,6 +606,7 @@ def catching(s: Any, q: str) -> Any:
     return sgl.pause("name")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "mode"), [(asking, "plan"), (asking, "python"), (catching, "auto")])
 def test_a_run_waits_for_a_person(program: sgl.Function, mode: Any, tmp_path: Path) -> None:
     backend = ScriptedBackend(echoing)
@@ -630,6 +635,7 @@ def test_a_run_waits_for_a_person(program: sgl.Function, mode: Any, tmp_path: Pa
     assert shown(run(resume=True)) == shown(result)
 
 
+@pytest.mark.slow
 def test_other_rows_go_on_and_answers_are_for_rows(tmp_path: Path) -> None:
     @sgl.function
     def program(s: Any, q: str) -> Any:
@@ -649,6 +655,7 @@ def test_other_rows_go_on_and_answers_are_for_rows(tmp_path: Path) -> None:
     assert run(resume=True, answers={"name#1": None})[0].ret_value == ["all", None]
 
 
+@pytest.mark.slow
 def test_a_pause_of_a_called_program_ends_those_around(tmp_path: Path) -> None:
     @sgl.function
     def inner(s: Any, q: str) -> Any:
@@ -733,6 +740,7 @@ def test_a_line_that_was_torn_is_cut_off_however_long_it_is(tmp_path: Path, torn
     assert (tmp_path / FILE).read_bytes() == b""
 
 
+@pytest.mark.slow
 def test_what_cannot_go_on_is_refused(tmp_path: Path) -> None:
     folder = str(tmp_path / "r")
     chain.run("q", backend=ScriptedBackend(echoing), record=folder, seed=1, resume=True).sync()  # it begins
@@ -882,6 +890,7 @@ def test_rows_wait_and_go_on_at_the_command_line(mails: list[str], capsys: pytes
     assert shown_rows == ["To Ada:hello", "To Bob:hellosentbye"]
 
 
+@pytest.mark.slow
 def test_one_run_goes_on_at_the_command_line(mails: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     command = [*mails, "--arg", "to=Ada"]
     assert main(command) == 1
@@ -988,6 +997,7 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mutant", "check"), few(MUTANTS, 3), ids=lambda one: one.__name__)
 def test_what_is_done_twice_or_not_at_all_is_found_out(
     mutant: Callable[[pytest.MonkeyPatch], None], check: Callable[[Path], None], tmp_path: Path
@@ -998,6 +1008,7 @@ def test_what_is_done_twice_or_not_at_all_is_found_out(
             check(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_function_that_comes_back_too_late_is_in_doubt(tmp_path: Path) -> None:
     """Nobody waited for it any more when it did, and nothing is written behind the end of a recording."""
     back = threading.Event()

@@ -102,6 +102,7 @@ def test_what_is_wrong_is_said_in_the_same_words(body: bytes) -> None:
     assert 400 <= status < 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "headers",
     [{"content-type": ""}, {"content-type": "text/plain"}, {"content-length": ""}, {"content-length": "99999"}],

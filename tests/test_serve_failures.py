@@ -218,6 +218,7 @@ def test_the_server_has_logged_no_fault_of_its_own(server: Server) -> None:
 # -- keys and names --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_key_is_asked_for(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text('[{"name": "chat", "prompt": "capital", "text": "Paris."}, {"text": "one two three"}]')
@@ -256,6 +257,7 @@ def scripted(server: Server) -> None:
             client.completions.create(model="script", prompt="a", logprobs=1)
 
 
+@pytest.mark.slow
 def test_a_script_without_an_answer_is_the_request_s_fault(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text('{"rules": [{"prompt": "^say", "text": "one two three"}], "word_s": 0.001}')

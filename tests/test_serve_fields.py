@@ -178,12 +178,14 @@ def test_guided_fields_hold_a_text(client: openai.OpenAI, field: str) -> None:
     assert answer.choices[0].text.strip('"') in ("yes!", "no!")
 
 
+@pytest.mark.slow
 def test_two_forms_of_two_names_exclude_each_other(client: openai.OpenAI) -> None:
     given = {"guided_regex": "a", "structured_outputs": {"regex": "b"}}
     with pytest.raises(openai.BadRequestError, match="one of `guided_regex`, `structured_outputs"):
         client.completions.create(model="smollm2", prompt="a", extra_body=given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "param"),
     [
@@ -200,6 +202,7 @@ def test_what_the_template_does_not_read_is_refused(
     assert (caught.value.code, caught.value.param) == ("unsupported_value", param)
 
 
+@pytest.mark.slow
 def test_what_asks_the_template_for_nothing_is_taken(client: openai.OpenAI) -> None:
     given = {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": False, "other": None}}
     client.chat.completions.create(model="smollm2", messages=TURNS, max_tokens=2, extra_body=given)  # type: ignore[arg-type]
@@ -281,6 +284,7 @@ def test_reasoning_is_a_field_of_its_own(
 # -- end points ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_model_is_retrieved(client: openai.OpenAI) -> None:
     assert client.models.retrieve("smollm2").id == "smollm2"
     with pytest.raises(openai.NotFoundError) as caught:
@@ -288,11 +292,13 @@ def test_a_model_is_retrieved(client: openai.OpenAI) -> None:
     assert caught.value.code == "model_not_found"
 
 
+@pytest.mark.slow
 def test_responses_are_not_there(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="put a gateway before this server"):
         client.responses.create(model="smollm2", input="a")
 
 
+@pytest.mark.slow
 def test_texts_become_ids_and_back(server: Server, client: openai.OpenAI) -> None:
     status, one = server.ask("POST", "/tokenize", {"model": "smollm2", "prompt": "One, two"})
     assert (status, one["count"]) == (200, len(one["tokens"]))
@@ -312,6 +318,7 @@ def test_texts_become_ids_and_back(server: Server, client: openai.OpenAI) -> Non
     assert server.ask("POST", "/detokenize", {"tokens": [10**9]})[0] == 400
 
 
+@pytest.mark.slow
 def test_load_is_told(server: Server) -> None:
     (load,) = server.ask("GET", "/get_load")[1]
     assert load == {"dp_rank": 0, "num_reqs": 0, "num_waiting_reqs": 0, "num_tokens": 0}
@@ -324,6 +331,7 @@ def test_load_is_told(server: Server) -> None:
 LONG = {"max_new_tokens": 3_000, "ignore_eos": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{"rid": "mine"}, {"abort_all": True}])
 def test_a_request_is_aborted(server: Server, how: dict[str, Any]) -> None:
     body = {"text": "Count", "rid": "mine", "stream": True, "sampling_params": LONG}

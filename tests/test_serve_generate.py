@@ -11,6 +11,7 @@ import pytest
 import sglc as sgl
 from sglc.backends.local import LocalBackend
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
+from tests.depth import few
 from tests.serving import Server
 
 PROMPT = "The capital of France is"
@@ -32,15 +33,18 @@ def events(server: Server, **body: Any) -> list[Any]:
 
 @pytest.mark.parametrize(
     "sampling",
-    [
-        {},
-        {"temperature": 1.0, "sampling_seed": 5, "top_p": 0.9, "top_k": 20, "min_p": 0.01},
-        {"stop": ["\n"], "stop_token_ids": [30]},
-        {"regex": "[ a-z]{4}"},
-        {"repetition_penalty": 1.3},
-        {"frequency_penalty": 1.0, "presence_penalty": 0.5, "min_new_tokens": 5, "ignore_eos": True},
-        {"n": 3, "temperature": 1.0, "sampling_seed": 9},
-    ],
+    few(
+        [
+            {},
+            {"temperature": 1.0, "sampling_seed": 5, "top_p": 0.9, "top_k": 20, "min_p": 0.01},
+            {"stop": ["\n"], "stop_token_ids": [30]},
+            {"regex": "[ a-z]{4}"},
+            {"repetition_penalty": 1.3},
+            {"frequency_penalty": 1.0, "presence_penalty": 0.5, "min_new_tokens": 5, "ignore_eos": True},
+            {"n": 3, "temperature": 1.0, "sampling_seed": 9},
+        ],
+        3,
+    ),
 )
 def test_a_text_is_what_sglc_makes_of_it(server: Server, local: LocalBackend, sampling: dict[str, Any]) -> None:
     names = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "sampling_seed": "seed"}

@@ -68,6 +68,7 @@ def test_a_text_whole_and_in_lines(client: httpx2.Client, path: str, given: dict
     assert same["usage"]["prompt_tokens"] == whole["prompt_eval_count"]
 
 
+@pytest.mark.slow
 def test_a_form_holds_a_text(client: httpx2.Client) -> None:
     schema = {"type": "object", "properties": {"yes": {"type": "boolean"}}, "required": ["yes"]}
     options = {"num_predict": 40, "seed": 1}

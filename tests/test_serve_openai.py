@@ -85,7 +85,7 @@ def as_gen(options: dict[str, Any]) -> dict[str, Any]:
 
 # Those that change what the real model says.
 SAID = {"one stop string", "stop strings", "a bias", "a stop regex"}
-MARKED = [pytest.param(name, marks=pytest.mark.model) if name in SAID else name for name in few(OPTIONS, 7)]
+MARKED = [pytest.param(name, marks=pytest.mark.model) if name in SAID else name for name in few(OPTIONS, 4)]
 
 
 @pytest.mark.parametrize("name", MARKED)
@@ -102,7 +102,7 @@ def test_a_completion_is_what_sglc_makes_of_it(client: openai.OpenAI, local: Loc
         assert answer.choices[0].text != complete(client, prompt).choices[0].text  # it does something
 
 
-@pytest.mark.parametrize("name", some_of(list(OPTIONS), 5, 9))
+@pytest.mark.parametrize("name", some_of(list(OPTIONS), 2, 9))
 def test_a_stream_adds_up_to_the_whole(client: openai.OpenAI, name: str) -> None:
     options = {"logprobs": 2, **OPTIONS[name]}
     whole = complete(client, "The capital of France is", **options)
@@ -379,6 +379,7 @@ def test_a_piece_of_a_text_is_held_to_a_schema(client: openai.OpenAI) -> None:
     assert holds({**CALL, "at_least_one": False, "stop_after_first": False}, free.choices[0].text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "pattern"),
     [

@@ -115,6 +115,7 @@ def same_samples(local: LocalBackend, remote: Any) -> Result:
     return there
 
 
+@pytest.mark.slow
 def test_what_ends_several_samples_counts(local: LocalBackend, remote: sgl.RuntimeEndpoint) -> None:
     """A token that is not kept, and what was made behind a stop string."""
 
@@ -128,6 +129,7 @@ def test_what_ends_several_samples_counts(local: LocalBackend, remote: sgl.Runti
     assert there.usage.completion == here.usage.completion > 6
 
 
+@pytest.mark.slow
 def test_each_sample_counts_what_it_took(server: Server) -> None:
     """Whether it is told of as it comes, or all at its end."""
     sampling = {"n": 12, "max_new_tokens": 2, "stop": ["a"], "temperature": 1.5, "sampling_seed": 5}
@@ -143,6 +145,7 @@ def test_each_sample_counts_what_it_took(server: Server) -> None:
     assert {count for _, count in streamed} == {1, 2}
 
 
+@pytest.mark.slow
 def test_a_text_that_is_cut_says_so(local: LocalBackend, remote: sgl.RuntimeEndpoint) -> None:
     """By its length, or by which stop; one that is held to a form, and ended by neither, is whole."""
 
@@ -181,6 +184,7 @@ def test_structural_tags_are_those_of_local(local: LocalBackend, remote: sgl.Run
     assert holds(CALLS["format"], here["x"])
 
 
+@pytest.mark.slow
 def test_what_gateways_leave_out_goes_beside_it(
     server: Server, local: LocalBackend, remote: sgl.RuntimeEndpoint
 ) -> None:
@@ -355,6 +359,7 @@ def test_retries_are_bounded_and_a_batch_goes_on() -> None:
         assert api.most_in_flight <= 2
 
 
+@pytest.mark.slow
 def test_pictures_go_beside_the_prompt_to_a_server_whose_model_sees() -> None:
     picture = "data:image/png;base64,iVBORw0KGgo="
 

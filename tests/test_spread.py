@@ -156,6 +156,7 @@ def function(name: str = "ask") -> Function:
     return open_function(f"prog.py:{name}")
 
 
+@pytest.mark.slow
 def test_rows_are_sorted_by_how_their_prompts_begin(folder: Path) -> None:
     draw = random.Random(3)
     begun = [text(draw, 20) for _ in range(9)] + ["\ud800 half", "é", "z" * 20]
@@ -326,6 +327,7 @@ def test_servers_of_two_models_are_refused(
     assert not Path("o.manifest").exists()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there_is_told_of_at_once(
     folder: Path, urls: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -337,6 +339,7 @@ def test_a_server_that_is_not_there_is_told_of_at_once(
     assert not Path("o.manifest").exists()
 
 
+@pytest.mark.slow
 def test_a_row_that_does_not_fit_has_its_place(
     folder: Path, urls: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -350,6 +353,7 @@ def test_a_row_that_does_not_fit_has_its_place(
     assert "rows.jsonl:3: row 2 of the batch" in said
 
 
+@pytest.mark.slow
 def test_without_ray_the_package_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

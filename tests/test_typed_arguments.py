@@ -380,6 +380,7 @@ def gives(s: Any, x: Any) -> Any:
     take(x, again=[x, s["a"]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("example", "value"), few(VALUES, 6), ids=repr)
 def test_a_tool_is_given_the_argument(example: Any, value: Any) -> None:
     TAKEN.clear()
@@ -519,6 +520,7 @@ def reads_before(s: Any, words: list[str]) -> Any:
     return count
 
 
+@pytest.mark.slow
 def test_a_tool_waits_for_what_reads_its_argument_before_it() -> None:
     CHANGED.clear()
     plan, words = compiled(reads_before, {"words": ["x"]}), ["a", "b"]
@@ -640,6 +642,7 @@ HELD: list[tuple[str, Any, Any, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "example", "alike", "other"), few(HELD, 8), ids=repr)
 def test_a_plan_is_for_what_it_asked_of_its_example(how: str, example: Any, alike: Any, other: Any) -> None:
     plan = compiled(asks, {"x": example, "how": how})
@@ -656,6 +659,7 @@ def test_a_plan_is_for_what_it_asked_of_its_example(how: str, example: Any, alik
     assert refused(plan, {"x": example, "how": "other"}).code == "SGLC048"
 
 
+@pytest.mark.slow
 def test_a_guard_is_what_keeps_a_plan_from_other_arguments() -> None:
     """Without them, plans do something else than Python: none of these guards is idle."""
     idle = []
@@ -830,6 +834,7 @@ def f(s, n: int, t=0.5, flag=False, word="w", rows=()):
 """
 
 
+@pytest.mark.slow
 def test_the_command_line_gives_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "p.py").write_text(_PROGRAM)
     (tmp_path / "script.json").write_text('[{"text": "said"}]')

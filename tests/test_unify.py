@@ -240,6 +240,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "16 calls, 48 unified" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "python"])
 @pytest.mark.parametrize("make", [OracleBackend, Model])
 def test_a_program_that_asks_twice_is_answered_once(make: Any, mode: Any) -> None:
@@ -286,6 +287,7 @@ def test_on_an_api() -> None:
         backend.close()
 
 
+@pytest.mark.slow
 def test_on_a_model_of_tokens(local: LocalBackend) -> None:
     """Its tokens merge with what stands beside them, so answers go into prompts as the ids that they were."""
     rows = TAILS[:8]
@@ -532,6 +534,7 @@ def check_stopped(seed: int, used: list[BatchCalls]) -> int:
     return errors.count(None)
 
 
+@pytest.mark.slow
 def test_rows_that_fail_and_are_stopped_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[BatchCalls] = []
     right = BatchCalls.__init__
@@ -548,6 +551,7 @@ def test_rows_that_fail_and_are_stopped_at_any_moment(monkeypatch: pytest.Monkey
 # -- with what observes a batch -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_recordings_caches_and_replays(tmp_path: Path) -> None:
     model, rows = Model(), [{"q": f"n{number % 3}", "tail": f"t{number}"} for number in range(9)]
     plainly = goes_on.run_batch(rows, backend=Model(WITHOUT), seed=2)

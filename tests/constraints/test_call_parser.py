@@ -107,6 +107,7 @@ def test_calls_are_the_same_however_the_text_is_cut(how: CallFormat, held: bool)
         assert read(how, text, held=held) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", FORMATS, ids=lambda how: how.name)
 def test_what_is_no_call_is_content(how: CallFormat) -> None:
     good = WRITE[how.name]("f", "{}")
@@ -228,6 +229,7 @@ def test_formats_are_told_apart() -> None:
     assert read(LLAMA, [HERMES.written("f", {})]) == (HERMES.written("f", {}), [])
 
 
+@pytest.mark.slow
 def test_calls_that_are_none_are_read_again_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at, reads = 0, _ObjectEnd.read
 

@@ -208,6 +208,7 @@ def test_the_oldest_drafts_are_refused() -> None:
 OBJECTS = '{"type": "object", "required": ["a"], "properties": {"a": '
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [90, 250])
 def test_nested_objects(depth: int) -> None:
     start = ours(json.loads(OBJECTS * depth + '{"type": "null"}' + "}}" * depth))

@@ -146,6 +146,7 @@ def deepest(made: PushdownAutomaton, letter: int) -> int:
     return state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DEEP)
 def test_the_deepest_text_can_be_ended(name: str) -> None:
     made = held(GRAMMARS[name])
@@ -188,6 +189,7 @@ def test_a_vocabulary_without_a_byte_leaves_the_grammar_to_the_parser() -> None:
         PushdownAutomaton(form, Vocabulary(lacking, len(lacking)), "brackets")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bound", "most"), [("_MOST_PLACES", 60), ("_MOST_STACKED", 2000)])
 def test_one_that_has_come_to_many_places_is_made_anew(
     monkeypatch: pytest.MonkeyPatch, bound: str, most: int

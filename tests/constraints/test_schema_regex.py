@@ -138,6 +138,7 @@ def test_automaton_and_parser_allow_the_same() -> None:
         assert not differs(schema, rng), schema
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [

@@ -87,6 +87,7 @@ def test_random_programs(backend: Backend) -> None:
     assert looked > (0 if chat else at_depth(5, 7, 15))  # an API refuses most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", some_of(cases(), 8, 20), ids=lambda case: case.name)
 def test_the_corpus(case: Case) -> None:
     for rows in (None, list(case.rows)[:3]):

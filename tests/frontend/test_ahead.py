@@ -333,6 +333,7 @@ async def awaiting(s: Any, q: str) -> Any:
     return said, result.ret_value, late is None
 
 
+@pytest.mark.slow
 def test_an_async_program_is_traced_with_what_it_awaits(recwarn: Any) -> None:
     kinds = [type(op).__name__ for op in traced(awaiting).ops]
     assert kinds.count("Tool") == 2

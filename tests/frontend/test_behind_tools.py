@@ -169,6 +169,7 @@ def test_in_a_rare_arm_too(name: str) -> None:
         assert ran(body, "auto")[0] == ran(body, "python")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(WHOLE, 3))
 def test_what_a_tool_cannot_change_is_the_plan_s(name: str) -> None:
     expected, _ = ran(WHOLE[name], "python")
@@ -177,6 +178,7 @@ def test_what_a_tool_cannot_change_is_the_plan_s(name: str) -> None:
     assert modes[0] == "plan"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["plan", "auto"])
 def test_a_tool_of_a_called_program_counts(mode: str) -> None:
     """What it stores was read before the call; the program that called would go on as Python behind it."""

@@ -884,6 +884,7 @@ BEHIND = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statements", BEHIND, ids=lambda function: function.__name__)
 def test_what_a_tool_may_have_changed_is_not_read_ahead(statements: Callable[[Any], Any]) -> None:
     (graph_break,) = breaks_of(body(statements))
@@ -922,6 +923,7 @@ CHANGED = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", CHANGED, ids=lambda function: function.__name__)
 def test_what_some_code_stores_is_not_read_behind_a_tool(read: Callable[[], str]) -> None:
     def statements(s: Any) -> None:

@@ -163,6 +163,7 @@ def test_a_refused_pattern_is_shown_on_one_line(pattern: str) -> None:
     assert len(failure.value.message) < 500
 
 
+@pytest.mark.slow
 @settings(max_examples=at_depth(60, 80, 2000), deadline=None, derandomize=True)
 @given(st.lists(st.text(st.sampled_from("ab'\"\\\\\n\té한\x00😀{"), max_size=8), min_size=1, max_size=3))
 def test_every_character_of_a_literal_has_its_place(texts: list[str]) -> None:
@@ -191,6 +192,7 @@ def test_the_size_of_automata() -> None:
     assert said("[ab]{40000}") == "40,001 states, too many to look for runs"
 
 
+@pytest.mark.slow
 @settings(max_examples=at_depth(40, 50, 1000), deadline=None, derandomize=True)
 @given(patterns())
 def test_sizes_are_those_of_the_compressed_automaton(pattern: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
 from sglc.passes.compile import compile_program
@@ -29,6 +31,7 @@ def computed(results: Any) -> int:
     return sum(result.usage.computed for result in results)
 
 
+@pytest.mark.slow
 def test_rows_compute_what_they_share_once_only_with_it() -> None:
     with_it, without = backend(), backend()
     hoisted = ask.run_batch(ROWS, backend=with_it, seed=1)
@@ -41,6 +44,7 @@ def test_rows_compute_what_they_share_once_only_with_it() -> None:
         one.close()
 
 
+@pytest.mark.slow
 def test_plans_are_told_by_it_how_rows_begin() -> None:
     target = backend().target
     plans = [

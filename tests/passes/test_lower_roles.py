@@ -144,6 +144,7 @@ def ours_and_theirs(smollm2: Path) -> tuple[Any, Any]:
     return load_tokenizer(smollm2), transformers.AutoTokenizer.from_pretrained(smollm2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", few(CONVERSATIONS, 3), ids=str)
 def test_ids_equal_transformers_on_the_default_model(turns: Turns, ours_and_theirs: tuple[Any, Any]) -> None:
     tokenizer, reference = ours_and_theirs

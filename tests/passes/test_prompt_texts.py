@@ -82,6 +82,7 @@ def test_texts_of_streams_are_what_the_streams_say() -> None:
     assert (through > at_depth(6, 20, 60), codes) == (True, {"SGLC330"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fold_text", "share_prefixes", "inline_calls"])
 def test_passes_keep_what_is_stored(name: str) -> None:
     changed = 0

@@ -116,6 +116,7 @@ def test_states_of_a_counted_repeat_have_one_mask() -> None:
     assert automaton._made.cache_info().misses == 6
 
 
+@pytest.mark.slow
 @settings(max_examples=at_depth(40, 60, 1500), deadline=None, derandomize=True)
 @given(patterns(), st.integers(0, 4), st.randoms(use_true_random=False))
 def test_alike_states_are_those_that_few_bytes_do_not_tell_apart(

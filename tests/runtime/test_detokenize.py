@@ -214,6 +214,7 @@ def test_patterns_of_bounded_length_hold_back_no_more_than_that() -> None:
     assert [stream.push(i) for i in (0, 0, 1, 0, 0)] == ["", "", "a", "a", "b"]
 
 
+@pytest.mark.slow
 @settings(max_examples=at_depth(100, 300, 20_000), deadline=None, derandomize=True)
 @given(
     st.recursive(
@@ -257,6 +258,7 @@ def test_a_search_finds_what_re_does(pattern: str, text: str) -> None:  # fmt: s
             break
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pattern", ["(a+)+b", "(a|a)*b", "a*a*a*a*a*b", "(a?){40}a{40}b", "(|)*(|)*b", "((|)(|)){40}b"]
 )

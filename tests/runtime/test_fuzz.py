@@ -40,6 +40,7 @@ def test_random_work_keeps_every_invariant(part: int) -> None:
     assert late > 0.1 * PART
 
 
+@pytest.mark.slow
 def test_a_hold_is_renewed_before_it_ends() -> None:
     """The node that was held, and nothing else, would go."""
     for _ in soak(142, seed=110_018):

@@ -498,6 +498,7 @@ def valid(value: Any, schema: Any, root: Any) -> bool:
             return bool(schema.get("minimum", value) <= value <= schema.get("maximum", value))
 
 
+@pytest.mark.slow
 def test_a_real_model_writes_documents_of_ten_schemas(local: LocalBackend) -> None:
     for prompt, schema in some_of(SCHEMAS, 4, 6):
         for temperature, n in ((0.0, 1), (1.5, 3)):

@@ -71,6 +71,7 @@ class Bench(test_engine.Bench):
         until(stepped)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 3])
 def test_a_row_alone_loses_no_step(depth: int) -> None:
     for seed in range(8):
@@ -123,6 +124,7 @@ def test_a_call_without_an_end_fails_its_request_and_nobody_waits_for_it(
         assert bench.nothing_left()  # no page either, though the call still runs
 
 
+@pytest.mark.slow
 def test_others_go_on_while_a_call_runs() -> None:
     bench, constraint = Bench(depth=2), Stuck("[ab]{20}", 2)
     request = bench.held(constraint)
@@ -139,6 +141,7 @@ def test_others_go_on_while_a_call_runs() -> None:
     assert bench.samples(request) == [truth]
 
 
+@pytest.mark.slow
 def test_every_step_takes_a_free_row_on_while_another_row_is_late() -> None:
     bench, constraint = Bench(), Stuck("[ab]{20}", 2)
     bench.held(constraint)
@@ -199,6 +202,7 @@ def stepped_until(bench: test_segments.Bench, done: Callable[[], object]) -> Non
     until(stepped)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [{"regex": "[b-d]{4}"}, {"ebnf": 'root ::= [b-d] [b-d] "bd"'}], ids=str)
 def test_nobody_waits_while_a_form_is_read(form: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     with unread(monkeypatch) as (bench, released):
@@ -272,6 +276,7 @@ class Asked:
         return self.given
 
 
+@pytest.mark.slow
 def test_calls_of_one_key_come_one_after_the_other() -> None:
     asked, running, most = Asked(MatcherThreads(threads=3)), [], []
 

