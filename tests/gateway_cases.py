@@ -9,10 +9,11 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
-import openai
+if TYPE_CHECKING:  # without a gateway nothing is asked, and the clients take seconds to import
+    import anthropic
+    import openai
 
 MODEL = "smollm2"
 ASKED = [{"role": "user", "content": "What is the capital of France?"}]
@@ -80,6 +81,9 @@ def table() -> str:
 @contextmanager
 def clients(url: str) -> Iterator[dict[str, Any]]:
     """The vendors' clients, which ask at `url` once."""
+    import anthropic
+    import openai
+
     with (
         openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as one,
         anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as other,
@@ -234,6 +238,8 @@ def _refused(kind: type[Exception], ask: Callable[[], Any]) -> None:
 
 @_case(OPENAI, "errors")
 def errors(client: openai.OpenAI) -> None:
+    import openai
+
     _refused(openai.NotFoundError, lambda: _chat(client, model="another"))
     _refused(openai.BadRequestError, lambda: _chat(client, temperature=-1))
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "#/nowhere"}}}

@@ -263,7 +263,6 @@ def test_the_command_measures_the_programs_that_are_named(
     assert f"| {COUNTS['mmlu'][2]} | {COUNTS['mmlu'][3]} |  |  |" in table[5]  # nothing is known of the least
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("cuda_like")
 def test_sizes_and_rows_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "place", lambda options: "cuda")

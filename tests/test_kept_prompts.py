@@ -40,6 +40,7 @@ def marks(body: dict[str, Any]) -> list[tuple[int, Any]]:
     ]
 
 
+@pytest.mark.slow
 def test_what_many_rows_begin_with_is_written_by_one_and_read_by_the_others() -> None:
     with serving(speaking("fine")) as api, at(api, "anthropic:claude-opus-5-5") as backend:
         rows = [{"question": str(number)} for number in range(6)]

@@ -650,6 +650,7 @@ def test_a_runtime_that_breaks_down_again_and_again_is_begun_later_and_later() -
 # -- closing -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_runs_when_it_is_closed_fails(frail: LocalBackend) -> None:
     pid = pid_of(frail)
 

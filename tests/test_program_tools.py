@@ -186,6 +186,7 @@ def test_equal_calls_are_apart_in_a_recording(mode: Any, tmp_path: Path) -> None
     assert CALLED == 5 * [("dice", 6)]
 
 
+@pytest.mark.slow
 def test_a_recording_knows_calls_by_their_arguments(tmp_path: Path) -> None:
     agent.run("Is it warm?", backend=scripted(TWO), record=str(tmp_path)).sync()
     file = tmp_path / FILE

@@ -348,6 +348,7 @@ def test_a_request_is_aborted(server: Server, how: dict[str, Any]) -> None:
         assert server.ask("POST", "/abort_request", how)[1] == {"aborted": 0}
 
 
+@pytest.mark.slow
 def test_an_answer_that_has_not_begun_is_aborted_by_its_request_id(server: Server) -> None:
     body = {"prompt": "Count", "max_tokens": 3_000, "ignore_eos": True}
     told: list[tuple[int, Any]] = []

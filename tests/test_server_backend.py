@@ -174,6 +174,7 @@ def test_a_text_that_is_cut_says_so(local: LocalBackend, remote: sgl.RuntimeEndp
         assert result["whole"] in ('"one"', '"two"')
 
 
+@pytest.mark.slow
 def test_structural_tags_are_those_of_local(local: LocalBackend, remote: sgl.RuntimeEndpoint) -> None:
     @sgl.function
     def asked(s: Any) -> None:

@@ -228,6 +228,7 @@ def test_what_is_aborted_while_its_form_is_read_never_begins(monkeypatch: pytest
         assert (bench.events, bench.machine.engine.steps) == ([], 0)
 
 
+@pytest.mark.slow
 def test_requests_of_one_form_share_what_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     form = Sampling(
         ebnf='root ::= "a" [b-d] [b-d]? "!" ("a" root "a"?)?'
