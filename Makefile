@@ -16,8 +16,9 @@ SEED ?= 0
 # How llama.cpp is built: for this machine. Where its path for AMX crashes, name sets instead:
 # -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_AVX512=ON
 LLAMA_FLAGS ?= -DGGML_NATIVE=ON
-# Processes that run tests; the tests of one file stay together as long as no worker is idle.
-WORKERS ?= 2
+# Processes that run tests; the tests of one file stay together as long as no worker is idle. One more than there are
+# cores, of which two are taken for granted: tests that wait, for a server or a time-out, leave theirs to others.
+WORKERS ?= 3
 # Of the tests: nothing for that of the files, `random` for another one every time, a number for that one again.
 ORDER ?=
 export QUESTION
@@ -27,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 SUITES := .cache/suites
 PY := $(VENV)/bin/python
-PYTEST := $(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal \
+PYTEST = $(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal \
   $(if $(ORDER),-p randomly $(if $(filter-out random,$(ORDER)),--randomly-seed $(ORDER)))
 INSTALL := $(PY) -m pip install --disable-pip-version-check --constraint constraints.txt
 
@@ -53,6 +54,7 @@ run: $(VENV)/.stamp
 	$(VENV)/bin/sglc run examples/quickstart.py --arg "question=$$QUESTION"
 
 # What is left out here is not even imported: Triton and torch take seconds.
+quick: WORKERS = 2# a third one would import for longer than it helps
 quick: $(VENV)/.stamp-test $(SUITES)/.stamp
 	TEST_DEPTH=quick $(PYTEST) -p no:logging -m "not (kernel or model or browser or slow or nightly)" \
 	  --ignore tests/runtime/kernels --ignore tests/gpu

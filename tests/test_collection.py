@@ -36,7 +36,7 @@ def test_the_inner_loop_runs_most_tests() -> None:
     every = inner_loop.functions((), "usual")
     quick = inner_loop.functions(inner_loop.selection(), "quick")
     assert quick < every
-    assert len(quick) >= 0.75 * len(every), sorted(every - quick)
+    assert len(quick) >= 0.7 * len(every), sorted(every - quick)
     then = inner_loop.names_then()
     old, run = (inner_loop.names(each) & then for each in (every, quick))
     assert len(run) >= 0.9 * len(old), sorted(old - run)
