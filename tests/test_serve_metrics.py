@@ -51,6 +51,18 @@ def values(server: Server) -> dict[str, float]:
     return dict(found)
 
 
+def refused(server: Server) -> Counter[str]:
+    """Refused requests by the code of their refusal."""
+    return Counter(
+        {
+            sample.labels["code"]: int(sample.value)
+            for family in families(server)
+            for sample in family.samples
+            if sample.name == "sglc_errors_total"
+        }
+    )
+
+
 @dataclass
 class Seen:
     """What a client has counted."""
@@ -113,7 +125,7 @@ def ask(client: openai.OpenAI, number: int, seen: Seen) -> None:
 
 
 def test_counters_equal_what_a_client_counts(counted: Server) -> None:
-    before = values(counted)
+    before, refused_before = values(counted), refused(counted)
     with openai.OpenAI(base_url=counted.url + "/v1", api_key="none", max_retries=0) as client:
 
         def work(first: int) -> Seen:
@@ -147,13 +159,7 @@ def test_counters_equal_what_a_client_counts(counted: Server) -> None:
         for name in ("requests", "aborted", "whole", "streams", "prompt", "cached", "completion")
     }
     errors: Counter[str] = sum((part.errors for part in parts), Counter())
-    found = {
-        sample.labels["code"]: sample.value
-        for family in families(counted)
-        for sample in family.samples
-        if sample.name == "sglc_errors_total"
-    }
-    assert found == errors
+    assert refused(counted) - refused_before == errors
     assert errors.keys() == {"unknown_field", "context_length_exceeded"}
     assert grown("sglang:inter_token_latency_seconds_count") > 0
     assert grown("sglang:queue_time_seconds_count") > total("whole")

@@ -172,11 +172,25 @@ def test_rows_of_a_batch_have_their_own_seeds(here: OracleBackend, there: sgl.Ru
         equal(mine, its)
 
 
+@sgl.function
+def endless(s: Any) -> None:
+    s += "#" + sgl.gen("text", max_tokens=3_000, ignore_eos=True)
+
+
 def test_pieces_come_and_add_up(here: OracleBackend, there: sgl.RuntimeEndpoint) -> None:
     result = plain.run("tea", backend=there, seed=5, stream=True)
     pieces = list(result.text_iter("answer"))
     assert "".join(pieces) == result["answer"] == plain.run("tea", backend=here, seed=5)["answer"]
-    assert len(pieces) > 1
+
+
+def test_pieces_come_before_an_answer_has_ended(there: sgl.RuntimeEndpoint, oracle: Server) -> None:
+    result = endless.run(backend=there, seed=5, stream=True)
+    pieces = result.text_iter("text")
+    first = next(pieces) + next(pieces)
+    result.stop()
+    assert isinstance(result.error(), RunError)
+    assert result.partial_text.startswith("#" + first)
+    until(oracle.idle)
 
 
 @sgl.function
@@ -222,10 +236,6 @@ def test_what_a_server_does_not_take_is_asked_one_by_one(
 
 
 def test_a_run_that_is_stopped_leaves_nothing(there: sgl.RuntimeEndpoint, oracle: Server) -> None:
-    @sgl.function
-    def endless(s: Any) -> None:
-        s += "#" + sgl.gen("text", max_tokens=3_000, ignore_eos=True)
-
     results = [endless.run(backend=there, seed=number) for number in range(4)]
     until(lambda: oracle.info()["running_rows"] == 4)
     for result in results:
