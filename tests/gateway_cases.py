@@ -37,9 +37,6 @@ CITIES = ("Paris", "London")
 OPENAI, ANTHROPIC = "openai", "anthropic"
 WAYS = ("http", "grpc")
 _NOT_HTTP = {"http": "a 404: over HTTP the gateway asks the server, which has no such endpoint"}
-_NOT_THIS_TEMPLATE = {
-    "grpc": "a 400: the template of the default model, which the gateway fills in, knows no calls"
-}
 
 
 @dataclass(frozen=True)
@@ -149,15 +146,42 @@ def _call(choice: Any, name: str | None = None) -> None:
         assert json.loads(call.function.arguments)["city"] in CITIES
 
 
+def _history(*cities: str) -> list[Any]:
+    """Three times a question with a call for each city, and the question again: so the model calls, too."""
+    question = {"role": "user", "content": f"Weather in {' and '.join(cities)}?"}
+    calls = [
+        {
+            "id": f"call_{city}",
+            "type": "function",
+            "function": {"name": "weather", "arguments": json.dumps({"city": city})},
+        }
+        for city in cities
+    ]
+    results = [{"role": "tool", "tool_call_id": f"call_{city}", "content": "sunny"} for city in cities]
+    asked = {"role": "assistant", "content": None, "tool_calls": calls}
+    return [*[question, asked, *results, {"role": "assistant", "content": "It is sunny."}] * 3, question]
+
+
 @_case(OPENAI, "chat, tools: auto")
 def tools_auto(client: openai.OpenAI) -> None:
-    asked = [{"role": "user", "content": "Call the tool weather for Paris."}]
-    (choice,) = _chat(client, messages=asked, tools=TOOLS, max_completion_tokens=60).choices
-    if choice.message.tool_calls:
-        _call(choice)
-    else:
-        assert choice.message.content
-        assert "<tool_call>" not in choice.message.content
+    answer = _chat(client, messages=_history("Paris"), tools=TOOLS, max_completion_tokens=60)
+    (call,) = answer.choices[0].message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"city": "Paris"})
+    assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == (None, "tool_calls")
+    assert answer.usage.prompt_tokens == 445  # as over HTTP without a gateway
+
+
+@_case(OPENAI, "chat, tools: parallel")
+def tools_parallel(client: openai.OpenAI) -> None:
+    asked = {"messages": _history(*CITIES), "tools": TOOLS, "max_completion_tokens": 90}
+    (choice,) = _chat(client, **asked).choices
+    made = [(call.function.name, json.loads(call.function.arguments)) for call in choice.message.tool_calls]
+    assert made == [("weather", {"city": city}) for city in CITIES]
+    chunks = [choice for chunk in _chat(client, stream=True, **asked) for choice in chunk.choices]
+    parts = [part for choice in chunks for part in choice.delta.tool_calls or ()]
+    streamed = ["".join(part.function.arguments or "" for part in parts if part.index == at) for at in (0, 1)]
+    assert [json.loads(arguments)["city"] for arguments in streamed] == list(CITIES)
+    assert chunks[-1].finish_reason == "tool_calls"
 
 
 @_case(OPENAI, "chat, tools: required")
@@ -184,19 +208,16 @@ def tools_stream(client: openai.OpenAI) -> None:
     assert json.loads("".join(part.function.arguments or "" for part in parts))["city"] in CITIES
 
 
-@_case(OPENAI, "chat, tools: results", **_NOT_THIS_TEMPLATE)
+@_case(OPENAI, "chat, tools: results")
 def tools_results(client: openai.OpenAI) -> None:
-    called = {
-        "id": "call_1",
-        "type": "function",
-        "function": {"name": "time", "arguments": '{"city": "Paris"}'},
-    }
-    turns = [
-        *ASKED,
-        {"role": "assistant", "content": None, "tool_calls": [called]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "12:00"},
-    ]
-    (choice,) = _chat(client, messages=turns, tools=TOOLS).choices
+    turns = _history(*CITIES)[:4]  # up to both results
+    for fields, size in (({"tools": TOOLS}, 328), ({}, 133)):
+        answer = _chat(client, messages=turns, **fields)
+        assert answer.choices[0].message.content.startswith("<tool_response>\nsunny\n")
+        assert answer.usage.prompt_tokens == size
+    called = _chat(client, tools=TOOLS, tool_choice="required", max_completion_tokens=200).choices[0].message
+    told = [{"role": "tool", "tool_call_id": call.id, "content": "12:00"} for call in called.tool_calls]
+    (choice,) = _chat(client, messages=[*ASKED, called, *told], tools=TOOLS).choices
     assert choice.message.content or choice.message.tool_calls
 
 
@@ -291,6 +312,13 @@ def messages_tools(client: anthropic.Anthropic) -> None:
         assert answer.stop_reason == "tool_use"
         assert used.name == "time" or choice["type"] == "any"
         assert used.input["city"] in CITIES
+    result = {"type": "tool_result", "tool_use_id": used.id, "content": "12:00"}
+    turns = [
+        *ASKED,
+        {"role": "assistant", "content": [used.model_dump(exclude_none=True)]},
+        {"role": "user", "content": [result]},
+    ]
+    assert _message(client, messages=turns, tools=tools).content
 
 
 @_case(ANTHROPIC, "count_tokens", **_NOT_HTTP)

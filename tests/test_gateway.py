@@ -60,7 +60,8 @@ def address(server: Server, way: str) -> str:
 def fleet(way: str, count: int, *options: str, model: Sequence[str] = ("--model", MODEL)) -> Iterator[Fleet]:
     with ExitStack() as stack:
         own = [stack.enter_context(serving(*model, "--grpc-port", "0")) for _ in range(count)]
-        yield Fleet(stack.enter_context(gateway([address(one, way) for one in own], *options)), way, own)
+        asked = ("--tool-call-parser", "qwen", *options)
+        yield Fleet(stack.enter_context(gateway([address(one, way) for one in own], *asked)), way, own)
 
 
 @pytest.fixture(scope="module", params=[(way, count) for count in (1, 2) for way in WAYS], ids=str)

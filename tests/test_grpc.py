@@ -28,6 +28,7 @@ from smg_grpc_proto import sglang_scheduler_pb2_grpc
 from smg_grpc_proto.generated import common_pb2
 
 from sglc.backends.local import LocalBackend
+from sglc.passes.chat.tool_markup import rendered
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, load_tokenizer
 from sglc.serve import scheduler_service
 from sglc.serve.door import Access
@@ -365,7 +366,14 @@ def test_the_tokenizer_s_files_come_whole(client: Client, small_model: Path, tmp
     assert b"".join(piece.data for piece in again) == data
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         archive.extractall(tmp_path)
-    assert load_tokenizer(tmp_path).hash == load_tokenizer(small_model).hash
+    own, its = load_tokenizer(small_model), load_tokenizer(tmp_path)
+    talk = [{"role": "user", "content": "?"}]
+    tools = [{"type": "function", "function": {"name": "clock", "description": "?"}}]
+    for offered in ([], tools):  # a template that knows none of them is handed out with what tells them
+        shown = rendered(own, talk, generate=True, tools=offered)
+        assert its.render(talk, generate=True, tools=offered or None) == shown
+    (tmp_path / "chat_template.jinja").unlink()
+    assert load_tokenizer(tmp_path).hash == own.hash
 
 
 def test_health_and_reflection_are_the_standard_ones(client: Client) -> None:

@@ -29,7 +29,8 @@ from smg_grpc_proto import sglang_scheduler_pb2 as pb
 from smg_grpc_proto.generated import common_pb2
 from starlette.types import Message, Receive, Scope, Send
 
-from sglc.errors import SglcError
+from sglc.errors import BackendError, SglcError
+from sglc.passes.chat.tool_markup import template_format, template_with_tools
 from sglc.runtime.model.registry import TEXT_FILES
 from sglc.runtime.model_files import read_json
 from sglc.serve import sampling
@@ -39,7 +40,7 @@ from sglc.serve.door import Access, guarded
 from sglc.serve.keys import share_of
 from sglc.serve.limits import check_counts
 from sglc.serve.problems import Refusal, as_response, of_any
-from sglc.serve.prompts import at_once_or_apart, of_given
+from sglc.serve.prompts import ServedTokenizer, at_once_or_apart, of_given
 from sglc.serve.scheduler_messages import Answering, body_of
 from sglc.serve.sending import Patience
 from sglc.serve.service import Service
@@ -275,7 +276,7 @@ class SchedulerService:
     async def _tokenizer(self, request: Any, scope: Scope, write: _Write) -> None:
         if self._service.folder is None:
             raise Refusal(501, "this back end's tokenizer has no files", code="not_found")
-        data = await asyncio.to_thread(_archive, self._service.folder)
+        data = await asyncio.to_thread(_archive, self._service.folder, self._service.tokenizer)
         for begin in range(0, len(data), _PIECE_BYTES):
             last = begin + _PIECE_BYTES >= len(data)
             digest = hashlib.sha256(data).hexdigest() if last else ""
@@ -370,11 +371,23 @@ def _client(peer: str) -> tuple[str, int] | None:
     return (address.strip("[]"), int(port)) if port.isdecimal() else None
 
 
-def _archive(folder: Path) -> bytes:
-    """The files of a model that say how texts become ids, as an archive; equal ones make the same."""
+def _archive(folder: Path, tokenizer: ServedTokenizer) -> bytes:
+    """The files of a model that say how texts become ids, as an archive; equal ones make the same.
+
+    A template that knows no tools has them told as chats over HTTP have: the peer fills it in.
+    """
+    files = {name: (folder / name).read_bytes() for name in TEXT_FILES if (folder / name).is_file()}
+    if tokenizer.template is not None and _knows_no_tools(tokenizer):
+        files["chat_template.jinja"] = template_with_tools(tokenizer.template).encode()
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in TEXT_FILES:
-            if (folder / name).is_file():
-                archive.writestr(zipfile.ZipInfo(name, _LONG_AGO), (folder / name).read_bytes())
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name, _LONG_AGO), content)
     return made.getvalue()
+
+
+def _knows_no_tools(tokenizer: ServedTokenizer) -> bool:
+    try:
+        return template_format(tokenizer) is None
+    except BackendError:  # it knows them in another way, or refuses them
+        return False

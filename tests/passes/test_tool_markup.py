@@ -8,7 +8,7 @@ import pytest
 
 from sglc.errors import BackendError
 from sglc.ir.grammar.call_format import HERMES, LLAMA
-from sglc.passes.chat.tool_markup import rendered, template_format
+from sglc.passes.chat.tool_markup import rendered, template_format, template_with_tools
 from tests.templates import CHATML, TOOL_TEMPLATES, ByteTokenizer
 
 TOOLS = [
@@ -54,6 +54,35 @@ def test_one_that_does_not_gets_system_text() -> None:
     # Without a system turn there is one; a history may have calls where nothing more is offered.
     assert rendered(own, TALK[1:], generate=True, tools=TOOLS).startswith("<|im_start|>system\n# Tools\n")
     assert "# Tools" not in rendered(own, TALK, generate=True, tools=[])
+
+
+ODD = {
+    "type": "function",
+    "function": {"name": "g", "description": "", "parameters": {}},
+}
+QUOTED = {"id": "b", "type": "function", "function": {"name": "g", "arguments": {"é": ["<'\"\\n>", {}]}}}
+
+
+@pytest.mark.parametrize("tools", [[], TOOLS, [*TOOLS, ODD]], ids=len)
+@pytest.mark.parametrize(
+    "messages",
+    [
+        TALK[:2],
+        TALK[1:],
+        [*TALK, {**TALK[3], "content": "again"}, TALK[1]],
+        [TALK[1], {"role": "assistant", "content": "So:", "tool_calls": [CALL, QUOTED]}, TALK[3], TALK[2]],
+    ],
+    ids=len,
+)
+def test_a_template_can_do_the_same_by_itself(messages: Any, tools: Any) -> None:
+    """As one who fills it in writes them: a null beside calls, arguments as text, a field of tools more."""
+    template = "\n  {% if messages %}[{% endif %}" + CHATML
+    other = tokenizer(template_with_tools(template))
+    here = rendered(tokenizer(template), messages, generate=True, tools=tools)
+    assert other.render(messages, generate=True, tools=tools or None) == here
+    nulls = [{**message, "content": message["content"] or None} for message in messages]
+    strict = [{**tool, "function": {**tool["function"], "strict": True}} for tool in tools]
+    assert other.render(nulls, generate=True, tools=strict) == here
 
 
 def test_a_format_that_is_not_known_is_refused() -> None:

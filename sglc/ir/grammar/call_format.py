@@ -59,7 +59,7 @@ LLAMA = CallFormat(
     '{"name": "{}", "parameters": ', "}", None,
 )  # fmt: skip
 FORMATS = (HERMES, LLAMA)
-_TOLD = """\
+TOLD = """\
 # Tools
 
 You may call one or more functions to answer the user. Each line between <tools> and </tools> describes one:
@@ -75,7 +75,7 @@ Write a call as a JSON object with the function's name and its arguments between
 
 def tools_text(tools: Sequence[Mapping[str, Json]]) -> str:
     """What a model is told of `tools` (OpenAI's objects, with their type) whose template knows none."""
-    return _TOLD.format("\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+    return TOLD.format("\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
 
 
 def result_text(content: str) -> str:

@@ -6,10 +6,11 @@ system text, and calls in the format of Hermes: results then stand in the user's
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from sglc.errors import BackendError
-from sglc.ir.grammar.call_format import FORMATS, HERMES, CallFormat, result_text, tools_text
+from sglc.ir.grammar.call_format import FORMATS, HERMES, TOLD, CallFormat, result_text, tools_text
 from sglc.ir.target import Objects, Tokenizer
 
 _PROBE = "sglc_probe"
@@ -84,3 +85,70 @@ def _as_text(messages: Objects, tools: Objects) -> list[dict[str, Any]]:
         results = message["role"] == "tool"
         made.append({"role": role, "content": content})
     return made
+
+
+def template_with_tools(template: str) -> str:
+    """`template`, which knows no tools, behind what makes texts of them: for peers that fill it in themselves.
+
+    It writes what `rendered` does, and a conversation without tools as `template` alone.
+    """
+    begin, behind_name = HERMES.begin.split("{}")
+    texts = {
+        "before_tools": TOLD.format("\0").split("\0")[0], "behind_tools": TOLD.format("\0").split("\0")[1],
+        "begin": begin, "behind_name": behind_name, "end": HERMES.end,
+        "before_result": result_text("\0").split("\0")[0], "behind_result": result_text("\0").split("\0")[1],
+    }  # fmt: skip
+    # JSON's texts are also jinja's. The template begins on a line of its own, as it was written to.
+    named = "".join(f"{{%- set sglc_{name} = {json.dumps(text)} -%}}" for name, text in texts.items())
+    return named + _AS_TEXT + template
+
+
+# `_as_text`, in what jinja2 and minijinja share. Peers write nulls beside calls, and fields that we leave out.
+_AS_TEXT = """\
+{%- set sglc = namespace(asked=false, turns=[], told="", text="", results=false) -%}
+{%- for message in messages -%}
+{%- if message.tool_calls or message.role == "tool" -%}{%- set sglc.asked = true -%}{%- endif -%}
+{%- endfor -%}
+{%- if tools or sglc.asked -%}
+{%- for tool in tools or [] -%}
+{%- set function = tool.function -%}
+{%- set sglc.text = '{"type": "function", "function": {"name": ' + (function.name | tojson) -%}
+{%- if function.description is defined and function.description is not none -%}
+{%- set sglc.text = sglc.text + ', "description": ' + (function.description | tojson) -%}
+{%- endif -%}
+{%- if function.parameters is defined and function.parameters is not none -%}
+{%- set sglc.text = sglc.text + ', "parameters": ' + (function.parameters | tojson) -%}
+{%- endif -%}
+{%- set sglc.told = sglc.told + ("\\n" if sglc.told else "") + sglc.text + "}}" -%}
+{%- endfor -%}
+{%- if sglc.told -%}
+{%- set sglc.told = sglc_before_tools + sglc.told + sglc_behind_tools -%}
+{%- if messages[0].role != "system" -%}
+{%- set sglc.turns = [{"role": "system", "content": sglc.told}] -%}
+{%- endif -%}
+{%- endif -%}
+{%- for message in messages -%}
+{%- set sglc.text = message.content or "" -%}
+{%- if message.role == "tool" -%}
+{%- set sglc.text = sglc_before_result + sglc.text + sglc_behind_result -%}
+{%- if sglc.results -%}
+{%- set sglc.text = sglc.turns[-1].content + "\\n" + sglc.text -%}
+{%- set sglc.turns = sglc.turns[:-1] -%}
+{%- endif -%}
+{%- elif loop.first and message.role == "system" and sglc.told -%}
+{%- set sglc.text = sglc.text + "\\n\\n" + sglc.told -%}
+{%- endif -%}
+{%- for call in message.tool_calls or [] -%}
+{%- set given = call.function.arguments -%}
+{%- set given = given if given is string else given | tojson -%}
+{%- set sglc.text = sglc.text + ("\\n" if sglc.text else "") + sglc_begin -%}
+{%- set sglc.text = sglc.text + call.function.name + sglc_behind_name + given + sglc_end -%}
+{%- endfor -%}
+{%- set sglc.results = message.role == "tool" -%}
+{%- set role = "user" if sglc.results else message.role -%}
+{%- set sglc.turns = sglc.turns + [{"role": role, "content": sglc.text}] -%}
+{%- endfor -%}
+{%- set messages = sglc.turns -%}
+{%- set tools = none -%}
+{%- endif %}
+"""
