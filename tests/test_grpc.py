@@ -33,6 +33,7 @@ from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, load_tokenizer
 from sglc.serve import scheduler_service
 from sglc.serve.door import Access
 from sglc.serve.service import Service
+from tests import last_steps
 from tests.serving import Server, serving
 from tests.test_serve_door import made_certificate
 from tests.waiting import HANG_S, until
@@ -256,6 +257,28 @@ def test_an_answer_ends_with_its_client(client: Client) -> None:
     with connected(client.server) as other:
         begun(other)
     until(client.server.idle)
+
+
+def test_at_most_one_more_step_is_made_for_an_answer_that_has_ended(
+    smollm2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the one that was being made: by whom it was ended does not matter."""
+    for name, value in last_steps.SHOWN.items():
+        monkeypatch.setenv(name, value)
+    model = ("--model", str(smollm2), "--grpc-port", "0", *last_steps.OPTIONS)
+    with serving(*model) as server, connected(server) as client:
+
+        def abort() -> None:
+            assert client.stub.Abort(pb.AbortRequest(request_id="long")).success
+
+        for stream in (True, False):
+            for cancels in (True, False):
+                for _ in range(3):
+                    call = client.generate(
+                        stream=stream, ignore_eos=True, max_new_tokens=4_000, request_id="long"
+                    )
+                    until(lambda: server.info()["running_rows"] == 1)
+                    assert last_steps.steps_behind(server, call.cancel if cancels else abort) <= 2
 
 
 # -- what is refused -------------------------------------------------------------------------------
