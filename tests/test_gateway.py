@@ -22,6 +22,7 @@ import sglc as sgl
 from sglc.backends.local import LocalBackend
 from sglc.backends.registry import connect
 from sglc.execution.result import Result
+from tests import last_steps
 from tests.api_programs import PROGRAMS
 from tests.fused_programs import RECORDS
 from tests.gateway import SMG, gateway, workers_of
@@ -131,6 +132,24 @@ def test_an_answer_ends_with_its_client(running: Fleet) -> None:
             assert sum(server.info()["running_rows"] for server in running.servers) == 1
             stream.close()
             until(running.idle)
+
+
+@with_gateway
+@pytest.mark.parametrize("way", WAYS)
+def test_at_most_one_more_step_is_made_for_a_client_that_has_gone(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the one that was being made. Before gRPC the gateway finds out with the next message: one more."""
+    for name, value in last_steps.SHOWN.items():
+        monkeypatch.setenv(name, value)
+    with fleet(way, 1, model=("--model", MODEL, *last_steps.OPTIONS)) as found, clients(found.url) as asking:
+        for _ in range(5):
+            stream = asking["openai"].completions.create(
+                model=MODEL, prompt="1, 2,", max_tokens=4_000, stream=True, extra_body={"ignore_eos": True}
+            )
+            next(stream)
+            made = last_steps.steps_behind(found.servers[0], stream.close, noticed=way == "http")
+            assert made <= (2 if way == "http" else 3)
 
 
 @with_gateway
