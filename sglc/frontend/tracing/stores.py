@@ -27,8 +27,9 @@ _BY_TEXT = frozenset(
     ("setattr", "delattr", "__setattr__", "__delattr__", "__dict__", "vars", "globals", "setitem")
 )
 
-_STORING = frozenset(
-    dis.opmap[f"{verb}_{what}"] for verb in ("STORE", "DELETE") for what in ("GLOBAL", "DEREF", "ATTR")
+_STORING, _STORING_AROUND = (
+    frozenset(dis.opmap[f"{verb}_{what}"] for verb in ("STORE", "DELETE") for what in names)
+    for names in (("GLOBAL", "ATTR"), ("DEREF",))
 )
 
 VARIABLES: Mapping[str, Any] = {}  # stands for the variables of functions around others
@@ -155,7 +156,8 @@ def _looked_up(code: CodeType) -> _Stored:
     if not _BY_TEXT.isdisjoint(code.co_names):
         as_attributes.update(_texts(code.co_consts))
     before = None
-    stores = not _STORING.isdisjoint(code.co_code[::2])  # most code does not, and to take it apart takes long
+    ops = code.co_code[::2]  # most code stores nothing, and to take it apart takes long
+    stores = not _STORING.isdisjoint(ops) or (code.co_freevars and not _STORING_AROUND.isdisjoint(ops))
     for instruction in dis.get_instructions(code) if stores else ():
         if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             as_globals.add(instruction.argval)

@@ -40,7 +40,7 @@ class ChatTemplate:
     def __init__(self, source: str, named: Mapping[str, Any]) -> None:
         self._named = dict(named)
         try:
-            self._template = _environment().from_string(source)
+            self._template = _compiled(source)
         except jinja2.TemplateError as error:
             raise _refusal("the chat template is not valid", error, "use a model whose template is") from None
 
@@ -71,6 +71,11 @@ class ChatTemplate:
                 error,
                 "order the turns as the model's template wants them",
             ) from None
+
+
+@lru_cache(maxsize=8)
+def _compiled(source: str) -> jinja2.Template:
+    return _environment().from_string(source)
 
 
 @lru_cache(maxsize=8)
