@@ -34,7 +34,7 @@ INSTALL := $(PY) -m pip install --disable-pip-version-check --constraint constra
 
 help:
 	@echo "make run     set up, fetch the default model, answer a question (QUESTION=\"...\" for another)"
-	@echo "make quick   a good minute: most tests with few cases each, a small model"
+	@echo "make quick   a minute: most tests with few cases each, a small model"
 	@echo "make test    set up, run the CPU tests"
 	@echo "make nightly all tests with all their cases, and the soaks; takes hours"
 	@echo "make check   format check, lint, strict types, tests"

@@ -45,6 +45,14 @@ if DEPTH == "quick":
     use_small_default()
 
 COSTLY = re.compile(r"\bserving\(|\bserver: Server\b|\btransformers\b|\btiny_model\b")
+LEFT_OUT = re.compile(r"^pytestmark = .*\bmark\.(kernel|model|browser|slow|nightly)\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Files of which `make quick` runs nothing are not even imported there."""
+    if DEPTH == "quick" and collection_path.name.startswith("test_"):
+        return LEFT_OUT.search(collection_path.read_text(encoding="utf-8")) is not None or None
+    return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
