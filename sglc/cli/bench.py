@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglc.bench.options import Options
+from sglc.cli.options import count
 from sglc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,9 +54,9 @@ def _add_workload(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default=default.device)
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default=default.dtype)
     parser.add_argument("--kv-dtype", choices=("auto", "fp8"), default=default.kv_dtype)
-    parser.add_argument("--rounds", type=_count, default=default.rounds, metavar="N")
-    parser.add_argument("--rows", type=_count, metavar="N", help="rows in flight at most")
-    parser.add_argument("--token-budget", type=_count, metavar="N", help="tokens of a step at most")
+    parser.add_argument("--rounds", type=count, default=default.rounds, metavar="N")
+    parser.add_argument("--rows", type=count, metavar="N", help="rows in flight at most")
+    parser.add_argument("--token-budget", type=count, metavar="N", help="tokens of a step at most")
     parser.add_argument("--seed", type=_seed, default=default.seed, metavar="N", help="of the prompts")
     parser.add_argument(
         "--no-cascade", dest="cascade", action="store_false", help="rows read shared prefixes each for itself"
@@ -64,12 +65,6 @@ def _add_workload(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--json", action="store_true", help="the result as JSON")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the result as JSON, too")
     parser.set_defaults(command=_bench, workload=name)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"`{text}` is no number from 1")
-    return int(text)
 
 
 def _seed(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from sglc.ir.plan.backend import Backend
 
 Commands = Any  # argparse's own type of what `add_subparsers` gives has no public name
+
+
+def count(text: str) -> int:
+    """The type of an option that counts: a number from 1, of at most 15 digits, which JSON's numbers hold."""
+    if not re.fullmatch("[0-9]{1,15}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"`{text}` is no number from 1 to 10**15 - 1")
+    return int(text)
 
 
 def add_backend(parser: argparse.ArgumentParser, name: str) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from sglc.cli.options import count
 from sglc.errors import UsageError
 from sglc.frontend.language.reasoning import MODELS as REASONING
 from sglc.knobs import model as default_model
@@ -61,12 +62,6 @@ def _host(text: str) -> str:
     return text
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"`{text}` is no number from 1")
-    return int(text)
-
-
 def _priority(text: str) -> int:
     if not re.fullmatch(r"-?\d{1,9}", text):
         raise argparse.ArgumentTypeError(f"`{text}` is no priority, such as 10")
@@ -74,9 +69,7 @@ def _priority(text: str) -> int:
 
 
 def _amount(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"`{text}` is no number from 0")
-    return int(text)
+    return 0 if text == "0" else count(text)
 
 
 def _seconds(text: str) -> float:
@@ -125,10 +118,10 @@ _OPTIONS = {
         _Option("--device", ("auto", "cpu", "cuda"), "auto", None, "where it runs"),
         _Option("--dtype", ("auto", "float32", "bfloat16", "float16"), "auto", None, "in which it computes"),
         _Option("--kv-dtype", ("auto", "fp8"), "auto", None, "of keys and values"),
-        _Option("--kv-mib", _count, None, "MIB", "memory for keys and values"),
-        _Option("--max-rows", _count, None, "N", "texts in the making at once, at most"),
-        _Option("--token-budget", _count, None, "N", "tokens of a step, at most"),
-        _Option("--max-len", _count, None, "N", "tokens of prompt and answer, if fewer than the model's"),
+        _Option("--kv-mib", count, None, "MIB", "memory for keys and values"),
+        _Option("--max-rows", count, None, "N", "texts in the making at once, at most"),
+        _Option("--token-budget", count, None, "N", "tokens of a step, at most"),
+        _Option("--max-len", count, None, "N", "tokens of prompt and answer, if fewer than the model's"),
     ),
     "who gets in": (
         _Option(
@@ -153,34 +146,34 @@ _OPTIONS = {
         _Option("--tls-key", str, None, "FILE", "its key, if it is not there as well"),
     ),
     "bounds": (
-        _Option("--max-tokens", _count, 4096, "N", "tokens of an answer in a chat that names no limit"),
-        _Option("--max-body", _count, 16, "MIB", "most of a request"),
-        _Option("--max-prompts", _count, 256, "N", "most prompts of a request"),
-        _Option("--max-samples", _count, 128, "N", "most samples of a prompt"),
+        _Option("--max-tokens", count, 4096, "N", "tokens of an answer in a chat that names no limit"),
+        _Option("--max-body", count, 16, "MIB", "most of a request"),
+        _Option("--max-prompts", count, 256, "N", "most prompts of a request"),
+        _Option("--max-samples", count, 128, "N", "most samples of a prompt"),
         _Option(
-            *("--max-connections", _count, 4096, "N"),
+            *("--max-connections", count, 4096, "N"),
             "most connections open at once; who comes on another one gets a 503",
         ),
         _Option(
-            *("--max-queue", _count, 1024, "N"),
+            *("--max-queue", count, 1024, "N"),
             "most texts being made or waiting, of all requests; who wants more gets a 429",
         ),
         _Option(
             *("--max-priority", _priority, 0, "N"),
             "highest `priority` that a request may claim, but for those with an admin key",
         ),
-        _Option("--max-plan", _count, 1024, "KIB", "most of the plan of a program"),
-        _Option("--max-row-tokens", _count, 1 << 20, "N", "most tokens that a row of a program generates"),
+        _Option("--max-plan", count, 1024, "KIB", "most of the plan of a program"),
+        _Option("--max-row-tokens", count, 1 << 20, "N", "most tokens that a row of a program generates"),
         _Option(
-            *("--max-program-blocks", _count, 100_000, "N"),
+            *("--max-program-blocks", count, 100_000, "N"),
             "most turns, items, calls and generations of all rows of a program",
         ),
-        _Option("--max-program-mib", _count, 64, "MIB", "most characters of all rows of a program"),
+        _Option("--max-program-mib", count, 64, "MIB", "most characters of all rows of a program"),
         _Option(
             *("--max-hint-tokens", _amount, 0, "N"),
             "most tokens that the hints of one key may ask to keep, but for admin keys; 0: hints are ignored",
         ),
-        _Option("--compile-mib", _count, 2048, "MIB", "memory that compiling a constraint may take"),
+        _Option("--compile-mib", count, 2048, "MIB", "memory that compiling a constraint may take"),
     ),
     "patience, in seconds": (
         _Option("--request-timeout", _seconds, 600, "S", "from a request's head to the end of its answer"),
