@@ -2,7 +2,8 @@
 
 64 streams at once, of the runtime's process with the oracle as its model, and of a server that writes as many
 messages of the same kind and does nothing else, in turns. CPU time is that of the process that speaks gRPC, all
-its threads; tokens that come together share a message, so messages are counted, too.
+its threads; tokens that come together share a message, so messages are counted, too. Of steps that take a fifth
+of a second each token has a message of its own.
 
     python -m benchmarks.grpc_streams
 
@@ -33,7 +34,7 @@ from smg_grpc_proto import sglang_scheduler_pb2_grpc as rpc
 from benchmarks.http_path import Server, load
 from benchmarks.machine import ROOT, result_path, setting
 
-STREAMS, TOKENS = 64, 200
+STREAMS, TOKENS, SLOW_TOKENS = 64, 200, 20
 GOALS = {"one message a token": 70, "messages shared": 20}  # microseconds a token
 _PORTS = re.compile(r"(grpc|http)://127\.0\.0\.1:(\d+)")
 
@@ -77,9 +78,9 @@ def started(*module: str) -> Iterator[tuple[int, dict[str, int]]]:
             process.wait()
 
 
-async def streamed(port: int) -> tuple[int, int]:
-    """Tokens and messages of all streams, read by one client."""
-    sampling = pb.SamplingParams(max_new_tokens=TOKENS, ignore_eos=True)
+async def streamed(port: int, tokens: int) -> tuple[int, int]:
+    """Tokens and messages of all streams of so many tokens each, read by one client."""
+    sampling = pb.SamplingParams(max_new_tokens=tokens, ignore_eos=True)
     request = pb.GenerateRequest(
         tokenized=pb.TokenizedInput(input_ids=[65] * 10), sampling_params=sampling, stream=True
     )
@@ -91,16 +92,16 @@ async def streamed(port: int) -> tuple[int, int]:
             return sum(len(each.chunk.token_ids) for each in messages), len(messages)
 
         made = await asyncio.gather(*(one() for _ in range(STREAMS)))
-    return sum(tokens for tokens, _ in made), sum(messages for _, messages in made)
+    return sum(own for own, _ in made), sum(messages for _, messages in made)
 
 
-def measured(pid: int, ports: dict[str, int]) -> dict[str, float]:
+def measured(pid: int, ports: dict[str, int], wanted: int = TOKENS) -> dict[str, float]:
     """One round over gRPC."""
     server = Server(pid, 0)
     before_s = server.cpu_s()
-    tokens, messages = asyncio.run(streamed(ports["grpc"]))
+    tokens, messages = asyncio.run(streamed(ports["grpc"], wanted))
     spent_s = server.cpu_s() - before_s
-    assert tokens == STREAMS * TOKENS, "tokens are missing"
+    assert tokens == STREAMS * wanted, "tokens are missing"
     return {
         "cpu_us_a_token": 1e6 * spent_s / tokens,
         "cpu_us_a_message": 1e6 * spent_s / messages,
@@ -113,14 +114,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
-    found: dict[str, list[dict[str, float]]] = {"bare": [], "oracle": [], "oracle, http": []}
+    names = ("bare", "oracle", "oracle, slow steps", "oracle, http")
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     body = {"prompt": "Count to 1", "temperature": 0, "max_tokens": TOKENS, "stream": True, "ignore_eos": True}
     with ExitStack() as stack:
         bare = stack.enter_context(started("benchmarks.grpc_streams", "bare"))
         oracle = stack.enter_context(started("tests.oracle_server", "quick", "256", "grpc"))
+        slow = stack.enter_context(started("tests.oracle_server", "slow", "256", "grpc"))
         over_http = Server(oracle[0], oracle[1]["http"])
         for number in range(rounds + 1):
             made = {"bare": measured(*bare), "oracle": measured(*oracle)}
+            made["oracle, slow steps"] = measured(*slow, SLOW_TOKENS)
             made["oracle, http"] = load(over_http, STREAMS, STREAMS, body)
             if number:  # the first one is to get warm
                 for name, figures in made.items():
