@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from sglc.backends.models.vendor_rules import ApiModel
@@ -15,6 +15,7 @@ from sglc.ir.grammar.answer_form import AnswerForm, form_for, form_of_choices
 from sglc.ir.grammar.call_format import HERMES, arguments_schema
 from sglc.ir.grammar.finite import accepted
 from sglc.ir.grammar.stops import stop_pattern
+from sglc.ir.grammar.whole_characters import WholeCharacters, whole_characters
 from sglc.ir.plan.events import GenDone, Sample, SelectDone, TokenLogprob, Usage
 from sglc.ir.plan.segment import GenNode, Made, SelectNode
 from sglc.ir.sampling import Sampling
@@ -162,6 +163,7 @@ class Cut:
 
     def __init__(self, sampling: Sampling) -> None:
         self._pieces: list[bytes] = []
+        self._characters = WholeCharacters()
         self._stream = StopStream(
             self._pieces, sampling.stop, [stop_pattern(pattern) for pattern in sampling.stop_regex]
         )
@@ -173,12 +175,13 @@ class Cut:
 
     def push(self, piece: str) -> str:
         """What now surely belongs to the text."""
-        self._pieces.append(piece.encode("utf-8", "replace"))
+        self._pieces.append(self._characters.push(piece).encode())
         return self._stream.push(len(self._pieces) - 1)
 
     def finish(self) -> str:
         """No more comes: what was held back."""
-        return self._stream.finish()
+        self._pieces.append(self._characters.finish().encode())
+        return self._stream.push(len(self._pieces) - 1) + self._stream.finish()
 
 
 def whole_reply(pieces: Sequence[Piece]) -> Reply | None:
@@ -188,6 +191,18 @@ def whole_reply(pieces: Sequence[Piece]) -> Reply | None:
         return None
     columns = [tuple(item for piece in pieces for item in piece.logprobs[i]) for i in range(3)]
     return Reply("".join(piece.text for piece in pieces), finish, *columns)  # type: ignore[arg-type]
+
+
+def of_whole_characters(reply: Reply) -> Reply:
+    """It as text that can be sent on: an escape, or the end of a piece, may leave half of a character."""
+    text = whole_characters(reply.text)
+    if text is reply.text and all(map(str.isascii, reply.texts)):
+        return reply
+    tops = tuple(
+        tuple((logprob, id_, spelled and whole_characters(spelled)) for logprob, id_, spelled in place)
+        for place in reply.top_logprobs
+    )
+    return replace(reply, text=text, texts=tuple(map(whole_characters, reply.texts)), top_logprobs=tops)
 
 
 def sample_of(reply: Reply, sampling: Sampling, form: AnswerForm | None, name: str) -> Sample:
@@ -200,7 +215,7 @@ def sample_of(reply: Reply, sampling: Sampling, form: AnswerForm | None, name: s
     if form is not None and (form.inside or reply.finish != "length"):
         text = read_with(form.read, text, reply.finish, name)
         if sampling.regex is not None and not accepted(sampling.regex, text):
-            raise _not_held(name, f"it does not match `{sampling.regex}`", text)
+            raise _not_held(name, f"it does not match `{sampling.regex}`", reply.text)
     if not (sampling.stop or sampling.stop_regex) and text is reply.text and text.isascii():  # most are this
         return Sample(
             text, (UNKNOWN_ID,) * len(reply.logprobs), reply.finish, reply.logprobs, reply.texts,
@@ -260,7 +275,7 @@ def chosen(request: ApiRequest, reply: Reply, form: AnswerForm, usage: Usage) ->
     name = request.node.site.name
     text = read_with(form.read, reply.text, reply.finish, name)
     if text not in request.choices:
-        raise _not_held(name, "it is none of the choices", text)
+        raise _not_held(name, "it is none of the choices", reply.text)
     choice = request.choices.index(text)
     event = SelectDone(request.index, (), choice, text, (), (), (), usage, decided="constrained")
     return ApiAnswer(event, Made(text))

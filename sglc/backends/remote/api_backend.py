@@ -24,6 +24,7 @@ from sglc.backends.remote.answers import (
     chosen,
     form_of_request,
     gen_answer,
+    of_whole_characters,
     sample_of,
     whole_reply,
 )
@@ -252,6 +253,7 @@ class ApiBackend(ABC):
             answer, tries = await self.tried(request, body, lambda client: self.whole(client, body))
         else:
             answer, tries = await self._told(request, body, say)
+        answer = replace(answer, replies=tuple(map(of_whole_characters, answer.replies)))
         # Of one attempt the answer itself counts a call.
         return answer if tries == 1 else replace(answer, usage=replace(answer.usage, calls=tries))
 

@@ -15,6 +15,7 @@ from sglc.frontend.outputs.typed import arguments_of, plain
 from sglc.ir.grammar.call_format import HERMES, NAME, arguments_schema, result_text, tools_text
 from sglc.ir.grammar.call_parser import CallParser
 from sglc.ir.grammar.schema_check import check_value
+from sglc.ir.grammar.whole_characters import read_json
 
 _CHOICES = ("auto", "required")
 
@@ -108,7 +109,7 @@ def describe_tools(tools: Sequence[Any]) -> str:
 
 def _call(tool: _Tool, arguments: str) -> ToolCall:
     try:
-        given = tool.read(json.loads(arguments))
+        given = tool.read(read_json(arguments))
     except ValueError as problem:
         raise ValueError(f"the arguments of `{tool.told['name']}` are none: {problem}") from None
     call = ToolCall(tool.told["name"], given)

@@ -14,6 +14,7 @@ from typing import Any
 from sglc.errors import Loc, RunError
 from sglc.frontend.locate import here
 from sglc.ir.core import NOWHERE
+from sglc.ir.grammar.whole_characters import read_json
 
 REGEX_INT = r"[-+]?[0-9]+[ \n]*"
 REGEX_FLOAT = r"[-+]?[0-9]*\.?[0-9]+[ \n]*"
@@ -113,6 +114,6 @@ def whole_json(text: str) -> Any:
         raise ValueError(f"`{name}` is no JSON")
 
     try:
-        return json.loads(text, parse_constant=no_number)
+        return read_json(text, no_number)
     except json.JSONDecodeError as error:
         raise ValueError(f"it is no JSON: {error}") from None

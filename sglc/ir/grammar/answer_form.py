@@ -23,6 +23,7 @@ from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.grammar.schema_check import check_value
 from sglc.ir.grammar.schema_leaves import KEYWORDS
 from sglc.ir.grammar.schema_subsets import SUBSETS, SchemaSubset
+from sglc.ir.grammar.whole_characters import whole_characters
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Takes
 
@@ -69,13 +70,13 @@ class AnswerForm:
         value = data[KEY]
         match value:
             case str():
-                return value
+                return whole_characters(value)
             case Decimal() if abs(value.adjusted()) <= _MOST_DIGITS:
                 return format(value, "f")
             case Decimal():
                 raise ValueError(f"the number {value} is too long to be written out")
             case bool() | None | list() | dict():
-                return json.dumps(value, ensure_ascii=False, default=float)
+                return whole_characters(json.dumps(value, ensure_ascii=False, default=float))
             case _:
                 return str(value)
 
