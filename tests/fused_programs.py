@@ -1,10 +1,13 @@
-"""Ten programs that fill in records field by field, and what each field has to be."""
+"""Programs that fill in records field by field, what each field has to be, and of each a twin.
+
+In a twin a text between two fields, or a form, is another one, so that the turn could be cut in two ways.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,149 +59,225 @@ def _any(text: str) -> bool:
     return True
 
 
-@sgl.function
-def character(s: Any, name: str = "Ann") -> None:
-    s += sgl.user(f"Fill in the sheet of {name}.")
-    with s.assistant():
-        s += '{"house": "' + sgl.gen("house", choices=["Red", "Blue", "Green"])
-        s += '", "blood": "' + sgl.gen("blood", regex="Pure|Half|Muggle") + '", "alive": "'
-        s += sgl.gen("alive", choices=["yes", "no"]) + '", "wood": "' + sgl.gen("wood", regex=r"[\w ]{1,16}")
-        s += '", "length": ' + sgl.gen("length", regex=r"[0-9]{1,2}\.[0-9]")
-        s += ', "patronus": "' + sgl.gen("patronus", regex=_PHRASE)
-        s += '", "born": "' + sgl.gen("born", regex=_DATE)
-        s += '", "motto": "' + sgl.gen("motto", regex=_PHRASE) + '"}'
+def character(before_length: str = '", "length": ') -> Any:
+    @sgl.function
+    def filled_in(s: Any, name: str = "Ann") -> None:
+        s += sgl.user(f"Fill in the sheet of {name}.")
+        with s.assistant():
+            s += '{"house": "' + sgl.gen("house", choices=["Red", "Blue", "Green"])
+            s += '", "blood": "' + sgl.gen("blood", regex="Pure|Half|Muggle") + '", "alive": "'
+            s += (
+                sgl.gen("alive", choices=["yes", "no"]) + '", "wood": "' + sgl.gen("wood", regex=r"[\w ]{1,16}")
+            )
+            s += before_length + sgl.gen("length", regex=r"[0-9]{1,2}\.[0-9]")
+            s += ', "patronus": "' + sgl.gen("patronus", regex=_PHRASE)
+            s += '", "born": "' + sgl.gen("born", regex=_DATE)
+            s += '", "motto": "' + sgl.gen("motto", regex=_PHRASE) + '"}'
+
+    return filled_in
 
 
-@sgl.function
-def city(s: Any, name: str = "Rome") -> None:
-    s += sgl.user(f"Fill in the record of {name}.")
-    with s.assistant():
-        s += "Country: " + sgl.gen("country", regex=_WORDS) + "\nLatitude: "
-        s += (
-            sgl.gen("latitude", regex=r"-?[0-9]{1,2}\.[0-9]")
-            + "\nPopulation: "
-            + sgl.gen("population", dtype=int)
-        )
-        s += "\nIt is famous for " + sgl.gen("landmark", regex=_PHRASE)
+def city(before_landmark: str = "\nIt is famous for ") -> Any:
+    @sgl.function
+    def filled_in(s: Any, name: str = "Rome") -> None:
+        s += sgl.user(f"Fill in the record of {name}.")
+        with s.assistant():
+            s += "Country: " + sgl.gen("country", regex=_WORDS) + "\nLatitude: "
+            s += (
+                sgl.gen("latitude", regex=r"-?[0-9]{1,2}\.[0-9]")
+                + "\nPopulation: "
+                + sgl.gen("population", dtype=int)
+            )
+            s += before_landmark + sgl.gen("landmark", regex=_PHRASE)
+
+    return filled_in
 
 
-@sgl.function
-def ticket(s: Any, text: str = "It broke.") -> None:
-    s += sgl.user(text)
-    with s.assistant():
-        s += "Urgency: " + sgl.select("urgency", choices=["low", "high"])
-        s += "\nKind: " + sgl.select("kind", choices=["bug", "wish", "question"])
-        s += "\nDue: " + sgl.gen("due", regex=_DATE)
+def ticket(
+    urgencies: Sequence[str] = ("low", "high"),
+    before_kind: str = "\nKind: ",
+    kinds: Sequence[str] = ("bug", "wish", "question"),
+) -> Any:
+    @sgl.function
+    def filled_in(s: Any, text: str = "It broke.") -> None:
+        s += sgl.user(text)
+        with s.assistant():
+            s += "Urgency: " + sgl.select("urgency", choices=[*urgencies])
+            s += before_kind + sgl.select("kind", choices=[*kinds])
+            s += "\nDue: " + sgl.gen("due", regex=_DATE)
+
+    return filled_in
 
 
-@sgl.function
-def meeting(s: Any, text: str = "We meet on Monday.") -> None:
-    s += sgl.user(text)
-    s += sgl.assistant(
-        "Day: " + sgl.gen("day", regex=_DATE) + " from " + sgl.gen("begin", regex=_TIME)
-        + " to " + sgl.gen("end", regex=_TIME) + "; all of it: " + sgl.gen("whole", dtype=bool)
-    )  # fmt: skip
+def meeting(time: str = _TIME, before_end: str = " to ") -> Any:
+    @sgl.function
+    def filled_in(s: Any, text: str = "We meet on Monday.") -> None:
+        s += sgl.user(text)
+        s += sgl.assistant(
+            "Day: " + sgl.gen("day", regex=_DATE) + " from " + sgl.gen("begin", regex=time)
+            + before_end + sgl.gen("end", regex=time) + "; all of it: " + sgl.gen("whole", dtype=bool)
+        )  # fmt: skip
+
+    return filled_in
 
 
-@sgl.function
-def dice(s: Any, text: str = "Roll.") -> None:
-    s += sgl.user(text)
-    s += sgl.assistant(
-        "First: " + sgl.gen("first", json_schema=json.dumps(_NUMBERS))
-        + "\nSecond: " + sgl.gen("second", json_schema=json.dumps(_NUMBERS))
-        + "\nWinner: " + sgl.gen("winner", choices=["first", "second"])
-    )  # fmt: skip
+def dice(form: Any = _NUMBERS, before_second: str = "\nSecond: ") -> Any:
+    @sgl.function
+    def filled_in(s: Any, text: str = "Roll.") -> None:
+        s += sgl.user(text)
+        s += sgl.assistant(
+            "First: " + sgl.gen("first", json_schema=json.dumps(form))
+            + before_second + sgl.gen("second", json_schema=json.dumps(form))
+            + "\nWinner: " + sgl.gen("winner", choices=["first", "second"])
+        )  # fmt: skip
+
+    return filled_in
 
 
-@sgl.function
-def points(s: Any, text: str = "Draw a line.") -> None:
-    s += sgl.user(text)
-    s += sgl.assistant(
-        "From " + sgl.gen("here", json_schema=json.dumps(_POINT))
-        + " to " + sgl.gen("there", json_schema=json.dumps(_POINT))
-        + " in " + sgl.gen("colour", regex="red|green") + " ink"
-    )  # fmt: skip
+def points(form: Any = _POINT, before_there: str = " to ") -> Any:
+    @sgl.function
+    def filled_in(s: Any, text: str = "Draw a line.") -> None:
+        s += sgl.user(text)
+        s += sgl.assistant(
+            "From " + sgl.gen("here", json_schema=json.dumps(form))
+            + before_there + sgl.gen("there", json_schema=json.dumps(form))
+            + " in " + sgl.gen("colour", regex="red|green") + " ink"
+        )  # fmt: skip
+
+    return filled_in
 
 
-@sgl.function
-def invoice(s: Any, text: str = "Tea, 3.50") -> None:
-    s += sgl.user(text)
-    s += sgl.assistant(
-        "Number " + sgl.gen("number", regex="[A-Z]{2}-[0-9]{4}") + ", total " + sgl.gen("total", dtype=float)
-        + " " + sgl.gen("currency", choices=["EUR", "USD"]) + ", note: " + sgl.gen("note", max_tokens=12)
-    )  # fmt: skip
+def invoice(number: str = "[A-Z]{2}-[0-9]{4}", before_total: str = ", total ") -> Any:
+    @sgl.function
+    def filled_in(s: Any, text: str = "Tea, 3.50") -> None:
+        s += sgl.user(text)
+        s += sgl.assistant(
+            "Number " + sgl.gen("number", regex=number) + before_total + sgl.gen("total", dtype=float)
+            + " " + sgl.gen("currency", choices=["EUR", "USD"]) + ", note: " + sgl.gen("note", max_tokens=12)
+        )  # fmt: skip
+
+    return filled_in
 
 
-@sgl.function
-def reviewed(s: Any, text: str = "A warm place.") -> None:
-    s += sgl.user(text)
-    s += sgl.assistant(
-        "Stars: " + sgl.gen("stars", regex="[1-5]") + "\nMood: " + sgl.gen("mood", choices=["good", "bad"])
-        + "\nQuote: " + sgl.gen("quote", regex='"[^"\n]{1,30}"') + "\nAgain: " + sgl.gen("again", dtype=bool)
-    )  # fmt: skip
+def reviewed(quote: str = '"[^"\n]{1,30}"', before_again: str = "\nAgain: ", again: type = bool) -> Any:
+    @sgl.function
+    def filled_in(s: Any, text: str = "A warm place.") -> None:
+        s += sgl.user(text)
+        s += sgl.assistant(
+            "Stars: " + sgl.gen("stars", regex="[1-5]") + "\nMood: " + sgl.gen("mood", choices=["good", "bad"])
+            + "\nQuote: " + sgl.gen("quote", regex=quote) + before_again + sgl.gen("again", dtype=again)
+        )  # fmt: skip
+
+    return filled_in
 
 
-@sgl.function
-def address(s: Any, text: str = "Main street 5, Oslo") -> None:
-    s += sgl.user(text)
-    s += sgl.assistant(
-        "Street: " + sgl.gen("street", stop="\n", max_tokens=12) + "\nNumber: "
-        + sgl.gen("number", regex="[0-9]{1,4}")
-        + "\nCity: " + sgl.gen("city", stop="\n", max_tokens=8) + "\nCode: " + sgl.gen("code", regex="[0-9]{5}")
-    )  # fmt: skip
+def address(before_number: str = "\nNumber: ") -> Any:
+    @sgl.function
+    def filled_in(s: Any, text: str = "Main street 5, Oslo") -> None:
+        s += sgl.user(text)
+        s += sgl.assistant(
+            "Street: " + sgl.gen("street", stop="\n", max_tokens=12) + before_number
+            + sgl.gen("number", regex="[0-9]{1,4}")
+            + "\nCity: " + sgl.gen("city", stop="\n", max_tokens=8)
+            + "\nCode: " + sgl.gen("code", regex="[0-9]{5}")
+        )  # fmt: skip
+
+    return filled_in
 
 
-@sgl.function
-def parcel(s: Any, text: str = "A book for Ann") -> None:
-    s += sgl.user(text)
-    s += sgl.assistant(
-        "Grams: " + sgl.gen("grams", regex="[1-9][0-9]{0,3}") + "; size " + sgl.gen("width", regex="[0-9]{1,2}")
-        + "x" + sgl.gen("height", regex="[0-9]{1,2}") + "; to " + sgl.gen("to", regex=_WORDS)
-        + "; fragile: " + sgl.gen("fragile", choices=["yes", "no"])
-    )  # fmt: skip
+def parcel(before_height: str = "x") -> Any:
+    @sgl.function
+    def filled_in(s: Any, text: str = "A book for Ann") -> None:
+        s += sgl.user(text)
+        s += sgl.assistant(
+            "Grams: " + sgl.gen("grams", regex="[1-9][0-9]{0,3}")
+            + "; size " + sgl.gen("width", regex="[0-9]{1,2}")
+            + before_height + sgl.gen("height", regex="[0-9]{1,2}") + "; to " + sgl.gen("to", regex=_WORDS)
+            + "; fragile: " + sgl.gen("fragile", choices=["yes", "no"])
+        )  # fmt: skip
+
+    return filled_in
+
+
+def command(closing: str = "\\", before_key: str = '", "env": {"A\\"B": [{"k": "') -> Any:
+    @sgl.function
+    def filled_in(s: Any, text: str = "List it.") -> None:
+        s += sgl.user(text)
+        s += sgl.assistant(
+            'run({"path": "C:\\' + sgl.gen("folder", regex="[a-z]{1,8}") + closing + before_key
+            + sgl.gen("key", regex=_PHRASE) + '"}]}, "text": "}{", "n": ' + sgl.gen("text", dtype=int)
+            + "}\\n\t);'\n"
+        )  # fmt: skip
+
+    return filled_in
+
+
+def template(before_mark: str = '}", "\\u0022\u2028": [{"') -> Any:
+    @sgl.function
+    def filled_in(s: Any, text: str = "A page.") -> None:
+        s += sgl.user(text)
+        s += sgl.assistant(
+            '{{"a": {"b": "${' + sgl.gen("value", regex=r"[^{}]{1,12}") + before_mark
+            + sgl.select("mark", choices=['"', '\\"', "}}"]) + '": null}], "tail": "'
+            + sgl.gen("tail", regex=_PHRASE) + '"}\n```'
+        )  # fmt: skip
+
+    return filled_in
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A program, and what each of its fields has to be."""
+    """A program, what each of its fields has to be, and its twin with the field that has no sure end there."""
 
     program: Any
     fields: Mapping[str, Valid]
+    twin: Any
+    endless: str
 
 
 RECORDS: Mapping[str, Record] = {
-    "character": Record(character, {
+    "character": Record(character(), {
         "house": _among("Red", "Blue", "Green"), "blood": _among("Pure", "Half", "Muggle"),
         "alive": _among("yes", "no"), "wood": _matches(r"[\w ]{1,16}"),
         "length": _matches(r"[0-9]{1,2}\.[0-9]"),
         "patronus": _matches(_PHRASE), "born": _matches(_DATE), "motto": _matches(_PHRASE),
-    }),
-    "city": Record(city, {
+    }, character(""), "wood"),
+    "city": Record(city(), {
         "country": _matches(_WORDS), "latitude": _matches(r"-?[0-9]{1,2}\.[0-9]"),
         "population": _matches("[-+]?[0-9]+"), "landmark": _matches(_PHRASE),
-    }),
-    "ticket": Record(ticket, {
+    }, city(""), "population"),
+    "ticket": Record(ticket(), {
         "urgency": _among("low", "high"), "kind": _among("bug", "wish", "question"), "due": _matches(_DATE),
-    }),
-    "meeting": Record(meeting, {
+    }, ticket(("low", "lower"), "", ("bug", "erbug")), "urgency"),
+    "meeting": Record(meeting(), {
         "day": _matches(_DATE), "begin": _matches(_TIME), "end": _matches(_TIME),
         "whole": _among("True", "False"),
-    }),
-    "dice": Record(dice, {"first": _numbers, "second": _numbers, "winner": _among("first", "second")}),
-    "points": Record(points, {"here": _point, "there": _point, "colour": _among("red", "green")}),
-    "invoice": Record(invoice, {
+    }, meeting("[0-9]{1,2}:[0-9]{1,2}", ""), "begin"),
+    "dice": Record(dice(), {
+        "first": _numbers, "second": _numbers, "winner": _among("first", "second"),
+    }, dice({"type": "integer"}, ""), "first"),
+    "points": Record(points(), {
+        "here": _point, "there": _point, "colour": _among("red", "green"),
+    }, points({"type": "number"}, ""), "here"),
+    "invoice": Record(invoice(), {
         "number": _matches("[A-Z]{2}-[0-9]{4}"), "total": lambda text: float(text) is not None,
         "currency": _among("EUR", "USD"), "note": _any,
-    }),
-    "reviewed": Record(reviewed, {
+    }, invoice("[A-Z]{2}-[0-9]{1,4}", ""), "number"),
+    "reviewed": Record(reviewed(), {
         "stars": _matches("[1-5]"), "mood": _among("good", "bad"), "quote": _matches('"[^"\n]{1,30}"'),
         "again": _among("True", "False"),
-    }),
-    "address": Record(address, {
+    }, reviewed(_PHRASE, "", int), "quote"),
+    "address": Record(address(), {
         "street": _line, "number": _matches("[0-9]{1,4}"), "city": _line, "code": _matches("[0-9]{5}"),
-    }),
-    "parcel": Record(parcel, {
+    }, address(""), "street"),
+    "parcel": Record(parcel(), {
         "grams": _matches("[1-9][0-9]{0,3}"), "width": _matches("[0-9]{1,2}"), "height": _matches("[0-9]{1,2}"),
         "to": _matches(_WORDS), "fragile": _among("yes", "no"),
-    }),
+    }, parcel(""), "width"),
+    "command": Record(command(), {
+        "folder": _matches("[a-z]{1,8}"), "key": _matches(_PHRASE), "text": _matches("[-+]?[0-9]+"),
+    }, command("", ""), "folder"),
+    "template": Record(template(), {
+        "value": _matches(r"[^{}]{1,12}"), "mark": _among('"', '\\"', "}}"), "tail": _matches(_PHRASE),
+    }, template(""), "value"),
 }  # fmt: skip

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from decimal import Decimal
 from itertools import product
 from random import Random
 from typing import Any
 
 import pytest
+from openai import DefaultAsyncHttpxClient
 
 import sglc as sgl
 from sglc.backends.retry import Patience
@@ -169,7 +172,7 @@ def test_answers_without_the_form_are_read_as_nothing(answer: str) -> None:
         form.split(answer)
 
 
-# -- ten programs, one request each -------------------------------------------------------------------
+# -- programs of one request each -----------------------------------------------------------------------
 
 
 def check(result: Result, name: str) -> None:
@@ -181,15 +184,52 @@ def check(result: Result, name: str) -> None:
         assert valid(result[field]), (name, field, result[field])
 
 
+def spelled(value: Any) -> str:
+    """The text of a value of an object; of objects and arrays, where spaces may differ, without any."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value[:1] in ("{", "[") else value
+        except ValueError:
+            return value
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict | list):
+        return json.dumps(value, separators=(",", ":"))
+    return format(Decimal(json.dumps(value)), "f")
+
+
+def check_values(
+    results: Sequence[Result], name: str, answered: Sequence[tuple[dict[str, Any], dict[str, Any]]]
+) -> None:
+    """The fields of all results are those of all answers, each an object of the schema that was asked for."""
+    told: Counter[tuple[str, ...]] = Counter()
+    for schema, answer in answered:
+        literals = [key for key, part in schema["properties"].items() if len(part.get("enum", "ab")) == 1]
+        assert [answer[key] for key in literals] == [schema["properties"][key]["enum"][0] for key in literals]
+        told[tuple(spelled(own) for key, own in answer.items() if key not in literals)] += 1
+
+    fields = RECORDS[name].fields
+    assert Counter(tuple(spelled(result[field]) for field in fields) for result in results) == told
+
+
 @pytest.mark.model
 @pytest.mark.slow
 @pytest.mark.parametrize("name", some_of(list(RECORDS), 2, 4))
 def test_a_record_is_one_request_of_a_real_server(server: Server, name: str) -> None:
     """The official client, and the default model behind `sglc serve`."""
+    answered: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    async def overhear(response: Any) -> None:
+        said = json.loads(await response.aread())["choices"][0]["message"]["content"]
+        answered.append((schema_of(json.loads(response.request.content)), json.loads(said)))
+
     rows: list[dict[str, Any]] = [{}] * at_depth(1, 2, 500)
-    with openai(f"{server.url}/v1", server.model) as backend:
-        for result in RECORDS[name].program.run_batch(rows, backend=backend, max_new_tokens=24, seed=1):
+    client = DefaultAsyncHttpxClient(event_hooks={"response": [overhear]}, timeout=600)
+    with openai(f"{server.url}/v1", server.model, http_client=client) as backend:
+        made = RECORDS[name].program.run_batch(rows, backend=backend, max_new_tokens=24, seed=1)
+        for result in made:
             check(result, name)
+        check_values(made, name, answered)
 
 
 HOSTILE = (
@@ -237,11 +277,19 @@ def matching(dfa: ByteDfa, drawn: Random) -> str:
     return text.decode()
 
 
-def writing(drawn: Random) -> Callable[[dict[str, Any]], Any]:
-    """Answers every request with a hostile value of its schema, spelled in one of JSON's ways."""
+def writing(drawn: Random, made_of: list[Any] | None = None) -> Callable[[dict[str, Any]], Any]:
+    """Answers every request with a hostile value of its schema, spelled in one of JSON's ways.
+
+    Args:
+        made_of: gets each schema and its value.
+    """
 
     def answer(body: dict[str, Any]) -> str:
+        if schema_of(body) is None:
+            return drawn.choice(HOSTILE)
         made = hostile(schema_of(body), drawn)
+        if made_of is not None:
+            made_of.append((schema_of(body), made))
         return json.dumps(made, ensure_ascii=drawn.random() < 0.5, indent=drawn.choice((None, 1)))
 
     return answer
@@ -251,10 +299,36 @@ def writing(drawn: Random) -> Callable[[dict[str, Any]], Any]:
 @pytest.mark.parametrize("name", RECORDS)
 def test_hostile_values_stay_in_their_fields(name: str) -> None:
     rows: list[dict[str, Any]] = [{}] * at_depth(5, 25, 500)
-    with serving_answers(writing(random.Random(name))) as api, openai(api.url, "m") as backend:
-        for result in RECORDS[name].program.run_batch(rows, backend=backend):
+    answered: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    with serving_answers(writing(random.Random(name), answered)) as api, openai(api.url, "m") as backend:
+        made = RECORDS[name].program.run_batch(rows, backend=backend)
+        for result in made:
             check(result, name)
         assert len(api.bodies) == len(rows)
+        check_values(made, name, answered)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_an_ambiguous_twin_is_not_fused(name: str) -> None:
+    """Where a model begins every answer anew it is refused unasked; else the two have requests of their own."""
+    record = RECORDS[name]
+    follower = [*record.fields][[*record.fields].index(record.endless) + 1]
+    why = f"where `{record.endless}` ends, the text behind it does not say"
+    with serving_answers(writing(Random(3))) as api:
+        with openai(api.url) as backend:
+            error = record.twin.run(backend=backend).error()
+            assert isinstance(error, LegalizeError)
+            assert (error.code, len(api.bodies)) == ("SGLC317", 0)
+            assert why in error.note
+        with openai(api.url, "m", takes=PREFILL) as backend:
+            remarks = record.twin.compile(backend, passes=["+fuse_gens"]).remarks
+            said = f"`{follower}` is not fused with `{record.endless}`: {why}"
+            assert said in [remark.message for remark in remarks]
+            result = record.twin.run(backend=backend, passes=["+fuse_gens"])
+            assert result.error() is None
+            assert result.usage.calls == len(api.bodies) > 1
+            asked = [(schema_of(body) or {}).get("properties", {}).keys() for body in api.bodies]
+            assert not any({record.endless, follower} <= keys for keys in asked)
 
 
 @sgl.function
