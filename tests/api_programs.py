@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import sglc as sgl
 
-PICTURE = b"\x89PNG\r\n\x1a\n"
+# The head of one: 1,024 x 1,536 pixels.
+PICTURE = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 1024, 1536)
 FACTS = {"Linux": "Linus Torvalds made it.", "Torvalds": "He was born in Helsinki."}
 
 

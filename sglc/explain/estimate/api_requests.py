@@ -5,23 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from sglc.backends.models.picture_tokens import picture_tokens
 from sglc.explain.estimate.forecast import Tally
 from sglc.explain.estimate.intervals import ZERO, Interval, between
-from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS, form_for
+from sglc.explain.estimate.token_counts import TokenCounter
+from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS, form_for, form_of_choices
 from sglc.ir.plan.segment import ExtendNode, GenNode, Node, SelectNode, origin
 from sglc.ir.target import Target
 
 _OBJECT = Interval(0, OVERHEAD_TOKENS, 5.0)  # tokens round a value
 _OPENING = Interval(0, 64, 0.0)  # a system turn of a server's own template
+_OF_A_FORM, _OF_TOOLS = 64, 600  # tokens at most of what a vendor's model is told besides
 _TRIES = 3  # requests, where an object is asked for again
 
 
-def requests_of(tally: Tally, node: GenNode | SelectNode, nodes: Sequence[Node], target: Target) -> Tally:
+def of_picture(target: Target, data: str) -> Interval:
+    """Tokens of a picture, as far as it is known (`data`) and the vendor says how it counts."""
+    found = picture_tokens(target.name, data) if target.known else None
+    return between(0, None) if found is None else Interval(found.low, found.high, float(found.likely))
+
+
+def requests_of(
+    tally: Tally, node: GenNode | SelectNode, nodes: Sequence[Node], target: Target, counter: TokenCounter
+) -> Tally:
     """The counts of one call, as `target` is asked for it if it is an API."""
     if not target.guesses:
         return tally
     if target.protocol == "chat" and not target.known:
         tally = replace(tally, prompt=tally.prompt + _OPENING)
+    if target.known:
+        tally = replace(tally, prompt=tally.prompt + _told(node, target, counter))
     if _has_object(node, target):
         tally = replace(tally, new=tally.new + _OBJECT)
     if node.fused:
@@ -36,10 +49,30 @@ def requests_of(tally: Tally, node: GenNode | SelectNode, nodes: Sequence[Node],
     return _behind(tally) if samples != 1 and _is_twin(node, nodes) else tally
 
 
+def _told(node: GenNode | SelectNode, target: Target, counter: TokenCounter) -> Interval:
+    """What a vendor's model is told of a form and of tools: about their JSON, as no vendor says how.
+
+    Anthropic names some hundred tokens more for tools ("Tool use", pricing).
+    """
+    if isinstance(node, SelectNode):
+        texts = [choice for choice in node.choices if isinstance(choice, str)]
+        form = None if target.scores_tokens or not texts else form_of_choices(texts)
+        tools = None
+    else:
+        form, tools = form_for(node.sampling, target.takes), node.sampling.tools
+    told = [(form.schema, _OF_A_FORM)] if form is not None else []
+    told += [(tools, _OF_TOOLS)] if tools is not None else []
+    spans = [(counter.of_text(text), more) for text, more in told]
+    return Interval(
+        0, sum(2 * (span.high or 0) + more for span, more in spans), sum(s.likely for s, _ in spans)
+    )
+
+
 def _has_object(node: GenNode | SelectNode, target: Target) -> bool:
     if isinstance(node, SelectNode):
         return not target.scores_tokens
-    return node.fused or form_for(node.sampling, target.takes) is not None
+    form = form_for(node.sampling, target.takes)
+    return node.fused or (form is not None and form.inside)
 
 
 def _first(tally: Tally) -> Tally:

@@ -18,7 +18,7 @@ from sglc.explain.estimate.abstract_values import (
     last,
     text_of,
 )
-from sglc.explain.estimate.api_requests import requests_of
+from sglc.explain.estimate.api_requests import of_picture, requests_of
 from sglc.explain.estimate.forecast import Tally
 from sglc.explain.estimate.intervals import ZERO, Interval, between, sure
 from sglc.explain.estimate.limits import completion, kept
@@ -126,8 +126,10 @@ class SegmentWalk:
                 return [Unknown(("turn", part.role, part.begins), marks, part.text, hard=True)], START
             case ImagePart():
                 picture = self.text(part.data)
-                key = ("picture", text_of(picture.form))
-                return [Unknown(key, between(0, None), "{picture}", hard=True)], picture.after
+                form = text_of(picture.form)
+                known = form[0] if len(form) == 1 and isinstance(form[0], str) else ""
+                tokens = of_picture(self.seen.target, known)
+                return [Unknown(("picture", form), tokens, "{picture}", hard=True)], picture.after
             case _:
                 value = self.text(part)
                 return text_of(value.form), value.after
@@ -161,7 +163,7 @@ class SegmentWalk:
             after = last([after, *(choice.after for choice in choices)])
             symbols, extra, scored, text, new = self.chosen(node, site, line, symbols, choices)
         tally, shared = self.counts(site, symbols, extra, scored, new)
-        tally = requests_of(tally, node, self.segment.nodes, self.seen.target)
+        tally = requests_of(tally, node, self.segment.nodes, self.seen.target, self.counter)
         earlier = after.chain
         chain = CallChain(base_site(site), 1, new, None)
         if earlier is not None:
@@ -244,7 +246,9 @@ class SegmentWalk:
         text = Unknown(key, self.counter.of_choices(tail, spelled), shown, tuple(spelled))
         if not target.scores_tokens:
             longest = max(self.counter.of_text(choice).high or 0 for choice in spelled)
-            return symbols, ZERO, ZERO, text, between(0, max(longest, len(max(spelled, key=len))) + 1)
+            likely = sum(self.counter.of_text(choice).likely for choice in spelled) / len(spelled)
+            most = max(longest, len(max(spelled, key=len))) + 1
+            return symbols, ZERO, ZERO, text, Interval(0, most, likely)
         prompt = self.counter.encode(tail)
         merges = not tail and bool(line) and soft(line[-1])
         extra = Interval(-self.cut(line), 0, 0.0) if merges else ZERO
