@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import sglc as sgl
+from sglc.backends.openai import OpenAIBackend
 from sglc.backends.retry import Places, TimeLimitError
 from sglc.execution.event_loop import executor_loop
 from tests.openai_server import serving
@@ -98,3 +99,20 @@ def test_attempts_end_at_their_limits_and_those_that_are_cancelled_do_not_count_
         return ended
 
     assert asyncio.run(attempts()) == ["in time", TimeLimitError, TimeLimitError, asyncio.CancelledError]
+
+
+def test_a_run_makes_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    connect = OpenAIBackend.connect
+    monkeypatch.setattr(OpenAIBackend, "connect", lambda self: made.append(self) or connect(self))
+    with serving(lambda body: "fine") as api:
+        backend = sgl.OpenAI("m", base_url=api.url, api_key="k")
+        for _ in range(2):
+            assert chain.run(question="?", backend=backend)["grade"] == "fine"
+            assert len(made) == 1
+        backend.close()
+        backend.start()
+        backend.close()
+        assert chain.run(question="?", backend=backend)["grade"] == "fine"
+        assert len(made) == 3  # what nobody has used is gone with `close`
+        backend.close()

@@ -196,7 +196,7 @@ def whole_reply(pieces: Sequence[Piece]) -> Reply | None:
 def of_whole_characters(reply: Reply) -> Reply:
     """It as text that can be sent on: an escape, or the end of a piece, may leave half of a character."""
     text = whole_characters(reply.text)
-    if text is reply.text and all(map(str.isascii, reply.texts)):
+    if text is reply.text and not reply.texts:
         return reply
     tops = tuple(
         tuple((logprob, id_, spelled and whole_characters(spelled)) for logprob, id_, spelled in place)
@@ -211,6 +211,7 @@ def sample_of(reply: Reply, sampling: Sampling, form: AnswerForm | None, name: s
     Raises:
         BackendError: SGLC546, the answer is not in the form that was asked for.
     """
+    reply = of_whole_characters(reply)
     text = reply.text
     if form is not None and (form.inside or reply.finish != "length"):
         text = read_with(form.read, text, reply.finish, name)
@@ -273,7 +274,7 @@ def chosen(request: ApiRequest, reply: Reply, form: AnswerForm, usage: Usage) ->
         BackendError: SGLC546, it wrote something else.
     """
     name = request.node.site.name
-    text = read_with(form.read, reply.text, reply.finish, name)
+    text = read_with(form.read, whole_characters(reply.text), reply.finish, name)
     if text not in request.choices:
         raise _not_held(name, "it is none of the choices", reply.text)
     choice = request.choices.index(text)

@@ -74,6 +74,7 @@ class ApiBackend(ABC):
     def __init__(self, options: ApiOptions) -> None:
         self.options = options
         self._connection: Connection | None = None
+        self._client: Client | None = None  # made before there was a loop; certificates are read for each
         self._walker = Walker(self.ask, lambda: self.model.takes.samples != 1)
 
     def __repr__(self) -> str:
@@ -165,12 +166,12 @@ class ApiBackend(ABC):
         Raises:
             BackendError: SGLC540 the package is missing, SGLC541 no key.
         """
-        if self._connection is None:
-            self.connect()
+        if self._connection is None and self._client is None:
+            self._client = self.connect()
 
     def close(self) -> None:
         """Close what is connected. Idempotent."""
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._client = self._connection, None, None
         if connection is not None:
             connection.close()
 
@@ -217,7 +218,8 @@ class ApiBackend(ABC):
         """One request of one sample, its text as it came."""
         (body,) = self.bodies(request)
         answer = await self._answer(request, body, hear)
-        return JointReply(answer.replies[0].text, answer.replies[0].finish, answer.usage)
+        reply = of_whole_characters(answer.replies[0])
+        return JointReply(reply.text, reply.finish, answer.usage)
 
     async def ask_one(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
         """As many requests as its samples need."""
@@ -253,7 +255,6 @@ class ApiBackend(ABC):
             answer, tries = await self.tried(request, body, lambda client: self.whole(client, body))
         else:
             answer, tries = await self._told(request, body, say)
-        answer = replace(answer, replies=tuple(map(of_whole_characters, answer.replies)))
         # Of one attempt the answer itself counts a call.
         return answer if tries == 1 else replace(answer, usage=replace(answer.usage, calls=tries))
 
@@ -321,7 +322,8 @@ class ApiBackend(ABC):
     def _connected(self) -> Connection:
         connection = self._connection
         if connection is None or not connection.is_here():
-            places, (client, end) = Places(self.options.concurrency), self.connect()
+            places, (client, end) = Places(self.options.concurrency), self._client or self.connect()
+            self._client = None
             connection = Connection(asyncio.get_running_loop(), client, places, end)
             self._connection = connection
         return connection
