@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -116,3 +117,23 @@ def test_a_run_makes_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
         assert chain.run(question="?", backend=backend)["grade"] == "fine"
         assert len(made) == 3  # what nobody has used is gone with `close`
         backend.close()
+
+
+def test_what_a_row_has_used_is_gone_without_collecting_garbage() -> None:
+    with serving(lambda body: "fine") as api:
+        backend = sgl.OpenAI("m", base_url=api.url, api_key="k")
+        rows = [{"question": str(number)} for number in range(ROWS)]
+        assert all(result["grade"] == "fine" for result in chain.run_batch(rows, backend=backend))  # traced
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            assert all(result["grade"] == "fine" for result in chain.run_batch(rows, backend=backend))
+            backend.close()
+            gc.collect()
+            left = Counter(type(one).__qualname__ for one in gc.garbage if "sglc" in type(one).__module__)
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+        assert not left

@@ -100,23 +100,47 @@ class Walker:
         run.begin()
         try:
             while True:
-                while run.events:
-                    yield run.events.popleft()
+                while run.told.events:
+                    yield run.told.events.popleft()
                 if run.over:
                     return
-                run.waiting = asyncio.get_running_loop().create_future()
-                await run.waiting
+                await run.told.more()
         finally:
             await run.cancel()
+
+
+class _Told:
+    """The events of a segment that nobody has seen yet, and whoever waits for more.
+
+    It does not know its run: where one holds the other, both are there until garbage is collected.
+    """
+
+    def __init__(self) -> None:
+        self.events: deque[Event] = deque()
+        self._waiting: asyncio.Future[None] | None = None
+
+    def tell(self, event: Event) -> None:
+        """Have it followed."""
+        self.events.append(event)
+        self.wake()
+
+    def wake(self) -> None:
+        """Whoever follows the events has something to see."""
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def more(self) -> None:
+        """Until there is something to see."""
+        self._waiting = asyncio.get_running_loop().create_future()
+        await self._waiting
 
 
 class RemoteSegmentRun(SegmentRun[Prompt]):
     """A segment in progress, and the requests that it waits for."""
 
     def __init__(self, walker: Walker, segment: Segment, streams: bool) -> None:
-        super().__init__(segment, walker.kept, self.tell)
-        self.events: deque[Event] = deque()
-        self.waiting: asyncio.Future[None] | None = None  # whoever follows the events
+        self.told = _Told()
+        super().__init__(segment, walker.kept, self.told.tell)
         self.walker = walker
         self.streams = streams
         self.prompts: dict[int, Prompt] = {}
@@ -142,18 +166,8 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
         if tasks:
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def tell(self, event: Event) -> None:
-        """Have it followed."""
-        self.events.append(event)
-        self.wake()
-
-    def wake(self) -> None:
-        """Whoever follows the events has something to see."""
-        if self.waiting is not None and not self.waiting.done():
-            self.waiting.set_result(None)
-
     def ended(self) -> None:
-        self.wake()
+        self.told.wake()
 
     def begin_with(self, index: int, stream: Prompt | None) -> None:
         self.prompts[index] = stream or Prompt()
