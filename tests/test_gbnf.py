@@ -6,6 +6,7 @@ import pytest
 
 from sglc.errors import LegalizeError
 from sglc.ir.grammar.gbnf import check_gbnf
+from sglc.ir.grammar.regex_gbnf import regex_gbnf
 
 
 @pytest.mark.parametrize(
@@ -41,3 +42,17 @@ def test_what_is_no_grammar_is_refused_with_its_place(grammar: str, note: str) -
     with pytest.raises(LegalizeError) as failure:
         check_gbnf(grammar)
     assert (failure.value.code, failure.value.note) == ("SGLC457", note)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "grammar"),
+    [
+        ("yes|no", '( "yes" |"no" )'),
+        ("a{2,}(b|)", '( "a" ){2,} ( ( "b" |))'),
+        ("[1-9][0-9]?-", r"[\U00000031-\U00000039] ( [\U00000030-\U00000039] ){0,1} [\U0000002D] "),
+        ("(?i)É\n", r"[\U000000C9] [\U0000000A] "),
+    ],
+)
+def test_regular_expressions_are_grammars(pattern: str, grammar: str) -> None:
+    assert regex_gbnf(pattern) == f"root ::= {grammar}"
+    check_gbnf(regex_gbnf(pattern))

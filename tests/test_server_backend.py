@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import sglc as sgl
-from sglc.backends.http import server_info, vllm_wire
+from sglc.backends.http import llama_wire, server_info, vllm_wire
 from sglc.backends.http.http_wire import Choosing, scores
 from sglc.backends.http.server_info import model_of
 from sglc.backends.local import LocalBackend
@@ -460,8 +460,10 @@ def test_log_probabilities_are_read_whatever_their_values() -> None:  # B17
 
 
 @pytest.mark.parametrize("more", [{"top_logprobs_num": 2}, {"return_text_in_logprobs": True}])
-def test_what_is_not_read_from_a_vllm_server_is_refused(more: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("wire", "engine"), [(vllm_wire, "vLLM"), (llama_wire, "llama.cpp")])
+def test_what_is_not_read_from_other_engines_is_refused(more: dict[str, Any], wire: Any, engine: str) -> None:
+    model = server_info.ServerModel("m", TextTokenizer("", {}, (), ""), True, False, 2, True)
     body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1}, "return_logprob": True}
-    assert vllm_wire.asked({**body, "logprob_start_len": -1}, "m")["logprobs"] == 0
-    with pytest.raises(BackendError, match="not read from a vLLM server"):
-        vllm_wire.asked({**body, "logprob_start_len": -1, **more}, "m")
+    assert len(wire.asked({**body, "logprob_start_len": -1}, model)) == 1
+    with pytest.raises(BackendError, match=f"not read from a {engine} server"):
+        wire.asked({**body, "logprob_start_len": -1, **more}, model)

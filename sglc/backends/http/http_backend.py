@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from sglc.backends.http import vllm_wire
+from sglc.backends.http import llama_wire, vllm_wire
 from sglc.backends.http.hint_fields import DIALECTS, spoken
 from sglc.backends.http.http_program import ServerProgram, part_of
 from sglc.backends.http.http_trouble import events_of, missing, problem_of, refused
@@ -26,7 +26,7 @@ from sglc.backends.http.http_wire import (
     prompt_field,
     scores,
 )
-from sglc.backends.http.server_info import ServerModel, model_behind, model_of, model_of_vllm
+from sglc.backends.http.server_info import ServerModel, model_behind, model_of, model_of_engine
 from sglc.backends.remote.connection import Connection
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.backends.retry import Patience, Places, Trouble, patiently
@@ -36,11 +36,11 @@ from sglc.ir.plan.events import Event
 from sglc.ir.plan.plan import Plan
 from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.plan.without_host import is_json
-from sglc.ir.target import Takes, Target
+from sglc.ir.target import Target
 
 PATIENCE = Patience()
 _INFO_S = 30.0  # for what a server says of itself
-_TAKES = Takes(cache_key=True, cache_least=16)  # a page of the cache
+_ENGINES = {"vllm": vllm_wire, "llama.cpp": llama_wire}  # those asked in words of their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class ServerBackend:
         if response.status_code == 501:
             return model_behind(self._state("GET", "/workers")["workers"], self.options.chat_template)
         if response.status_code == 404:
-            own = model_of_vllm(self._state("GET", "/v1/models"), self._ids_of)
+            own = model_of_engine(self._state("GET", "/v1/models"), self._ids_of, self._slots)
             return replace(own, hints=spoken(self.options.hints, {}))
         info = self._content(response)
         if not isinstance(info, Mapping):
@@ -92,9 +92,12 @@ class ServerBackend:
         return replace(model_of(info, self.options.chat_template), hints=told)
 
     def _ids_of(self, text: str) -> Any:
-        """The ids that a vLLM server makes of a text."""
-        asked = {"prompt": text, "add_special_tokens": False}
+        """The ids that a vLLM server makes of a text, which it calls `prompt`, or a llama.cpp server."""
+        asked = {"prompt": text, "add_special_tokens": False, "content": text, "parse_special": False}
         return self._content(self._told("POST", "/tokenize", json=asked)).get("tokens")
+
+    def _slots(self) -> int:
+        return int(self._state("GET", "/props")["total_slots"])
 
     @cached_property
     def target(self) -> Target:
@@ -113,7 +116,7 @@ class ServerBackend:
             concurrency=self.options.concurrency or model.concurrency,
             protocol="tokens" if model.exact else "text",
             whole_answers=True,
-            takes=replace(_TAKES, hints=bool(model.hints)),
+            takes=replace(model.takes, hints=bool(model.hints)),
         )
 
     @property
@@ -220,22 +223,20 @@ class ServerBackend:
     async def _answered(
         self, client: Any, body: Mapping[str, Any], headers: Mapping[str, str]
     ) -> list[Mapping[str, Any]]:
-        bodies = one_by_one(body, self.model.name) if self.model.over_grpc else [body]
-        if self.model.engine:
-            response = await client.post(
-                vllm_wire.PATH, json=vllm_wire.asked(body, self.model.name), headers=headers
-            )
+        wire = _ENGINES.get(self.model.engine)
+        if wire is not None:
+            bodies = wire.asked(body, self.model)
+        else:
+            bodies = one_by_one(body, self.model.name) if self.model.over_grpc else [body]
+        path = "/generate" if wire is None else wire.PATH
+        responses = await asyncio.gather(*(client.post(path, json=each, headers=headers) for each in bodies))
+        for response in responses:
             if response.status_code != 200:
                 raise refused(response)
-            return vllm_wire.told(response.json(), body, self.model.tokenizer)
-        made: list[Mapping[str, Any]] = []
-        for response in await asyncio.gather(
-            *(client.post("/generate", json=each, headers=headers) for each in bodies)
-        ):
-            if response.status_code != 200:
-                raise refused(response)
-            made += _answers(response.json())
-        return made
+        told = [response.json() for response in responses]
+        if wire is not None:
+            return list(wire.told(told, body, self.model.tokenizer))
+        return [each for data in told for each in _answers(data)]
 
     async def _spoken(
         self, request: ApiRequest, body: Mapping[str, Any], emit: Callable[[Event], None]

@@ -14,12 +14,18 @@ from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.errors import BackendError, SglcError
 from sglc.frontend.language.chat_templates import get_chat_template, get_chat_template_by_model_path, jinja_of
 from sglc.ir.plan.plan_json import PLAN_VERSION
-from sglc.ir.target import Tokenizer
+from sglc.ir.target import Takes, Tokenizer
 from sglc.runtime.model.registry import REGISTRY, path
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 _PROBE = "Grüße, 1,234  tokens\n\tdef f(x): 日本語 ½ don't"  # what tokenizers differ in
 _VLLM_ROWS = 64  # requests at once: it does not say how many it runs
+_TAKES = Takes(cache_key=True, cache_least=16)  # a page of the cache
+# Its penalties count the tokens of prompts, too; what a stop string cuts off takes log-probabilities with it.
+_OF_LLAMA = replace(
+    _TAKES, penalties=False, min_tokens=False, stop_tokens=False, logprobs=-1, prompt_logprobs=False,
+    structural_tag=False,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,7 @@ class ServerModel:
 
     `hints`: the dialect in which it is told what follows a request (`hint_fields`); "": it is not.
 
-    `engine`: whose protocol it speaks besides: `vllm`, or "" for SGLang's and ours.
+    `engine`: whose protocol it speaks besides: `vllm` or `llama.cpp`, or "" for SGLang's and ours.
 
     `over_grpc`: a gateway asks it by the scheduler's protocol, which has less than `/generate`.
     """
@@ -47,6 +53,7 @@ class ServerModel:
     runs_plans: bool = False
     hints: str = ""
     engine: str = ""
+    takes: Takes = _TAKES
 
 
 def model_behind(workers: Sequence[Mapping[str, Any]], template_name: str | None) -> ServerModel:
@@ -114,29 +121,35 @@ def model_of(info: Mapping[str, Any], template_name: str | None) -> ServerModel:
     return ServerModel(name, text, False, own, concurrency, scores, stops, image_token)
 
 
-def model_of_vllm(models: Any, read: Callable[[str], Any]) -> ServerModel:
-    """What a vLLM server's `GET /v1/models` tells. Prompts are ids: its tokenizer has to be one that is here.
+def model_of_engine(models: Any, read: Callable[[str], Any], slots: Callable[[], int]) -> ServerModel:
+    """What `GET /v1/models` of a vLLM or llama.cpp server tells. Prompts are ids: its tokenizer has to be here.
 
     Args:
         read: gives the ids that the server makes of a text.
+        slots: how many requests a llama.cpp server runs at once.
 
     Raises:
         BackendError: SGLC547, it is none, or the tokenizer is not here.
     """
     data = models.get("data") if isinstance(models, Mapping) else None
     known = data[0] if isinstance(data, list) and data and isinstance(data[0], Mapping) else {}
-    name = known.get("id")
-    if known.get("owned_by") != "vllm" or not isinstance(name, str):
-        raise BackendError("SGLC547", "the server says neither as SGLang nor as vLLM does which model it has",
-                           hint="is it an sglc, SGLang or vLLM server?")  # fmt: skip
+    name, owner = known.get("id"), known.get("owned_by")
+    if owner not in ("vllm", "llamacpp") or not isinstance(name, str):
+        raise BackendError(
+            "SGLC547", "the server does not say as SGLang, vLLM or llama.cpp do which model it has",
+            hint="is it one of these, or an sglc server?",
+        )  # fmt: skip
     tokenizer = load_tokenizer(path(name)) if name in REGISTRY else None
     if tokenizer is None or read(_PROBE) != tokenizer.encode(_PROBE):
         raise BackendError(
             "SGLC547",
-            f"the vLLM server's model `{name}` has another tokenizer than any here",
-            hint="name it as `sglc models list` does (`--served-model-name`); `sglc models pull` has it here",
+            f"the server's model `{name}` has another tokenizer than any here",
+            hint="name it as `sglc models list` does (vLLM: `--served-model-name`, llama.cpp: `--alias`); "
+            "`sglc models pull` has it here",
         )  # fmt: skip
-    return ServerModel(name, tokenizer, True, False, _VLLM_ROWS, True, engine="vllm")
+    if owner == "vllm":
+        return ServerModel(name, tokenizer, True, False, _VLLM_ROWS, True, engine="vllm")
+    return ServerModel(name, tokenizer, True, False, slots(), True, engine="llama.cpp", takes=_OF_LLAMA)
 
 
 def _tokenizer_here(name: str, wanted: str) -> Any:
