@@ -141,7 +141,7 @@ gateway: $(VENV)/.stamp-test
 cluster: $(VENV)/.created
 	$(PY) -m venv .cache/ray-env
 	.cache/ray-env/bin/python -m pip install --disable-pip-version-check --editable '.[server,http,ray]' \
-	  hypothesis jsonschema pytest pytest-randomly pytest-timeout
+	  'ray[serve]' hypothesis jsonschema pytest pytest-randomly pytest-timeout
 	.cache/ray-env/bin/python -m pytest -W default tests/test_cluster.py
 	.cache/ray-env/bin/python -m benchmarks.cluster counts
 	.cache/ray-env/bin/python -m benchmarks.cluster driver

@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
+from sglc.serve.server import bound_socket
 from tests.depth import at_depth
 from tests.serving import ROOT, Server, running
 from tests.soak_spread import ON_RAY, check, nodes
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, until
 
 pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: `make cluster`"),
@@ -123,3 +127,37 @@ def test_mistakes(folder: Path, address: str) -> None:
     said = run("out.jsonl", "--cluster", "ray", "--replica-command", "false {port}", address=address, code=1)
     assert said.startswith("error[SGLC550]: `false {port}` serves nothing")
     assert not Path("out.jsonl.manifest").exists()
+
+
+def test_programs_behind_ray_serve(folder: Path, address: str) -> None:
+    """The example, whose two replicas have the default model, gives what its program gives here."""
+    example = ROOT / "examples"
+    rows = (example / "essays.jsonl").read_text().splitlines()[:4]
+    Path("essays.jsonl").write_text("\n".join(rows))
+    with bound_socket("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/"
+
+    def serve(*words: str) -> list[str]:
+        return [sys.executable, "-m", "ray.serve.scripts", words[0], "--address", address, *words[1:]]
+
+    def asked(row: str) -> Any:
+        with urlopen(url, row.encode(), timeout=HANG_S) as answer:
+            return json.load(answer)
+
+    subprocess.run(serve("start", "--http-port", str(port)), check=True, timeout=HANG_S)
+    with Path("serve.log").open("wb") as log:
+        words = serve("run", "--working-dir", ".", "ray_serve:app")
+        served = subprocess.Popen(words, stdout=log, stderr=log, cwd=example)
+    try:
+        until(lambda: b"is ready" in Path("serve.log").read_bytes() or served.poll() is not None)
+        assert served.poll() is None, Path("serve.log").read_text()
+        with ThreadPoolExecutor() as threads:
+            answers = [*threads.map(asked, rows)]
+    finally:
+        served.send_signal(signal.SIGINT)
+        served.wait(HANG_S)
+    words = ["run", str(example / "judge.py"), "--batch", "essays.jsonl", "-o", "here.jsonl", "--ordered"]
+    subprocess.run([sys.executable, "-m", "sglc.cli", *words], check=True, timeout=HANG_S)
+    here = [{"verdict": row["vars"]["verdict"], "text": row["text"]} for row in results("here.jsonl")]
+    assert answers == here, Path("serve.log").read_text()

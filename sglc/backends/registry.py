@@ -31,8 +31,8 @@ def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> B
             server at `OPENAI_BASE_URL` (`openai-completions:MODEL`: by its completions protocol);
             `azure:DEPLOYMENT`, `anthropic:MODEL`, `gemini:MODEL`, `vertex:MODEL` (Gemini, or Claude),
             `mistral:MODEL`, `openrouter:VENDOR/MODEL` and `litellm:MODEL` are models of these APIs;
-            `http://HOST:PORT` is an sglc or SGLang server, `grpc://HOST:PORT` one by its scheduler
-            service (`grpcs:` with TLS).
+            `http://HOST:PORT` is a server of sglc, SGLang, vLLM or llama.cpp, `grpc://HOST:PORT` one of sglc
+            by its scheduler service (`grpcs:` with TLS).
         device: `auto`, `cpu` or `cuda`.
         dtype: `auto`, `float32`, `bfloat16` or `float16`.
 
