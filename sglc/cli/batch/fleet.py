@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from sglc.cli.batch.ended import Ended
@@ -27,6 +28,20 @@ _ALL_LOST_S = 20.0  # as long as there may be none
 _CLOSE_S = 3.0
 
 
+@dataclass(slots=True, eq=False)
+class Member:
+    """A replica, and what it has: `rows` have ended, `shard` is what is left of the one that it was given."""
+
+    number: int
+    replica: Replica
+    opened: Opened | None = None  # while it is there
+    known: bool = False  # whether it was there
+    rows: int = 0
+    used: Usage = field(default_factory=Usage)
+    running: dict[int, NumberedRow] = field(default_factory=dict)
+    shard: deque[NumberedRow] = field(default_factory=deque)
+
+
 class Fleet:
     """Replicas, and the rows that they run. It is the batch's control, as `BatchControl`.
 
@@ -35,30 +50,24 @@ class Fleet:
     """
 
     def __init__(self, replicas: Sequence[Replica], admits: Callable[[int], bool] | None) -> None:
-        self.replicas = replicas
-        self.rows = [0] * len(replicas)  # that have ended, by replica
-        self.used = [Usage() for _ in replicas]
+        self.members = [Member(number, replica) for number, replica in enumerate(replicas)]
         self.begun = 0
         self.draining = False
         self.complete = False  # whether every row has ended
         self._admits = admits
         self._over = False
         self._change = threading.Condition()
-        self._told: SimpleQueue[tuple[int, list[Ended]] | BaseException | None] = SimpleQueue()
-        self._opened: list[Opened | None] = [None] * len(replicas)  # those that are there
-        self._known: set[int] = set()  # those that were
+        self._told: SimpleQueue[tuple[Member, list[Ended]] | BaseException | None] = SimpleQueue()
         self._first: Opened | None = None
         self._problem: SglcError | None = None  # why there are none, or not all of them
-        self._running: list[dict[int, NumberedRow]] = [{} for _ in replicas]
         self._waiting = 0  # rows that have ended and were not taken from here
-        self._next: list[deque[NumberedRow]] = [deque() for _ in replicas]  # of the shard that each has
         self._again: deque[NumberedRow] = deque()  # rows of replicas that were lost
         self._parts: deque[tuple[Schedule, SortedRows]] = deque()  # of the batch, which begin in turn
         self._all = False  # whether there are no more to come
         self._since_s = 0.0  # since when there is no replica
         self._threads = [
-            threading.Thread(target=self._serve, args=(place,), name="sglc-fleet", daemon=True)
-            for place in range(len(replicas))
+            threading.Thread(target=self._serve, args=(member,), name="sglc-fleet", daemon=True)
+            for member in self.members
         ]
 
     def open(self) -> None:
@@ -74,7 +83,9 @@ class Fleet:
         """
         with self._change:
             enough = all if all_of_them else any
-            self._change.wait_for(lambda: self._problem is not None or enough(self._opened))
+            self._change.wait_for(
+                lambda: self._problem is not None or enough(member.opened for member in self.members)
+            )
             if self._problem is not None:
                 raise self._problem
             assert self._first is not None
@@ -96,113 +107,112 @@ class Fleet:
             while (told := self._told.get()) is not None:
                 if isinstance(told, BaseException):
                     raise told
-                place, made = told
+                member, made = told
                 for one in made:
-                    self.rows[place] += 1
-                    self.used[place] += one.usage
+                    member.rows += 1
+                    member.used += one.usage
                     yield one
-                with self._change:
+                with self._changing():
                     self._waiting -= len(made)
-                    self._change.notify_all()
         finally:
             self.stop()
-            for thread, replica in zip(self._threads, self.replicas, strict=True):
+            for thread, member in zip(self._threads, self.members, strict=True):
                 thread.join(_CLOSE_S)
                 if thread.is_alive():  # it waits for a replica to open, or one that answers no more
-                    replica.close()
+                    member.replica.close()
 
     def reconsider(self) -> None:
         """`admits` may give something else now."""
-        with self._change:
-            self._change.notify_all()
+        with self._changing():
+            pass
 
     def drain(self) -> None:
         """No row begins any more; those that run go on to their ends."""
-        with self._change:
+        with self._changing():
             self.draining = True
-            self._change.notify_all()
 
     def stop(self) -> None:
         """No row begins any more, and those that run are stopped."""
-        with self._change:
+        with self._changing():
             self.draining = self._over = True
-            self._change.notify_all()
         self._told.put(None)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """With the lock; whoever waits looks again then."""
+        with self._change:
+            yield
+            self._change.notify_all()
 
     def _plan(self, rows: SortedRows) -> None:
         """These rows are next."""
-        share = share_of(rows.count, len(self.replicas))
-        schedule = Schedule(cuts(rows.shared(), share), len(self.replicas))
-        with self._change:
+        share = share_of(rows.count, len(self.members))
+        schedule = Schedule(cuts(rows.shared(), share), len(self.members))
+        with self._changing():
             self._parts.append((schedule, rows))
-            self._change.notify_all()
 
     def _follow(self, rest: Callable[[], SortedRows | None]) -> None:
         try:
             if (rows := rest()) is not None:
                 self._plan(rows)
-            with self._change:
+            with self._changing():
                 self._all = True
-                self._change.notify_all()
         except BaseException as error:
             self._end(error)
 
     # -- one replica's thread ----------------------------------------------------------------------
 
-    def _serve(self, place: int) -> None:
-        replica, wait_s = self.replicas[place], _AGAIN_S[0]
+    def _serve(self, member: Member) -> None:
+        replica, wait_s = member.replica, _AGAIN_S[0]
         while not self._over:
             try:
-                self._meet(place, replica.open())
+                self._meet(member, replica.open())
                 wait_s = _AGAIN_S[0]
-                while (rows := self._take(place)) is not None:
-                    self._keep(place, replica.step(rows))
+                while (rows := self._take(member)) is not None:
+                    self._keep(member, replica.step(rows))
             except Lost as lost:
-                self._lose(place, RunError("SGLC435", f"{lost}", note="no other replica is left"))
-            except SglcError as error:
-                if self._opened[place] is None and place in self._known:
-                    self._lose(place, error)  # it may come back
+                self._lose(member, RunError("SGLC435", f"{lost}", note="no other replica is left"))
+            except BaseException as error:
+                if isinstance(error, SglcError) and member.opened is None and member.known:
+                    self._lose(member, error)  # it may come back
                 else:
                     self._end(error)
-            except BaseException as error:
-                self._end(error)
             with self._change:
                 self._change.wait_for(lambda: self._over, wait_s)
             wait_s = min(2 * wait_s, _AGAIN_S[1])
         with suppress(Exception):
             replica.close()
 
-    def _meet(self, place: int, opened: Opened) -> None:
+    def _meet(self, member: Member, opened: Opened) -> None:
         """A replica is there.
 
         Raises:
             UsageError: SGLC085, it is not as the others.
         """
-        with self._change:
+        with self._changing():
             first = self._first = self._first or opened
             if (first.model, first.tokenizer) != (opened.model, opened.tokenizer):
                 raise UsageError(
-                    "SGLC085", f"`{self.replicas[place].name}` has another model than the other replicas",
+                    "SGLC085", f"`{member.replica.name}` has another model than the other replicas",
                     note=f"`{opened.model}`, and not `{first.model}`" if opened.model != first.model
                     else "the tokenizers differ",
                     hint="all of them are to give the same answers",
                 )  # fmt: skip
-            self._opened[place] = opened
-            self._known.add(place)
-            self._change.notify_all()
+            member.opened, member.known = opened, True
             if self._over:  # meanwhile, and nobody waits for it any more
                 return
-        say(f"sglc: replica {self.replicas[place].name} is there")
+        say(f"sglc: replica {member.replica.name} is there")
 
-    def _take(self, place: int) -> list[NumberedRow] | None:
+    def _take(self, member: Member) -> list[NumberedRow] | None:
         """The rows that a replica is given now; None: there are none any more."""
-        opened = self._opened[place]
+        opened, own = member.opened, member.running
         assert opened is not None
-        own = self._running[place]
         with self._change:
             while not self._over:
                 rows = []
-                while len(own) + self._waiting < _AHEAD * opened.rows and (row := self._row(place)) is not None:
+                while (
+                    len(own) + self._waiting < _AHEAD * opened.rows and (row := self._row(member)) is not None
+                ):
                     own[row[0]] = row
                     self.begun += 1
                     rows.append(row)
@@ -217,16 +227,16 @@ class Fleet:
                     self._change.wait()
         return None
 
-    def _row(self, place: int) -> NumberedRow | None:
+    def _row(self, member: Member) -> NumberedRow | None:
         """The next row of a replica, if one may begin."""
         if self.draining or not (self._admits is None or self._admits(self.begun)):
             return None
         if self._again:
             return self._again.popleft()
-        own = self._next[place]
+        own = member.shard
         while self._parts and not own:
             schedule, rows = self._parts[0]
-            if (shard := schedule.next(place)) is None:
+            if (shard := schedule.next(member.number)) is None:
                 self._parts.popleft()
             else:
                 own.extend(rows.at(shard))
@@ -235,46 +245,41 @@ class Fleet:
     @property
     def _done(self) -> bool:
         """Whether nothing runs, nothing waits to be taken, and nothing is to begin."""
-        if any(self._running) or self._waiting:
+        if self._waiting or any(member.running for member in self.members):
             return False
-        return self.draining or (self._all and not (self._again or any(self._next) or self._parts))
+        left = self._again or self._parts or any(member.shard for member in self.members)
+        return self.draining or (self._all and not left)
 
-    def _keep(self, place: int, made: list[Ended]) -> None:
+    def _keep(self, member: Member, made: list[Ended]) -> None:
         """What a replica has handed over is here."""
         if made:
-            with self._change:
+            with self._changing():
                 for one in made:
-                    del self._running[place][one.row]
+                    del member.running[one.row]
                 self._waiting += len(made)
-                self._change.notify_all()
-            self._told.put((place, made))
+            self._told.put((member, made))
 
-    def _lose(self, place: int, error: SglcError) -> None:
+    def _lose(self, member: Member, error: SglcError) -> None:
         """A replica has gone: what it had is the others'."""
-        if self._opened[place] is not None and not self._over:
-            say(f"sglc: replica {self.replicas[place].name} was lost: {error.message}; its rows run again")
-        with self._change:
-            self._again.extend(self._running[place].values())
-            self._again.extend(self._next[place])
-            self.begun -= len(self._running[place])
-            self._running[place].clear()
-            self._next[place].clear()
-            self._opened[place] = None
+        if member.opened is not None and not self._over:
+            say(f"sglc: replica {member.replica.name} was lost: {error.message}; its rows run again")
+        with self._changing():
+            self._again.extend((*member.running.values(), *member.shard))
+            self.begun -= len(member.running)
+            member.running.clear()
+            member.shard.clear()
+            member.opened = None
             now_s = time.monotonic()
-            if any(self._opened):
-                self._since_s = 0.0
-            elif not self._since_s:
-                self._since_s = now_s
-            all_lost = self._since_s and now_s - self._since_s > _ALL_LOST_S
-            self._change.notify_all()
+            left = any(other.opened for other in self.members)
+            self._since_s = 0.0 if left else self._since_s or now_s
+            all_lost = not left and now_s - self._since_s > _ALL_LOST_S
         if all_lost:
             self._end(error)
 
     def _end(self, error: BaseException) -> None:
         """The batch cannot go on."""
-        with self._change:
+        with self._changing():
             self._over = True
             if self._problem is None and isinstance(error, SglcError):
                 self._problem = error
-            self._change.notify_all()
         self._told.put(error)

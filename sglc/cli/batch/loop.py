@@ -10,10 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sglc.cli.batch.budget import BatchBudget
 from sglc.cli.batch.destination import Destination
@@ -33,23 +33,12 @@ from sglc.observe.replay.tape import recorded_seed
 if TYPE_CHECKING:
     from sglc.api.function import Function
     from sglc.api.plan import LoadedPlan
+    from sglc.cli.batch.fleet import Fleet
     from sglc.execution.result import Result
     from sglc.ir.plan.backend import Backend
 
 # The options that decide what a row gives; in a run that goes on the others may be other ones.
 _DECIDING = ("mode", "passes", "outputs", "max_calls", "max_tokens", "device", "dtype")
-
-
-class Control(Protocol):
-    """As `BatchControl`, for whoever runs the rows."""
-
-    draining: bool
-
-    @property
-    def begun(self) -> int: ...
-    def reconsider(self) -> None: ...
-    def drain(self) -> None: ...
-    def stop(self) -> None: ...
 
 
 def run_rows(
@@ -68,11 +57,8 @@ def run_rows(
             run then.
     """
     recording = options.record or journal
-    to = Destination(
-        options.output, others(options, rows), ordered=options.ordered, resume=options.resume,
-        retry_failed=options.retry_failed, force=options.force, recorded=recording is not None,
-    )  # fmt: skip
-    try:
+    to = destination(options, rows, ordered=options.ordered, recorded=recording is not None)
+    with closing(to):
         manifest: Manifest | None = None
         if to.resumable and options.replay is None:
             # A script of answers is no model: one that is mended goes on with what there is.
@@ -88,9 +74,8 @@ def run_rows(
                 # Those of a list are looked at before one runs.
                 list(each) if 0 <= rows.count <= LOOKED_AT else to.bounded(each), backend=backend,
                 seed=options.seed if manifest is None else manifest.seed,
-                num_threads=options.concurrency or "auto", timeout=options.timeout,
-                row_timeout=options.row_timeout, max_calls=options.max_calls, max_tokens=options.max_tokens,
-                ordered=False, skip=to, control=control, **asked,
+                num_threads=options.concurrency or "auto", ordered=False, skip=to, control=control,
+                **limits_of_rows(options), **asked,
             )  # fmt: skip
         except UsageError as error:
             raise rows.placed(error) from None
@@ -98,16 +83,22 @@ def run_rows(
         if manifest is not None:
             write_manifest(manifest, options.output)
         return show(function.__name__, _ended(function, stream, options), control, to, rows, options, budget)
-    finally:
-        to.close()
 
 
-def others(options: argparse.Namespace, rows: RowFile) -> list[str]:
-    """The other files of the run."""
+def limits_of_rows(options: argparse.Namespace) -> dict[str, Any]:
+    """What rows may take, as keywords of `stream_batch`."""
+    return {name: getattr(options, name) for name in ("timeout", "row_timeout", "max_calls", "max_tokens")}
+
+
+def destination(options: argparse.Namespace, rows: RowFile, *, ordered: bool, recorded: bool) -> Destination:
+    """Where results go. Arguments and errors are those of `Destination`."""
     backend = (options.backend or "").removeprefix("scripted:")
     paths = [rows.path, program_path(options.program)]
     named = [options.tools, options.passes_from, options.trace, backend, *(str(path or "") for path in paths)]
-    return [name for name in named if name]
+    return Destination(
+        options.output, [name for name in named if name], ordered=ordered, resume=options.resume,
+        retry_failed=options.retry_failed, force=options.force, recorded=recorded,
+    )  # fmt: skip
 
 
 def asked_for(
@@ -151,15 +142,13 @@ def settled(asked: Manifest, known: Manifest | None, model: str, options: argpar
 def _ended(
     function: Function | LoadedPlan, stream: Iterator[Result], options: argparse.Namespace
 ) -> Generator[Ended]:
-    try:
+    with closing(stream):  # type: ignore[type-var]  # a generator
         for result in stream:
             yield ended(function, result, options)
-    finally:
-        stream.close()  # type: ignore[attr-defined]
 
 
 def show(
-    name: str, results: Generator[Ended], control: Control, to: Destination, rows: RowFile,
+    name: str, results: Generator[Ended], control: BatchControl | Fleet, to: Destination, rows: RowFile,
     options: argparse.Namespace, budget: BatchBudget,
 ) -> int:  # fmt: skip
     """Put the results of the batch `name` where they go, and say how it went; gives the exit code."""
@@ -201,7 +190,7 @@ def show(
     return 1 if early or totals.failed else 0
 
 
-def _spend(budget: BatchBudget, usage: Any, control: Control) -> None:
+def _spend(budget: BatchBudget, usage: Any, control: BatchControl | Fleet) -> None:
     if budget.limited:
         budget.spend(usage)
         if control.begun == budget.rows and not budget.admits(budget.rows):
@@ -219,7 +208,7 @@ def _told(error: SglcError | BrokenPipeError, rows: RowFile) -> SglcError:
 
 
 @contextmanager
-def _ending(control: Control, deadline: float | None) -> Iterator[list[int]]:
+def _ending(control: BatchControl | Fleet, deadline: float | None) -> Iterator[list[int]]:
     """Ctrl-C and SIGTERM stop the batch in good order, a second one ends the process at once.
 
     Gives a list that then holds the signal's number, or 0 if the deadline came first.

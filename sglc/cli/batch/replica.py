@@ -17,7 +17,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -93,6 +94,19 @@ class Replica(Protocol):
         """Stop what still runs. Idempotent."""
 
 
+@dataclass(slots=True)
+class _Rows:
+    """The rows of a replica from when it opens until it is lost; `live` is how many run."""
+
+    control: BatchControl = field(default_factory=BatchControl)
+    coming: deque[NumberedRow] = field(default_factory=deque)
+    live: int = 0
+    ended: list[Ended] = field(default_factory=list)
+    problem: BaseException | None = None
+    over: bool = False
+    lost: bool = False
+
+
 class LocalReplica:
     """Rows that this process runs, on a back end of its own.
 
@@ -105,12 +119,8 @@ class LocalReplica:
         self.name = work.command or backend or "local"
         self._work, self._spec, self._function = work, backend, function
         self._change = threading.Condition()
-        self._control = BatchControl()
-        self._coming: deque[NumberedRow] = deque()
-        self._ended: list[Ended] = []
-        self._problem: BaseException | None = None
-        self._live = self._size = 0  # rows
-        self._over = self._lost = False
+        self._has = _Rows()
+        self._size = 0  # rows that may be live
         self._server: subprocess.Popen[bytes] | None = None
         self._backend: Backend | None = None
 
@@ -125,11 +135,8 @@ class LocalReplica:
         self._backend.start()
         target = self._backend.target
         self._size = options.concurrency or live_rows(self._backend)
-        self._over = self._lost = False
-        self._live, self._control = 0, BatchControl()
-        self._coming.clear()
-        self._ended, self._problem = [], None
-        threading.Thread(target=self._run, args=(self._control,), name="sglc-replica", daemon=True).start()
+        self._has = _Rows()
+        threading.Thread(target=self._run, args=(self._has,), name="sglc-replica", daemon=True).start()
         # By names alone: copies of one model on several machines have other dates.
         named = self._spec or f"local:{knobs.model()}"
         model = named if self._address is None else str(getattr(self._backend, "identity", ""))
@@ -138,31 +145,32 @@ class LocalReplica:
 
     def step(self, rows: Sequence[NumberedRow]) -> list[Ended]:
         """As of `Replica`."""
+        has = self._has
         with self._change:
-            self._coming.extend(rows)
+            has.coming.extend(rows)
             self._change.notify_all()
-            self._change.wait_for(lambda: self._ended or self._problem is not None, _WAIT_S)
-        if self._ended and self._live:
+            self._change.wait_for(lambda: has.ended or has.problem is not None, _WAIT_S)
+        if has.ended and has.live:
             time.sleep(_LINGER_S)
         with self._change:
-            made, self._ended = self._ended, []
+            made, has.ended = has.ended, []
         failed = any(one.failed for one in made)
-        if self._lost or (failed and self._refuses()) or ((failed or not made) and self._gone()):
-            self._lost = True  # even if a server is there again: what failed is not handed over
+        if has.lost or (failed and self._refuses()) or ((failed or not made) and self._gone()):
+            has.lost = True  # even if a server is there again: what failed is not handed over
             made = [one for one in made if not one.failed]
             if not made:
                 self.close()
                 raise Lost(f"the server at `{self._spec}` has gone")
-        if self._problem is not None and not made:
-            raise self._problem
+        if has.problem is not None and not made:
+            raise has.problem
         return made
 
     def close(self) -> None:
         """As of `Replica`."""
         with self._change:
-            self._over = True
+            self._has.over = True
             self._change.notify_all()
-        self._control.stop()
+        self._has.control.stop()
         if self._address is not None and self._backend is not None:
             self._backend.close()
         if self._server is not None:
@@ -170,37 +178,35 @@ class LocalReplica:
             self._server.wait()
             self._server = None
 
-    def _run(self, control: BatchControl) -> None:
+    def _run(self, has: _Rows) -> None:
         assert self._function is not None
         options = self._work.options
         try:
             for result in self._function.stream_batch(
-                NumberedRows(self._rows(control)), backend=self._backend, num_threads=self._size,
-                hoist_prefix=False, ordered=False, control=control, **self._work.asked,
+                NumberedRows(self._rows(has)), backend=self._backend, num_threads=self._size,
+                hoist_prefix=False, ordered=False, control=has.control, **self._work.asked,
             ):  # fmt: skip
                 one = ended(self._function, result, options)
                 with self._change:
-                    if control is self._control:
-                        self._live -= 1
-                        self._ended.append(one)
-                        self._change.notify_all()
+                    has.live -= 1
+                    has.ended.append(one)
+                    self._change.notify_all()
         except BaseException as problem:
             with self._change:
-                if control is self._control:
-                    self._problem = problem
-                    self._change.notify_all()
+                has.problem = problem
+                self._change.notify_all()
 
-    def _rows(self, control: BatchControl) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    def _rows(self, has: _Rows) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """The rows that come, each when there is a place: what is looked at together begins together."""
         while True:
             with self._change:
                 self._change.wait_for(
-                    lambda: control.stopped or self._over or (self._coming and self._live < self._size)
+                    lambda: has.control.stopped or has.over or (has.coming and has.live < self._size)
                 )
-                if self._over or control.stopped:
+                if has.over or has.control.stopped:
                     return
-                self._live += 1
-                number, row = self._coming.popleft()
+                has.live += 1
+                number, row = has.coming.popleft()
             yield number, {**self._work.given, **pickle.loads(row)}
 
     # -- the server ------------------------------------------------------------------------------
@@ -225,19 +231,16 @@ class LocalReplica:
         backend = self._backend
         if not isinstance(backend, ServerBackend):
             return False
-        server = type(backend)(backend.options)  # which knows nothing yet, and asks
-        try:
-            server.start()
-        except BackendError:
-            return True
-        finally:
-            server.close()
+        with closing(type(backend)(backend.options)) as server:  # which knows nothing yet, and asks
+            try:
+                server.start()
+            except BackendError:
+                return True
         return False
 
     def _started(self, command: str) -> str:
         """The URL of a server that `command` has started, and that answers."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
+        with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         words = [word.replace("{port}", str(port)) for word in shlex.split(command)]
         self._spec = url = f"http://127.0.0.1:{port}"

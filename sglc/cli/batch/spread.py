@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sglc.cli.batch.budget import BatchBudget
-from sglc.cli.batch.destination import Destination, put_in_order
+from sglc.cli.batch.destination import put_in_order
 from sglc.cli.batch.fleet import Fleet
-from sglc.cli.batch.loop import asked_for, others, settled, show
+from sglc.cli.batch.loop import asked_for, destination, limits_of_rows, settled, show
 from sglc.cli.batch.manifest import write_manifest
 from sglc.cli.batch.replica import LocalReplica, Replica, Work
 from sglc.cli.batch.rows import LOOKED_AT, RowFile
@@ -83,19 +84,13 @@ def run_spread(
     Raises:
         UsageError: as of `Destination`, `SortedRows`, `ray_replicas` and `Fleet`. Nothing has run then.
     """
-    to = Destination(
-        options.output, others(options, rows), ordered=False, resume=options.resume,
-        retry_failed=options.retry_failed, force=options.force, recorded=False,
-    )  # fmt: skip
-    fleet: Fleet | None = None
-    try:
+    to = destination(options, rows, ordered=False, recorded=False)
+    with closing(to), ExitStack() as ending:
         manifest, known = asked_for(function, options, rows, given, to, None)
-        of_stream = {
-            **asked, "seed": manifest.seed, "timeout": options.timeout, "row_timeout": options.row_timeout,
-            "max_calls": options.max_calls, "max_tokens": options.max_tokens,
-        }  # fmt: skip
+        of_stream = {**asked, **limits_of_rows(options), "seed": manifest.seed}
         work = Work(_plain(options), given, of_stream, options.replica_command)
         fleet = Fleet(_replicas(function, options, work), budget.admits if budget.limited else None)
+        ending.callback(fleet.stop)
         fleet.open()
         numbered = ((number, row) for number, row in enumerate(rows) if number not in to)
         try:
@@ -111,13 +106,10 @@ def run_spread(
         if to.resumable:
             write_manifest(manifest, options.output)
         code = show(function.__name__, fleet.results(first, rest), fleet, to, rows, options, budget)
-        for replica, count, used in zip(fleet.replicas, fleet.rows, fleet.used, strict=True):
-            say(f"sglc: replica {replica.name}: {count} rows; tokens: {used.prompt} in ({used.cached} cached), "
-                f"{used.completion} out")  # fmt: skip
-    finally:
-        if fleet is not None:
-            fleet.stop()
-        to.close()
+        for one in fleet.members:
+            used = one.used
+            say(f"sglc: replica {one.replica.name}: {one.rows} rows; tokens: {used.prompt} in "
+                f"({used.cached} cached), {used.completion} out")  # fmt: skip
     if options.ordered and fleet.complete:
         put_in_order(options.output)
     return code

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import accumulate, pairwise
 
 _SHARDS_EACH = 16  # of a replica, so that all end at about the same time
 _FEWEST, _MOST = 64, 4096  # rows of a share, where there are so many for each replica
@@ -46,14 +47,10 @@ class Schedule:
     """
 
     def __init__(self, sizes: Iterable[int], replicas: int) -> None:
-        shards: list[range] = []
-        for size in sizes:
-            begin = shards[-1].stop if shards else 0
-            shards.append(range(begin, begin + size))
-        rows = shards[-1].stop if shards else 0
+        ends = [*accumulate(sizes, initial=0)]
         self._parts: list[deque[range]] = [deque() for _ in range(replicas)]
-        for shard in shards:
-            self._parts[shard.start * replicas // rows].append(shard)
+        for begin, end in pairwise(ends):
+            self._parts[begin * replicas // ends[-1]].append(range(begin, end))
 
     def next(self, replica: int) -> range | None:
         """The places of its next rows; None: all have been given away."""
