@@ -85,7 +85,7 @@ def vllm_command(smollm2: Path, folder: Path) -> list[str]:
 
 
 LLAMA_COMMAND = [
-    *(LLAMA, "--model", GGUF, "--alias", "smollm2", "--parallel", "4", "--ctx-size", "8192", "--no-webui"),
+    *(LLAMA, "--model", GGUF, "--alias", "smollm2", "--parallel", "4", "--ctx-size", "4096", "--no-webui"),
     *("--cache-type-k", "f32", "--cache-type-v", "f32", "--flash-attn", "off", "--threads", "1"),
 ]
 
@@ -222,3 +222,12 @@ def test_llama_is_not_held_to_a_part_of_a_schema(llama: ServerBackend) -> None:
 
     with pytest.raises(BackendError, match="all that this `json_schema` says"):
         _ = nested.run(backend=llama)["tree"]
+
+
+def test_llama_says_where_its_context_ends(llama: ServerBackend) -> None:
+    @sgl.function
+    def long(s: Any) -> None:
+        s += " one" * 1000 + sgl.gen("more", max_tokens=64, temperature=0)
+
+    with pytest.raises(BackendError, match="was full before the text ended"):
+        _ = long.run(backend=llama)["more"]

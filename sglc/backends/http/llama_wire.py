@@ -21,9 +21,9 @@ _SAME = ("temperature", "top_p", "top_k", "min_p", "logit_bias", "stop")
 # Its own order has the temperature last. What is off by default elsewhere is on in it.
 _USUAL = {"samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"], "temperature": 1.0, "top_p": 1.0,
           "top_k": 0, "min_p": 0.0}  # fmt: skip
-_READ = ("content", "tokens", "tokens_predicted", "tokens_evaluated", "stop_type", "stopping_word", "timings",
-         "completion_probabilities")  # fmt: skip
-_SEEDS = 2**32 - 1  # the last one means any
+_READ = ("content", "tokens", "tokens_predicted", "tokens_evaluated", "stop_type", "stopping_word", "truncated",
+         "timings", "completion_probabilities")  # fmt: skip
+_SEEDS = 2**31  # of 32 bits: the last of these means any, and samples count on from theirs
 _LEAST_LOGPROB = -1e30  # below is that of 0, which is what becomes of a probability below some 1e-45
 
 
@@ -84,7 +84,7 @@ def told(answers: Sequence[Any], body: Mapping[str, Any], tokenizer: Tokenizer) 
     """Answers of `/completion`, in order, as those of `/generate`.
 
     Raises:
-        BackendError: SGLC544, they are not of the texts that were to be scored.
+        BackendError: SGLC544, they are not of the texts that were to be scored, or one was cut.
     """
     samples = [each for made in answers for each in (made if isinstance(made, list) else [made])]
     if not isinstance(body["input_ids"][0], list):
@@ -94,6 +94,9 @@ def told(answers: Sequence[Any], body: Mapping[str, Any], tokenizer: Tokenizer) 
 
 
 def _made(sample: Mapping[str, Any], tokenizer: Tokenizer) -> Answer:
+    if sample["truncated"]:
+        raise BackendError("SGLC544", "the context of the llama.cpp server was full before the text ended",
+                           hint="start it with a larger `--ctx-size`, which its slots share")  # fmt: skip
     reason = "length" if sample["stop_type"] == "limit" else "stop"
     tokens = sample["tokens_evaluated"], sample["timings"]["cache_n"], sample["tokens_predicted"]
     ids = kept(sample["tokens"], sample["content"], tokenizer)
