@@ -47,6 +47,13 @@ def test_a_hold_is_renewed_before_it_ends() -> None:
         pass
 
 
+@pytest.mark.slow
+def test_a_hold_takes_no_page_that_is_promised() -> None:
+    """A row would find nothing to evict."""
+    for _ in soak(47, seed=110_008):
+        pass
+
+
 @pytest.mark.parametrize("fault", some_of(FAULTS, 3, 16), ids=lambda fault: fault.__name__)
 def test_planted_fault_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)

@@ -158,6 +158,8 @@ class Engine:
         self.expect(handle, steps)
         if self.config.cache and steps <= self.reservations.longest:
             self.reservations.add(handle, self.handles.node(handle), place, self._next_step)
+            if self.allocator.available < 0:
+                self.reservations.drop(handle)  # its pages were free, and are promised to rows
 
     def await_turn(self, handle: Handle, place: int) -> None:
         """The program at `place` goes on behind the handle's ids as soon as it can."""
