@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 Commands = Any  # argparse's own type of what `add_subparsers` gives has no public name
 
 
-def count(text: str) -> int:
-    """The type of an option that counts: a number from 1, of at most 15 digits, which JSON's numbers hold."""
-    if not re.fullmatch("[0-9]{1,15}", text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"`{text}` is no number from 1 to 10**15 - 1")
+def count(text: str, least: int = 1) -> int:
+    """The type of an option that counts: a number of at most 15 digits, which JSON's numbers hold."""
+    if not re.fullmatch("[0-9]{1,15}", text) or int(text) < least:
+        raise argparse.ArgumentTypeError(f"`{text}` is no number from {least} to 10**15 - 1")
     return int(text)
 
 

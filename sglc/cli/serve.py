@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -66,10 +67,6 @@ def _priority(text: str) -> int:
     if not re.fullmatch(r"-?\d{1,9}", text):
         raise argparse.ArgumentTypeError(f"`{text}` is no priority, such as 10")
     return int(text)
-
-
-def _amount(text: str) -> int:
-    return 0 if text == "0" else count(text)
 
 
 def _seconds(text: str) -> float:
@@ -170,7 +167,7 @@ _OPTIONS = {
         ),
         _Option("--max-program-mib", count, 64, "MIB", "most characters of all rows of a program"),
         _Option(
-            *("--max-hint-tokens", _amount, 0, "N"),
+            *("--max-hint-tokens", partial(count, least=0), 0, "N"),
             "most tokens that the hints of one key may ask to keep, but for admin keys; 0: hints are ignored",
         ),
         _Option("--compile-mib", count, 2048, "MIB", "memory that compiling a constraint may take"),

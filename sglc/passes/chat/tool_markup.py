@@ -93,10 +93,12 @@ def template_with_tools(template: str) -> str:
     It writes what `rendered` does, and a conversation without tools as `template` alone.
     """
     begin, behind_name = HERMES.begin.split("{}")
+    before_tools, behind_tools = TOLD.format("\0").split("\0")
+    before_result, behind_result = result_text("\0").split("\0")
     texts = {
-        "before_tools": TOLD.format("\0").split("\0")[0], "behind_tools": TOLD.format("\0").split("\0")[1],
+        "before_tools": before_tools, "behind_tools": behind_tools,
         "begin": begin, "behind_name": behind_name, "end": HERMES.end,
-        "before_result": result_text("\0").split("\0")[0], "behind_result": result_text("\0").split("\0")[1],
+        "before_result": before_result, "behind_result": behind_result,
     }  # fmt: skip
     # JSON's texts are also jinja's. The template begins on a line of its own, as it was written to.
     named = "".join(f"{{%- set sglc_{name} = {json.dumps(text)} -%}}" for name, text in texts.items())
