@@ -101,6 +101,20 @@ def test_a_token_that_is_alone_wins(kernels: ctypes.CDLL, temperature: float, to
     assert drawn(logits, allowed, choice)[0].tolist() == [1, 1]
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted there")
+def test_counts_of_threads_in_turns_begin_no_more_of_them(kernels: ctypes.CDLL) -> None:
+    choice = SamplerInput(
+        np.ones(2, np.float32), np.full(2, -1, np.int32), np.ones(2, np.float32), np.zeros(2, np.float32),
+        np.zeros(2, np.bool_), noise_keys(np.arange(2, dtype=np.uint64), np.zeros(2, np.int32)),
+    )  # fmt: skip
+    logits = torch.zeros(2, 100)
+    for turn in range(30):
+        draw(kernels, 1 + turn % 3, logits, logits, choice)
+        if turn == 2:
+            begun = len(os.listdir("/proc/self/task"))
+    assert len(os.listdir("/proc/self/task")) < begun + 10  # 10 more of each would be 30
+
+
 def executors(
     kernels: ctypes.CDLL, folder: Path, kind: str, **fields: object
 ) -> tuple[CpuExecutor, TorchExecutor]:

@@ -24,6 +24,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <type_traits>
@@ -858,14 +859,13 @@ float log_sum(const float* x, int vocab, float* peaks) {
 }
 
 std::mutex busy;  // one step at a time: every core is its
-Threads* pool_of(int count) {
-  static Threads* threads = nullptr;
-  static int has = 0;
-  if (!threads || has != count || threads->pid != getpid()) {  // a fork has no threads; idle ones of before sleep
-    threads = new Threads(count);
-    has = count;
-  }
-  return threads;
+// Models that were loaded with other counts have pools of their own: a process that takes them in turns must not begin
+// new threads every time.
+Threads& pool_of(int count) {
+  static std::map<int, Threads*> pools;
+  Threads*& pool = pools[count];
+  if (!pool || pool->pid != getpid()) pool = new Threads(count);  // a fork has no threads
+  return *pool;
 }
 
 }  // namespace
@@ -876,20 +876,20 @@ extern "C" {
 void sglc_forward(int threads, const Model* model, const Step* step, float* pool, long layer_size, float* out) {
   std::lock_guard<std::mutex> lock(busy);
   ask_for_short_slices();
-  forward(*pool_of(threads), *model, *step, pool, layer_size, out);
+  forward(pool_of(threads), *model, *step, pool, layer_size, out);
 }
 
 // hidden: float [rows][hidden] -> out: float [rows][vocabulary].
 void sglc_logits(int threads, const Model* model, const float* hidden, int rows, float* out) {
   std::lock_guard<std::mutex> lock(busy);
-  multiply(*pool_of(threads), hidden, rows, model->head, nullptr, out, STORE);
+  multiply(pool_of(threads), hidden, rows, model->head, nullptr, out, STORE);
 }
 
 // logits and what of them may be sampled: float [rows][vocabulary] -> ids: int64 [rows], and their log-probabilities.
 void sglc_choose(int threads, const float* logits, const float* allowed, int rows, int vocab, const Choice* choices,
                  int64_t* ids, float* logprobs) {
   std::lock_guard<std::mutex> lock(busy);
-  pool_of(threads)->run(rows, [&](int row) {
+  pool_of(threads).run(rows, [&](int row) {
     std::vector<float> peaks((vocab + BLOCK - 1) / BLOCK);
     const long at = long(row) * vocab;
     ids[row] = chosen(allowed + at, vocab, choices[row], peaks.data());
