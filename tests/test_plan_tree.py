@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import random
 import threading
 import time
 import weakref
@@ -171,6 +172,49 @@ def test_a_path_that_came_long_ago_has_not_come(program: sgl.Function, monkeypat
     monkeypatch.setattr(plan_tree, "_MOST_MISSES", 2)
     modes = [mode_of(program, of_length(size)) for size in (1, 2, 3, 4, 2, 4)]
     assert modes == ["plan", "python", "python", "python", "python", "plan"]
+
+
+@pytest.fixture
+def limited() -> sgl.Function:
+    """Every limit is a path of its own."""
+
+    @sgl.function
+    def answered(s: Any, limits: list[int]) -> Any:
+        for number, limit in enumerate(limits):
+            s += f"Question {number}:" + sgl.gen(f"x{number}", max_tokens=limit)
+
+    return answered
+
+
+def test_a_number_that_is_always_another_one_is_not_compiled_again_and_again(limited: sgl.Function) -> None:
+    draw = random.Random(0)
+    rows = [[draw.randint(1, 20) for _ in range(4)] for _ in range(300)]
+    modes = [mode_of(limited, row) for row in rows]
+    made = len(limited.explain(BACKEND, limits=[1]).leaves)
+    assert made <= 8 + modes.count("plan") // 4 + len(rows) // 16, "traces cost more than plans save"
+    assert modes.count("python") > 200
+    why = limited.run([99] * 4, backend=BACKEND).sync().why_python
+    assert why == "`limits[0]` is new here, and what comes seldom, as the last ones did, is not compiled"
+
+
+def test_a_path_that_comes_often_becomes_a_plan_whatever_came_before(limited: sgl.Function) -> None:
+    for first in range(8):  # each comes twice and is a leaf that is used once
+        for _ in range(2):
+            mode_of(limited, [first + 1])
+    modes = [mode_of(limited, [50]) for _ in range(30)]
+    assert modes == ["python"] * 15 + ["plan"] * 15
+
+
+def test_explain_shows_the_leaves_that_are_used_most_as_people_write_facts(limited: sgl.Function) -> None:
+    for limit in range(1, 12):
+        for _ in range(2 if limit == 7 else 1):
+            mode_of(limited, [limit], mode="plan")
+    told = limited.explain(BACKEND, limits=[1]).text().splitlines()
+    shown = [line for line in told if "so far" in line]
+    assert len(shown) == 8
+    facts = "limits: list, len(limits) is 1, type(limits[0]) is int, limits[0] is 7"
+    assert shown[0] == f"  so far 2 runs of a plan, where {facts}"
+    assert told[told.index(shown[-1]) + 1] == "  and 3 runs of 3 others"
 
 
 def test_a_leaf_holds_no_argument() -> None:

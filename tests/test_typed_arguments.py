@@ -26,7 +26,7 @@ from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli import main
 from sglc.errors import UsageError, VerifyError
 from sglc.frontend.tracing.arguments import Bound, promised
-from sglc.ir.facts import names_in, spell, value_of
+from sglc.ir.facts import names_in, readable, spell, value_of
 from sglc.ir.plan.plan import HostStep, PlanGuard, steps_of
 from sglc.ir.plan.plan_file import plan_from_text, plan_to_text
 from sglc.ir.pure import Instance
@@ -181,7 +181,7 @@ def test_fields_of_objects_are_data() -> None:
     assert same(planned(plan, OTHERS), python(reads, OTHERS))
     as_json = {"tone": "curt", "point": {"x": 7, "name": "b"}, "order": {"items": ["z"], "total": 2.0}}
     assert same(planned(plan, as_json), python(reads, OTHERS))
-    assert "sglc.attribute(point, 'x')" in refused(plan, {**OTHERS, "point": {"x": "7", "name": "b"}}).message
+    assert "`type(point.x)`" in refused(plan, {**OTHERS, "point": {"x": "7", "name": "b"}}).message
 
 
 def test_an_object_that_is_used_as_a_whole_is_no_dict() -> None:
@@ -213,7 +213,7 @@ def test_an_object_that_only_goes_through_is_of_its_class(function: Function) ->
     assert same(planned(plan, alike), python(function, alike))
     assert refused(plan, {"x": Place(1, "a")}).code == "SGLC047"
     assert refused(plan, {"x": {"x": 1, "name": "a"}}).message == (
-        f"the plan is for arguments of which `sglc.type(x)` is `'{__name__}.Point'`"
+        f"the plan is for arguments of which `type(x)` is `'{__name__}.Point'`"
     )
 
 
@@ -687,7 +687,7 @@ def test_items_of_a_list_stay_data() -> None:
     assert {"len(rows)", "operator.gt(limit, 1)"} <= facts
     assert not any("'a'" in guard.expected for guard in plan.plan.guards)  # no value that nothing asked for
     assert refused(plan, {**WALKED, "limit": 1}).message == (
-        "the plan is for arguments of which `operator.gt(limit, 1)` is `True`"
+        "the plan is for arguments of which `limit > 1` is `True`"
     )
     assert "len(rows)" in refused(plan, {**WALKED, "rows": []}).message
 
@@ -718,7 +718,7 @@ def test_a_called_program_gets_them_as_data() -> None:
     row = {"n": 3, "words": ["b", "c"]}
     result = plan.run(row, backend=Answers(), seed=0)
     assert result.ret_value == (6, 10)
-    assert "operator.gt(n, 1)" in refused(plan, {**row, "n": 1}).message
+    assert "`n > 1`" in refused(plan, {**row, "n": 1}).message
 
 
 @sgl.function
@@ -885,6 +885,23 @@ def test_a_fact_runs_nothing_but_functions_of_the_list(fact: str) -> None:
     made = compiled(typed, None).plan
     with pytest.raises(VerifyError):
         plan_from_text(plan_to_text(replace(made, guards=(PlanGuard(fact, "1", made.params[0].loc),))), "x")
+
+
+@pytest.mark.parametrize(
+    ("fact", "shown"),
+    [
+        ("operator.gt(operator.getitem(xs, 0), 2)", "xs[0] > 2"),
+        (
+            "operator.contains(operator.getitem(known, 'a'), sglc.attribute(place, 'name'))",
+            "place.name in known['a']",
+        ),
+        ("operator.not_(sglc.is_none(x))", "not x is None"),
+        ("sglc.type(operator.add(a, b))", "type(operator.add(a, b))"),
+        ("the sampling defaults", "the sampling defaults"),
+    ],
+)
+def test_facts_for_people(fact: str, shown: str) -> None:
+    assert readable(fact) == shown
 
 
 def test_promises() -> None:

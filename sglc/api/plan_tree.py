@@ -3,12 +3,14 @@
 A leaf is a whole trace with the facts that it took for granted: the types of the arguments, the answers that
 Python got where it asked for more of them, and everything outside that the trace read. A call whose facts are
 those of a leaf runs its plan. The first path of a function is traced at its first call, any other when it
-comes the second time; a path that cannot be a plan is a leaf too, which says why.
+comes the second time; where the last ones that were traced are hardly used, later: to trace one takes as long
+as some twenty runs. A path that cannot be a plan is a leaf too, which says why.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,7 +28,7 @@ from sglc.frontend.tracing.reads import Reads
 from sglc.frontend.tracing.tools import tools_of
 from sglc.frontend.tracing.trace import Explored, explored
 from sglc.ir.core import Program, Type, values_in
-from sglc.ir.facts import holds, spell
+from sglc.ir.facts import holds, readable, spell
 from sglc.ir.ops import Guard, HostCall
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import FunctionStep, HostStep, steps_of
@@ -38,6 +40,8 @@ Outputs = tuple[str, ...] | None  # that are asked for
 _MOST_LEAVES = 64
 _MOST_MISSES = 256  # whose paths are remembered
 _TIMES = 2  # a path comes before it is traced, behind the first one
+_NEWEST = 8  # leaves are to have served
+_WORTH = 16  # calls together; if they have not, a path has to come as often
 _FAILED = "\0failed"  # the answer of a fact that cannot be asked
 _TYPE = "sglc.type("  # begins a fact that asks for a type
 
@@ -89,6 +93,7 @@ class PlanTree:
         self.leaves: list[Leaf] = []
         self.misses: dict[Hashable, int] = {}
         self.last_miss = ""
+        self._newest: deque[Leaf] = deque(maxlen=_NEWEST)
         self._definition = definition
         self._turn = threading.Lock()
 
@@ -116,7 +121,8 @@ class PlanTree:
             if leaf is None:
                 leaf = self._new(arguments, sampling, kinds, missed, now=now)
             if leaf is None:
-                return Choice(None, f"`{self.last_miss}` is new here, and what comes once is not compiled")
+                rare = "seldom, as the last ones did," if self._wasted() else "once"
+                return Choice(None, f"`{self.last_miss}` is new here, and what comes {rare} is not compiled")
             leaf.hits += 1
             if leaf.program is None:
                 return Choice(None, leaf.why)
@@ -131,7 +137,9 @@ class PlanTree:
             return tuple(
                 LeafSeen(
                     tuple([f"{name}: {kind}" for name, kind in leaf.kinds.items() if isinstance(kind, str)])
-                    + tuple([f"{fact} is {_shown(expected)}" for fact, expected in leaf.facts.items()]),
+                    + tuple(
+                        [f"{readable(fact)} is {_shown(expected)}" for fact, expected in leaf.facts.items()]
+                    ),
                     leaf.hits,
                     leaf.why,
                 )
@@ -161,17 +169,22 @@ class PlanTree:
         """A leaf for these arguments, if it is time for one."""
         if missed and not now:
             key = frozenset(missed)
-            self.last_miss = str(missed[0][0])
+            self.last_miss = readable(str(missed[0][0]))
             times = self.misses.pop(key, 0) + 1
-            if times < _TIMES:
+            if times < (_WORTH if self._wasted() else _TIMES):
                 if len(self.misses) >= _MOST_MISSES:
                     del self.misses[next(iter(self.misses))]
                 self.misses[key] = times
                 return None
         leaf = _leaf(self._definition, arguments, sampling, kinds)
+        self._newest.append(leaf)
         self.leaves.insert(0, leaf)
         del self.leaves[_MOST_LEAVES:]
         return leaf
+
+    def _wasted(self) -> bool:
+        """Whether the newest leaves were hardly worth it, as where a number is another one in each call."""
+        return len(self._newest) == _NEWEST and sum(leaf.hits for leaf in self._newest) < _WORTH
 
     def _for(self, leaf: Leaf, program: Program, backend: Backend) -> Choice:
         try:

@@ -31,6 +31,8 @@ from sglc.passes.compile import Compiled, compile_program
 if TYPE_CHECKING:
     from sglc.ir.plan.backend import Backend
 
+_SHOWN = 8  # leaves in a text
+
 
 class _Compilation(Protocol):
     """What `Function.compile` gives."""
@@ -89,7 +91,11 @@ class Explanation:
         """For people, without a newline at the end."""
         text = explanation_text(self.compiled, self.forecast, self.price, self.breaks, self.findings)
         missed = [f"  last without a plan: another {self.last_miss}"] if self.last_miss else []
-        return "\n".join([text, *(f"  so far {leaf}" for leaf in self.leaves), *missed])
+        ranked = sorted(self.leaves, key=lambda leaf: -leaf.hits)
+        leaves = [f"  so far {leaf}" for leaf in ranked[:_SHOWN]]
+        if rest := ranked[_SHOWN:]:
+            leaves.append(f"  and {sum(leaf.hits for leaf in rest)} runs of {len(rest)} others")
+        return "\n".join([text, *leaves, *missed])
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: spans are lists of the lowest, the highest (null: no bound) and the expected count."""

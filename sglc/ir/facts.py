@@ -79,6 +79,41 @@ def holds(fact: str, given: Mapping[str, Any]) -> Any:
     return _value(_parsed(fact), given)
 
 
+_SIGNS = {"eq": ast.Eq, "ne": ast.NotEq, "lt": ast.Lt, "le": ast.LtE, "gt": ast.Gt, "ge": ast.GtE}
+
+
+class _Readable(ast.NodeTransformer):
+    """Calls of functions of operators become the operators."""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        match ast.unparse(node.func).split("."), node.args:
+            case ["operator", "getitem"], [value, place]:
+                return ast.Subscript(value, place)
+            case ["operator", "contains"], [value, item]:
+                return ast.Compare(item, [ast.In()], [value])
+            case ["operator", name], [left, right] if sign := _SIGNS.get(name):
+                return ast.Compare(left, [sign()], [right])
+            case ["operator", "not_"], [value]:
+                return ast.UnaryOp(ast.Not(), value)
+            case ["sglc", "attribute"], [value, ast.Constant(value=str(name))]:
+                return ast.Attribute(value, name)
+            case ["sglc", "is_none"], [value]:
+                return ast.Compare(value, [ast.Is()], [ast.Constant(None)])
+            case ["sglc", name], _:
+                node.func = ast.Name(name)
+        return node
+
+
+@lru_cache(1 << 10)  # calls without a plan come with the same one again and again
+def readable(fact: str) -> str:
+    """A fact as people write it, `xs[0] > 2` for `operator.gt(operator.getitem(xs, 0), 2)`; else the text."""
+    try:
+        return ast.unparse(_Readable().visit(ast.parse(fact, mode="eval")))
+    except (SyntaxError, RecursionError, MemoryError):
+        return fact
+
+
 def value_of(spelled: str) -> Any:
     """The value that `spell` wrote."""
     return holds(spelled, {})

@@ -8,7 +8,7 @@ from enum import EnumMeta
 from typing import Any
 
 from sglc.errors import UsageError
-from sglc.ir.facts import holds, spell, value_of
+from sglc.ir.facts import holds, readable, spell, value_of
 from sglc.ir.plan.plan import Param, Plan, PlanGuard
 from sglc.ir.pure import Instance, type_name
 from sglc.ir.values import placed
@@ -80,7 +80,8 @@ def _check(guard: PlanGuard, given: Mapping[str, Any]) -> None:
         made = f"`{type(error).__name__}`: {error}"
     if made != guard.expected:
         raise UsageError(
-            "SGLC048", f"the plan is for arguments of which `{guard.fact}` is `{_short(guard.expected)}`",
+            "SGLC048",
+            f"the plan is for arguments of which `{readable(guard.fact)}` is `{_short(guard.expected)}`",
             placed(guard.loc), note=f"here it is {_short(str(made))}", hint=_AGAIN,
         )  # fmt: skip
 
