@@ -12,6 +12,7 @@ from sglc.backends.scripted import ScriptedBackend
 from sglc.errors import SglcError
 from sglc.explain.explanation import Explanation, explained_program
 from sglc.ir.plan.backend import Backend
+from sglc.ir.text.printer import from_text
 from tests.corpus.case import Case
 from tests.corpus.ledger import cases
 from tests.depth import at_depth, some_of
@@ -85,6 +86,15 @@ def test_random_programs(backend: Backend) -> None:
         explanation.text()
         explanation.to_mermaid()
     assert looked > (0 if chat else at_depth(5, 7, 15))  # an API refuses most
+
+
+def test_a_decision_on_a_constant_is_shown() -> None:
+    program = from_text(
+        "# sglir 2\ndef f():\n    s0 = root()\n    t0 = strip(' yes ')\n    switch(t0):\n        case 'yes':\n"
+        "            s1, t1 = gen(s0, 'x')\n            yield\n    return s0\n",
+        "constant.sglir",
+    )
+    assert "case 'yes'" in explained_program(program, BACKENDS[0].target).text()
 
 
 @pytest.mark.slow

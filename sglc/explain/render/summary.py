@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sglc.frontend.values.graph_breaks import BreakPlace
-from sglc.ir.core import Op, Program, Region, Value, operands, regions, walk
+from sglc.ir.core import Op, Program, Region, Value, inputs, regions, walk
 from sglc.ir.ops import (
     Call,
     Cond,
@@ -121,10 +121,12 @@ def _arms(program: Program) -> dict[Value, str]:
         if not isinstance(op, Switch):
             continue
         value = op.value
-        while isinstance(made.get(value), Strip | Lower):
-            value = next(operands(made[value]), value)
+        # Of a constant there is nothing before it.
+        while isinstance(maker := made.get(value), Strip | Lower):
+            if (before := next(inputs(maker), None)) is None:
+                break
+            value = before
         whole = [arm for arm in op.arms if not any(isinstance(inner, HostCall) for inner in walk(arm.ops))]
-        maker = made.get(value)
         total = len(maker.choices) if isinstance(maker, Select) else len(op.arms)
         found[value] = f"{len(whole)} of {total} arms"
     return found
