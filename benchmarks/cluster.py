@@ -2,12 +2,13 @@
 
     python -m benchmarks.cluster counts     5,000 rows with 50 beginnings, at most 8 tokens out, on two servers
     python -m benchmarks.cluster driver     1,000,000 scripted rows on two actors of a Ray cluster of two nodes
+    python -m benchmarks.cluster programs   few-shot questions and trees of thought on two servers of one device
 
-Both want Ray (`make cluster`). The servers run the runtime's engine over an executor without a model, which
-counts tokens; the pool of each of two holds half of what the one's does. Goals: at most 1.05 times what the
-trie of the prompts has, with round robin beside it; of the driver at most 300 MB, and 100 us of a core a row,
-and its first result 10 s after its actors are there. Writes benchmarks/results/cluster-*.json; fails if it
-misses one.
+The first two want Ray (`make cluster`), and run the runtime's engine over an executor without a model, which
+counts tokens. The pool of each of two servers holds half of what the one's does. Goals: at most 1.05 times what
+the trie of the prompts has, and of `programs` what one server computes, with round robin beside it; of the
+driver at most 300 MB, and 100 us of a core a row, and its first result 10 s after its actors are there. Writes
+benchmarks/results/cluster-*.json; fails if it misses one.
 """
 
 from __future__ import annotations
@@ -25,9 +26,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
+from benchmarks.http_path import started
+from sglc.bench import rig
+from sglc.bench.options import Options
+from sglc.bench.programs.vocabulary import DrawnWords, shape_folder
 from sglc.bench.setting import ROOT, setting
 from sglc.execution.batch.order import trie_size
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.serving import Server, running
 from tests.soak_spread import nodes
 
@@ -40,6 +47,33 @@ def ask(s, rules, q):
 """
 SHARE, DRIVER_MB, ROW_US, FIRST_S = 1.05, 300, 100, 10.0
 ALL_PAGES = 2_000  # of 16 tokens: less than 50 beginnings of 1,000 tokens take
+
+TREE = """
+import sglc as sgl
+
+WAYS, STEPS = {ways!r}, {steps!r}
+
+@sgl.function
+def think(s, problem):
+    s += problem
+    thoughts = s.fork(len(WAYS))
+    for thought, way, below in zip(thoughts, WAYS, STEPS):
+        thought += way + sgl.gen("thought", max_tokens={outs[0]}, temperature=0.6, ignore_eos=True)
+        nexts = thought.fork(len(below))
+        for following, step in zip(nexts, below):
+            following += step + sgl.gen("step", max_tokens={outs[1]}, temperature=0.6, ignore_eos=True)
+"""
+# Of the model's tokens; `kv_mib` of one server, half of it of each of two.
+SIZES: dict[str, dict[str, Any]] = {
+    "cuda": {
+        "kv_mib": 8192, "rows": 4096, "beginnings": 128, "beginning": 1000, "question": 80,
+        "trees": 64, "problem": 600, "branches": (8, 4), "adds": (50, 20), "outs": (200, 100),
+    },
+    "cpu": {
+        "kv_mib": 2, "rows": 120, "beginnings": 12, "beginning": 120, "question": 12,
+        "trees": 6, "problem": 96, "branches": (3, 2), "adds": (8, 4), "outs": (12, 8),
+    },
+}  # fmt: skip
 
 
 def text(draw: random.Random, length: int) -> str:
@@ -55,9 +89,9 @@ def rows_of(count: int, beginnings: int, length: int) -> Iterator[dict[str, str]
         yield {"rules": draw.choice(begun), "q": f" {number:07} {text(draw, 20)}"}
 
 
-def prepare(folder: Path, rows: Iterable[dict[str, str]]) -> None:
+def prepare(folder: Path, rows: Iterable[dict[str, str]], program: str = PROGRAM) -> None:
     """Program and rows."""
-    (folder / "prog.py").write_text(PROGRAM)
+    (folder / "prog.py").write_text(program)
     (folder / "script.json").write_text('[{"text": " yes"}]')
     with (folder / "rows.jsonl").open("w") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
@@ -68,7 +102,7 @@ def start(folder: Path, out: str, *more: str, **env: str) -> subprocess.Popen[st
     words = ["run", "prog.py", "--batch", "rows.jsonl", "--seed", "1", "-o", out, "--force", *more]
     return subprocess.Popen(
         [sys.executable, "-m", "sglc.cli", *words], cwd=folder, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))), **env},
     )  # fmt: skip
 
 
@@ -152,10 +186,70 @@ def driver(rows: int) -> dict[str, Any]:
         }  # fmt: skip
 
 
+def programs(model: str, device: str) -> dict[str, Any]:
+    """Tokens that few-shot questions and trees of thought compute on one server, and on two in two ways."""
+    size = SIZES[device]
+    shape = shape_folder(model)
+    words, draw = DrawnWords(load_tokenizer(shape)), random.Random(1)
+    examples = [words.text(draw, size["beginning"]) for _ in range(size["beginnings"])]
+    questions = [
+        {"rules": draw.choice(examples), "q": words.text(draw, size["question"])} for _ in range(size["rows"])
+    ]
+    wide, deep = size["branches"]
+    tree = TREE.format(
+        ways=[words.text(draw, size["adds"][0]) for _ in range(wide)],
+        steps=[[words.text(draw, size["adds"][1]) for _ in range(deep)] for _ in range(wide)],
+        outs=size["outs"],
+    )
+    problems = [{"problem": words.text(draw, size["problem"])} for _ in range(size["trees"])]
+    ask = PROGRAM.replace("max_tokens=8, temperature=1", "max_tokens=1, temperature=0, ignore_eos=True")
+    work = {"few-shot": (ask, questions), "tree": (tree, problems)}
+    found: dict[str, Any] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+
+        def server(mib: int) -> str:
+            named = ("--port", "0", "--model", f"dummy:{shape}", "--device", device, "--kv-mib", str(mib))
+            return f"http://127.0.0.1:{stack.enter_context(started('sglc.cli', 'serve', *named)).port}"
+
+        one, *two = server(size["kv_mib"]), server(size["kv_mib"] // 2), server(size["kv_mib"] // 2)
+
+        for name, (program, rows) in work.items():
+            ways = {"one": [(rows, one)], "two": [(rows, ",".join(two))]}
+            ways["round robin"] = [(rows[place::2], each) for place, each in enumerate(two)]
+            for way, parts in ways.items():
+                for each in (one, *two):
+                    urlopen(Request(f"{each}/flush_cache", method="POST")).close()
+                for place, (part, _) in enumerate(parts):
+                    (folder / str(place)).mkdir(exist_ok=True)
+                    prepare(folder / str(place), part, program)
+                began_s = time.monotonic()
+                runs = [
+                    start(folder / str(place), "out.jsonl", "--backend", url)
+                    for place, (_, url) in enumerate(parts)
+                ]
+                for run in runs:
+                    _, told = run.communicate()
+                    assert run.returncode == 0, told
+                seconds = round(time.monotonic() - began_s, 2)
+                ended = [
+                    row for place, _ in enumerate(runs) for row in results(folder / str(place) / "out.jsonl")
+                ]
+                assert len(ended) == len(rows)
+                computed = sum(row["usage"]["computed"] for row in ended)
+                found.setdefault(name, {})[way] = {"computed_tokens": computed, "seconds": seconds}
+            base = found[name]["one"]["computed_tokens"]
+            for each_way in found[name].values():
+                each_way["times_one"] = round(each_way["computed_tokens"] / base, 4)
+    return {"model": model, "device": device, "sizes": size, "programs": found}
+
+
 def main() -> int:
     """1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("counts", "driver"))
+    parser.add_argument("what", choices=("counts", "driver", "programs"))
+    parser.add_argument("--model", default="qwen3-0.6b", help="of `programs`: a shape with random weights")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--rows", type=int)
     parser.add_argument("--dry", action="store_true", help="write no file")
     given = parser.parse_args()
@@ -164,6 +258,9 @@ def main() -> int:
         missed = (
             not made["equal_texts"] or max(made["times_trie"][way] for way in ("two", "two on Ray")) > SHARE
         )
+    elif given.what == "programs":
+        made = programs(given.model, rig.place(Options(device=given.device)))
+        missed = any(ways["two"]["times_one"] > SHARE for ways in made["programs"].values())
     else:
         made = driver(given.rows or 1_000_000)
         missed = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -40,6 +40,7 @@ from sglc.ir.target import Target
 
 PATIENCE = Patience()
 _INFO_S = 30.0  # for what a server says of itself
+_POOL = 32  # connections of a client, about
 _ENGINES = {"vllm": vllm_wire, "llama.cpp": llama_wire}  # those asked in words of their own
 
 
@@ -57,6 +58,44 @@ class ServerOptions:
     concurrency: int | None = None
     patience: Patience = PATIENCE
     hints: str | None = None
+
+
+class _Clients:
+    """Requests through several clients, a further one where those before it have enough to do.
+
+    To begin and to end a request, a client looks at each of its connections: with 512 of them that is half of
+    what a batch costs its process.
+    """
+
+    def __init__(self, clients: Sequence[Any]) -> None:
+        self._clients = clients
+        self._busy = [0] * len(clients)  # requests that each has now
+
+    @contextmanager
+    def _one(self) -> Iterator[Any]:
+        least = self._busy.index(min(self._busy))
+        place = next((place for place, busy in enumerate(self._busy) if busy < _POOL), least)
+        self._busy[place] += 1
+        try:
+            yield self._clients[place]
+        finally:
+            self._busy[place] -= 1
+
+    async def post(self, *given: Any, **options: Any) -> Any:
+        """As of a client."""
+        with self._one() as client:
+            return await client.post(*given, **options)
+
+    @asynccontextmanager
+    async def stream(self, *given: Any, **options: Any) -> AsyncIterator[Any]:
+        """As of a client."""
+        with self._one() as client:
+            async with client.stream(*given, **options) as response:
+                yield response
+
+    async def aclose(self) -> None:
+        """Close them all."""
+        await asyncio.gather(*(client.aclose() for client in self._clients))
 
 
 class ServerBackend:
@@ -308,10 +347,16 @@ class ServerBackend:
     def _client(self, most: int) -> tuple[Any, Callable[[], Coroutine[Any, Any, None]]]:
         """What requests go through in this loop, and what closes it."""
         http = self._http()
-        limits = http.Limits(max_connections=None, max_keepalive_connections=most)
-        client = http.AsyncClient(
-            base_url=self.options.url, timeout=self.options.patience.attempt_s, limits=limits, **self._door()
-        )
+        limits = http.Limits(max_connections=None, max_keepalive_connections=_POOL)
+        door = self._door()
+        door["verify"] = http.create_ssl_context(door["verify"])  # takes long, so once
+        clients = [
+            http.AsyncClient(
+                base_url=self.options.url, timeout=self.options.patience.attempt_s, limits=limits, **door
+            )
+            for _ in range(-(-most // _POOL))
+        ]
+        client = _Clients(clients)
         return client, client.aclose
 
     def _state(self, method: str, path: str) -> Any:
