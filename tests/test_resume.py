@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,17 +21,19 @@ import pytest
 import sglc as sgl
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli import main
-from sglc.errors import BackendError, Paused, SglcError, UsageError
+from sglc.errors import BackendError, Paused, RunError, SglcError, UsageError
+from sglc.execution import tool_calls
 from sglc.execution.result import Result
 from sglc.execution.unread import UNREAD
 from sglc.ir.grammar.call_format import HERMES
+from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.events import Usage
 from sglc.ir.target import Target
 from sglc.observe import observer
 from sglc.observe.replay import calls, tape
 from sglc.observe.replay.going_on import GoingOn
 from sglc.observe.replay.recorder import RowRecorder, TapeRecorder
-from sglc.observe.replay.tape import FILE
+from sglc.observe.replay.tape import FILE, error_json
 from sglc.observe.replay.writer import Writer
 from tests.depth import at_depth, few, some_of
 from tests.oracle_backend import OracleBackend
@@ -266,10 +269,10 @@ class Whole:
             results = self._run(again, folder, resume=True, redo="all")
             backend.calls += again.calls
         assert [shown(one) for one in results] == self.results
-        # Where a row ends in doubt, tasks of it that wait for a generation are stopped.
-        stopped = backend.calls + answers - self.backend.calls - self._failed_again(lines)
-        assert 0 <= stopped <= (3 * len(doubt) if self.program is agents else 0)
-        assert len(CALLED) + ended == len(self.called)
+        # Where a row ends in doubt, tasks of it that wait for a generation or a function are stopped.
+        most = 3 * len(doubt) if self.program is agents else 0
+        assert 0 <= backend.calls + answers - self.backend.calls - self._failed_again(lines) <= most
+        assert 0 <= len(CALLED) + ended - len(self.called) <= most
         # And all of it is in the recording now.
         CALLED.clear()
         idle = ScriptedBackend(echoing)
@@ -512,6 +515,56 @@ def test_rows_that_were_stopped_go_on(tmp_path: Path) -> None:
     # The seed is given again: a run that ended before its row began has left no recording.
     late = chain.run("q0", backend=rest, seed=1, record=str(tmp_path / "late"), resume=True).sync()
     assert shown(late) == shown(whole[0])
+
+
+def test_a_generation_that_was_answered_when_its_run_was_stopped_goes_on(tmp_path: Path) -> None:
+    """It has the stop for an answer, and the next one of its segment, which was asked, too."""
+    backend, stop = ScriptedBackend(echoing), error_json(RunError("SGLC407", "the run was stopped"))
+    whole = chain.run("q", backend=backend, seed=1, record=str(tmp_path)).sync()
+    lines = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
+    stopped = 0
+    for line in lines:
+        if line.get("is") == "answer":
+            del line["answer"], line["times"]
+            line["error"] = stop
+            stopped += 1
+        elif line.get("is") == "end":
+            line["error"] = stop
+    assert stopped > 1
+    (tmp_path / FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    calls = backend.calls
+    assert shown(chain.run("q", backend=backend, seed=1, record=str(tmp_path), resume=True)) == shown(whole)
+    assert backend.calls == 2 * calls
+
+
+def test_no_function_begins_when_its_run_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that waits for a thread is not called, none behind the recording's end."""
+
+    @sgl.function
+    def saves(s: Any, q: str) -> None:
+        s += q + sgl.gen("a")
+        save(s["a"])
+
+    begins: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    recorders: list[RowRecorder] = []
+
+    def begin(row: RowRecorder, backend: Backend, mode: str) -> Backend:
+        recorders.append(row)
+        return began(row, backend, mode)
+
+    began = RowRecorder.begin
+    monkeypatch.setattr(tool_calls, "in_thread", begins.put)
+    monkeypatch.setattr(RowRecorder, "begin", begin)
+    CALLED.clear()
+    result = saves.run("q", backend=ScriptedBackend(echoing), seed=1, mode="plan", record=str(tmp_path))
+    late = begins.get(timeout=60)
+    result.stop()
+    assert "SGLC407" in str(result.error())
+    late()
+    assert not CALLED
+    with pytest.raises(RunError, match="SGLC407"):
+        recorders[0].called("save", ("y",), {}, pure=False)
+    assert '"call"' not in (tmp_path / FILE).read_text()
 
 
 def test_a_row_that_was_interrupted_in_a_function_goes_on(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ async def call_function(
 ) -> Any:  # fmt: skip
     """What a declared function returns. It sees a copy of `context`; a coroutine function is run to its end.
 
-    If the wait is cancelled, the call goes on in its thread and what it returns is lost. `number` tells it
-    apart from equal calls that need no order.
+    If the wait is cancelled before its thread has begun, it is not called; else the call goes on and what it
+    returns is lost. `number` tells it apart from equal calls that need no order.
 
     Raises:
         RunError: SGLC409, it raised; the cause is kept.
@@ -59,6 +59,8 @@ async def call_function(
             done.set_exception(_failed(name, error, loc))
 
     def work() -> None:
+        if done.done():  # nobody waits any more
+            return
         value, problem = None, None
         try:
             value = context.copy().run(_called, function, args, named, number)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.errors import SglcError, UsageError
-from sglc.observe.replay.player import STOPS
-from sglc.observe.replay.tape import NOTHING_AGAIN, Json, TapeRow, value_json
+from sglc.observe.replay.tape import NOTHING_AGAIN, STOPS, Json, TapeRow, value_json
 
 ALL = "all"
 

@@ -24,6 +24,7 @@ from sglc.ir.target import Target
 from sglc.observe.replay.answers import given_to
 from sglc.observe.replay.calls import AGAIN, Calls, given_by, is_ended, not_kept, shown
 from sglc.observe.replay.tape import (
+    STOPS,
     Json,
     TapeRow,
     alike,
@@ -34,8 +35,6 @@ from sglc.observe.replay.tape import (
 from sglc.observe.replay.target import target_of
 
 _SHOWN = 300  # characters of arguments
-# Stops, budgets, deadlines, and what a person is waited for.
-STOPS = {"SGLC407", "SGLC408", *(f"SGLC{code}" for code in range(411, 420))}
 
 
 class Player:

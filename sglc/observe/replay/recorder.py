@@ -13,7 +13,7 @@ from typing import Any
 
 from sglc.errors import Loc, Paused, RecordingError, RunError, SglcError
 from sglc.execution.answers.prompts import Inputs, Streams
-from sglc.execution.outputs import PendingOutput, RunOutputs
+from sglc.execution.outputs import PendingOutput, RunOutputs, stopped
 from sglc.frontend.values.symbolic import END_RUN
 from sglc.ir.core import Program, Site
 from sglc.ir.plan.backend import Backend
@@ -23,7 +23,7 @@ from sglc.ir.target import Target
 from sglc.observe.replay.answers import given_to
 from sglc.observe.replay.calls import Calls, given_by, is_ended, not_kept, waits_for
 from sglc.observe.replay.going_on import FROM_ANEW, GoingOn, failed_by
-from sglc.observe.replay.player import STOPS, Player, RowPlayer, check_arguments, not_asked_for
+from sglc.observe.replay.player import Player, RowPlayer, check_arguments, not_asked_for
 from sglc.observe.replay.recording_backend import RecordingBackend, inner_of
 from sglc.observe.replay.tape import (
     NOTHING_AGAIN,
@@ -211,7 +211,7 @@ class RowRecorder:
         if answered is None:
             return None
         answered.used = True
-        if answered.line.get("error", {}).get("code") in STOPS:  # the run was stopped, and not the generation
+        if answered.stopped:
             return None
         try:
             done = given_to(answered, node, index, inputs)
@@ -264,6 +264,7 @@ class RowRecorder:
         Raises:
             RecordingError: SGLC425 it was given something else before the run went on, SGLC426 it was called
                 then and it is not known what it did, SGLC424 what it gave is not kept.
+            RunError: SGLC407, the run was stopped meanwhile, and its recording is closed.
         """
         line = self._calls.next(name, args, named, pure=pure, free=free)
         answered = self._calls.recorded_of(line)
@@ -273,8 +274,9 @@ class RowRecorder:
             if not (idempotent or self.recorder.goes_on.redoes(name)):
                 lost = answered.line.get("lost")
                 raise self._calls.in_doubt(line) if lost is None else not_kept(name, lost)
-        if not pure:  # a pure one may be called as often as one likes
-            self._write("call", **line)
+        # A pure one may be called as often as one likes. Of any other a run that goes on has to know.
+        if not pure and not self._write("call", **line):
+            raise stopped()
         return Call(line, pure=pure)
 
     def returned(self, call: Call, value: Any) -> None:
@@ -354,9 +356,9 @@ class RowRecorder:
             line["failed"] = {"answers": failed, "calls": calls}
         self._write("end", **line)
 
-    def _write(self, what: str, **line: Any) -> None:
+    def _write(self, what: str, **line: Any) -> bool:
         line = {"is": what, "row": self.number, "within": self.within, **line}
-        self.recorder.writer.write(line, _WHEN.get(what, "now"))
+        return self.recorder.writer.write(line, _WHEN.get(what, "now"))
 
 
 # With the begin and the end of a row nothing is lost that was paid for; what a function does may count.

@@ -33,6 +33,9 @@ _OF_ROW = re.compile(rb'\{"is": "\w+", "row": (\d+),')  # how the line of a row 
 # given.
 Occurrence = tuple[str, int | str]
 
+# Stops, budgets, deadlines, and what a person is waited for.
+STOPS = {"SGLC407", "SGLC408", *(f"SGLC{code}" for code in range(411, 420))}
+
 
 @dataclass(slots=True)
 class Answered:
@@ -41,6 +44,11 @@ class Answered:
     number: int
     line: Json
     used: bool = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run was stopped, and not the generation: it had no answer."""
+        return self.line.get("error", {}).get("code") in STOPS
 
 
 @dataclass(slots=True)
@@ -60,8 +68,12 @@ class TapeRow:
             self.calls.get((path, call["function"]), {}).pop(occurrence_of(call), None)
 
     def unused(self) -> Answered | None:
-        """The first answer that nobody asked for, and that somebody did before."""
-        asked = [one for one in self.answers.values() if one.line["target"] or "answer" in one.line]
+        """The first answer that nobody asked for, and that somebody did before.
+
+        A generation that was stopped is not looked up behind one that was stopped, too.
+        """
+        answers = [one for one in self.answers.values() if not one.stopped]
+        asked = [one for one in answers if one.line["target"] or "answer" in one.line]
         every = [*asked, *(one for calls in self.calls.values() for one in calls.values())]
         return min((one for one in every if not one.used), key=lambda one: one.number, default=None)
 

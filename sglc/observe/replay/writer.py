@@ -97,10 +97,10 @@ class Writer:
             )
         threading.Thread(target=self._sync_often, name="sglc-recording", daemon=True).start()
 
-    def write(self, line: Mapping[str, Any], when: When = "now") -> None:
-        """Append one line, whole.
+    def write(self, line: Mapping[str, Any], when: When = "now") -> bool:
+        """Append one line, whole; gives whether it is kept.
 
-        What comes behind the end is not kept, such as the value of a function that nobody waited for any more.
+        What comes behind the end is not, such as the value of a function that nobody waited for any more.
 
         Args:
             when: it is written when this returns; or from the executor's loop, with all that came there
@@ -112,7 +112,7 @@ class Writer:
         text = json.dumps(line, ensure_ascii=False) + "\n"
         with self._lock:
             if self._closed.is_set():
-                return
+                return False
             if self._problem is not None:
                 self._told = True
                 raise _not_written(self._problem)
@@ -123,6 +123,7 @@ class Writer:
             elif when == "soon" and not self._soon:
                 self._soon = True
                 soon(self._flush_soon)
+            return True
 
     def _flush_soon(self) -> None:
         with self._lock:
