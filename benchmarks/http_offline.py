@@ -1,7 +1,8 @@
-"""The offline workload as separate HTTP requests: whole answers, and streams of one event a row and step.
+"""The offline workload as separate requests over HTTP and gRPC: whole answers, and streams.
 
 Beside it the same work on an engine alone (`sglc bench offline`), in one session. Prompts are token ids; each
-round begins with an empty cache.
+round begins with an empty cache. A stream over HTTP has one event a row and step; over gRPC tokens that come
+together share a message.
 
     python -m benchmarks.http_offline --model qwen3-0.6b
 
@@ -11,17 +12,24 @@ Writes benchmarks/results/http-offline-<model>.json.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.http_path import Server, asked, started, versions
+import grpc
+from smg_grpc_proto import sglang_scheduler_pb2 as pb
+from smg_grpc_proto import sglang_scheduler_pb2_grpc as rpc
+
+from benchmarks.grpc_streams import started
+from benchmarks.http_path import Server, asked, versions
 from benchmarks.machine import ROOT
 from sglc.bench import work
 from sglc.bench.options import Options
@@ -31,7 +39,7 @@ from sglc.bench.session import TEMPERATURE
 from sglc.bench.throughput import OFFLINE
 
 BUDGET = 16_384  # tokens of a step, as `sglc bench offline` has it on CUDA
-GOALS = {"whole": 0.95, "stream": 0.85}  # of what comes out of the engine alone
+GOALS = {"whole": 0.95, "stream": 0.85, "whole, gRPC": 0.97}  # of what comes out of the engine alone
 
 
 def in_process(model: str, device: str, rounds: int) -> dict[str, Any]:
@@ -43,22 +51,58 @@ def in_process(model: str, device: str, rounds: int) -> dict[str, Any]:
         return result
 
 
-def served(server: Server, todo: work.Offline, rounds: int) -> dict[str, list[dict[str, Any]]]:
-    """What each round took, whole answers and streams in turns; one more of both before them."""
-    made: dict[str, list[dict[str, Any]]] = {"whole": [], "stream": []}
+def over_http(server: Server, todo: work.Offline, stream: bool) -> dict[str, Any]:
+    """One round: what it took, and what came."""
+    options = {"temperature": TEMPERATURE, "ignore_eos": True, "stream": stream}
+    bodies = [
+        json.dumps({"prompt": prompt, "max_tokens": out, **options})
+        for prompt, out in zip(todo.prompts, todo.outs, strict=True)
+    ]
+    said = asked(server, len(bodies), len(bodies), bodies)
+    if stream:  # its events have no count of tokens, and a last one says the reason
+        said |= {"events": said["events"] - said["requests"], "tokens": todo.tokens_out}
+    return said
+
+
+async def over_grpc(port: int, todo: work.Offline, stream: bool) -> dict[str, Any]:
+    """One round, all requests at once on one channel."""
+    requests = [
+        pb.GenerateRequest(
+            tokenized=pb.TokenizedInput(input_ids=prompt),
+            sampling_params=pb.SamplingParams(max_new_tokens=out, temperature=TEMPERATURE, ignore_eos=True),
+            stream=stream,
+        )
+        for prompt, out in zip(todo.prompts, todo.outs, strict=True)
+    ]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = rpc.SglangSchedulerStub(channel)
+
+        async def one(request: Any) -> tuple[int, int]:
+            messages = [message async for message in stub.Generate(request)]
+            chunks = sum(message.HasField("chunk") for message in messages)
+            return messages[-1].complete.completion_tokens, chunks
+
+        begin_s, cpu_s = time.perf_counter(), time.process_time()
+        made = await asyncio.gather(*map(one, requests))
+        took_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - cpu_s
+    tokens, events = (sum(column) for column in zip(*made, strict=True))
+    return {"tokens": tokens, "events": events, "seconds": took_s, "client_cpu_s": cpu_s}
+
+
+def served(pid: int, ports: dict[str, int], todo: work.Offline, rounds: int) -> dict[str, list[dict[str, Any]]]:
+    """What each round took, whole answers and streams in turns; one more of each before them."""
+    server = Server(pid, ports["http"])
+    made: dict[str, list[dict[str, Any]]] = {"whole": [], "stream": [], "whole, gRPC": [], "stream, gRPC": []}
     for _ in range(rounds + 1):
         for kind, found in made.items():
-            bodies = [
-                json.dumps(
-                    {"prompt": prompt, "max_tokens": out, "temperature": TEMPERATURE, "ignore_eos": True,
-                     "stream": kind == "stream"}
-                )
-                for prompt, out in zip(todo.prompts, todo.outs, strict=True)
-            ]  # fmt: skip
             flush = urllib.request.Request(f"http://127.0.0.1:{server.port}/flush_cache", method="POST")
             urllib.request.urlopen(flush).close()
-            before_s = server.cpu_s()
-            said = asked(server, len(bodies), len(bodies), bodies)
+            before_s, stream = server.cpu_s(), kind.startswith("stream")
+            said = (
+                asyncio.run(over_grpc(ports["grpc"], todo, stream))
+                if kind.endswith("gRPC")
+                else over_http(server, todo, stream)
+            )
             found.append({**said, "server_cpu_s": server.cpu_s() - before_s})
     return {kind: found[1:] for kind, found in made.items()}
 
@@ -66,13 +110,12 @@ def served(server: Server, todo: work.Offline, rounds: int) -> dict[str, list[di
 def figures(rounds: Sequence[dict[str, Any]], todo: work.Offline, alone: float) -> dict[str, Any]:
     """Of the rounds of one kind; `alone`: tokens a second without HTTP."""
     per_s = todo.tokens_out / statistics.median(one["seconds"] for one in rounds)
-    events = [one["events"] - one["requests"] for one in rounds if one["events"]]  # a last one says the reason
-    assert all(one["tokens"] == todo.tokens_out for one in rounds if not one["events"]), "tokens are missing"
+    assert all(one["tokens"] == todo.tokens_out for one in rounds), "tokens are missing"
     return {
         "out tok/s": round(per_s, 1),
         "of in-process": round(per_s / alone, 3),
         "seconds": [round(one["seconds"], 4) for one in rounds],
-        "events of text": events,
+        "events of text": [one["events"] for one in rounds],
         "CPU seconds of the server": [round(one["server_cpu_s"], 2) for one in rounds],
         "CPU seconds of the client": [round(one["client_cpu_s"], 2) for one in rounds],
     }
@@ -91,8 +134,9 @@ def main() -> None:
     alone = in_process(arguments.model, device, arguments.rounds)
     folder = shape_folder(arguments.model)
     options = ("--device", device, "--token-budget", str(BUDGET)) if device == "cuda" else ("--device", device)
-    with started("sglc.cli", "serve", "--port", "0", "--model", f"dummy:{folder}", *options) as server:
-        rounds = served(server, todo, arguments.rounds)
+    named = ("serve", "--port", "0", "--grpc-port", "0", "--model", f"dummy:{folder}", *options)
+    with started("sglc.cli", *named) as (pid, ports):
+        rounds = served(pid, ports, todo, arguments.rounds)
     per_s = alone["cases"][0]["value"]
     found = {kind: figures(made, todo, per_s) for kind, made in rounds.items()}
     report = {
