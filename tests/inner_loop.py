@@ -29,7 +29,7 @@ def selection() -> list[str]:
 def functions(options: Sequence[str], depth: str) -> set[str]:
     """The test functions that pytest collects."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *options]
-    environment = {**os.environ, "TEST_DEPTH": depth}
+    environment = {**os.environ, "TEST_DEPTH": depth, "PYTEST_ADDOPTS": ""}  # which would change what it prints
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     return {line.partition("[")[0] for line in done.stdout.splitlines() if "::" in line}

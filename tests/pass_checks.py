@@ -92,7 +92,7 @@ def check_ids(
     assert failed or after[0].keys() == before[0].keys(), to_text(program)
     assert all(after[0][site] == ids for site, ids in before[0].items() if site in after[0]), to_text(program)
     assert after[1] == before[1], to_text(program)
-    return len(after[0]), before[2] - after[2]
+    return len(after[0]), 0 if failed else before[2] - after[2]
 
 
 # -- cache_hints ----------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from tests.source_fuzz.runner import Fuzzer, shown
 from tests.source_fuzz.ways import PLAN
 
 SEED = 0
-PROGRAMS = at_depth(20, 20, 3_000)
+PROGRAMS, PARTS = at_depth(20, 20, 3_000), at_depth(1, 1, 30)
 PLANTED = (
     *some_of(list(IN_PLANS), 2, 7),
     *some_of(list(IN_FUNCTIONS), 2, 4),
@@ -41,17 +41,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_programs_run_equally_every_way(folder: Path) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_programs_run_equally_every_way(part: int, folder: Path) -> None:
     with Child() as child:
         running = Fuzzer(folder, child, is_known)
-        for number in range(PROGRAMS):
+        for number in range(part, PROGRAMS, PARTS):
             module = random_module(SEED, number)
             violations = running.run(module, number if DEPTH != "nightly" else None)
             if violations:
                 pytest.fail(shown(running.smaller(module, violations[0]), violations[0]))
         summary = running.summary
     assert not summary.failed, summary.failed[0]
-    assert summary.whole > PROGRAMS // 2
+    assert summary.whole > PROGRAMS // PARTS // 2
 
 
 @pytest.mark.slow
