@@ -38,7 +38,7 @@ help:
 	@echo "make run     set up, fetch the default model, answer a question (QUESTION=\"...\" for another)"
 	@echo "make quick   a minute: most tests with few cases each, a small model"
 	@echo "make test    set up, run the CPU tests"
-	@echo "make nightly all tests with all their cases, and the soaks; takes hours"
+	@echo "make nightly all tests with all their cases, short soaks among them; takes hours"
 	@echo "make check   format check, lint, strict types, tests"
 	@echo "make bless   rewrite the expected blocks of the golden specs; review the diff"
 	@echo "make litellm test the back end of LiteLLM, in an environment of its own"
@@ -64,9 +64,9 @@ quick: $(VENV)/.stamp-test $(SUITES)/.stamp
 test: $(VENV)/.stamp-test $(SUITES)/.stamp
 	$(PYTEST) -m "not nightly"
 
+# Of each campaign of `make soak` a test runs a part, beside the others; stored results are those of `make soak`.
 nightly: $(VENV)/.stamp-test $(SUITES)/.stamp
 	TEST_DEPTH=nightly $(PYTEST) --timeout 3600
-	$(MAKE) soak
 	$(INSTALL) --editable '.[fuzz]'
 	$(PY) -m tests.serve_fuzz.described --seed $(SEED)
 

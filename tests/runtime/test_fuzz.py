@@ -10,7 +10,7 @@ from tests.runtime.soak import soak
 
 STEPS = 20_000
 PART = at_depth(300, 2_000, 5_000)
-PARTS = at_depth(1, 1, 16)
+PARTS = at_depth(1, 1, 20)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
