@@ -50,7 +50,8 @@ from sglc.serve.work import Work, done, pieces
 SERVICE = pb.DESCRIPTOR.services_by_name["SglangScheduler"]
 _CALL, _ANSWER = "sglc.grpc.call", "sglc.grpc.answer"  # of a call's scope: what answers it, and the answer
 _PIECE_BYTES = 1 << 16  # of the tokenizer's files in one message
-# A message costs more than a token: what a stream says while each other one may have sent one is sent together.
+# A message costs more than a token: what a stream says while each other one may have sent one is sent together,
+# unless it says nothing for as long anyway.
 _MESSAGE_S = 0.0002
 _FOLLOW_S = 0.05  # between two looks at the cache
 _FOLLOWERS = 16  # of the cache, at most
@@ -176,14 +177,17 @@ class SchedulerService:
             for message in answering.whole(await done(service.backend, work)):
                 await write(message)
             return
-        left = work.choices
+        left, clock = work.choices, asyncio.get_running_loop().time
         async with aclosing(pieces(service.backend, work)) as batches:
+            waits_s = clock()
             async for batch in batches:
+                waited_s = clock() - waits_s
                 for message in answering.chunks(batch):
                     await write(message)
                 left -= sum(piece.last is not None for piece in batch)
-                if left:
-                    await asyncio.sleep(_MESSAGE_S * service.metrics.active)
+                if left and waited_s < (pause_s := _MESSAGE_S * service.metrics.active):
+                    await asyncio.sleep(pause_s)
+                waits_s = clock()
 
     async def _abort(self, request: Any, scope: Scope, write: _Write) -> Any:
         if not request.request_id:
