@@ -32,22 +32,26 @@ class PrefixTree:
     def __init__(self) -> None:
         self.root = Branch(arms=[()])
 
-    def add(self, symbols: Sequence[Symbol], arms: Arms, end: str = "") -> tuple[int, int, bool]:
+    def add(self, symbols: Sequence[Symbol], arms: Arms, end: str = "") -> tuple[int, int, bool, int]:
         """Enter a prompt; how many of its symbols were surely there before, and how many may have been.
 
-        Where a text that is not known yet stands beside another one, they may turn out to be the same. Last
-        comes whether one of this prompt and another one begins with all of the other.
+        Where a text that is not known yet stands beside another one, they may turn out to be the same. Then
+        comes whether one of this prompt and another one begins with all of the other, and last how many of
+        those that were there may be others, because what is not known in one of the prompts follows them.
 
         Args:
             end: what ends here; a text that goes on behind a prompt has none.
         """
-        here, at, found, maybe = self.root, 0, 0, 0
+        here, at, found, maybe, open_to = self.root, 0, 0, 0, 0
         certain = possible = True
         chance = False
         while True:
             here.passes += bool(end)
             child = here.below.get(_first(symbols[at])) if at < len(symbols) else None
             chance = chance or (at < len(symbols) and _open(here, child, symbols[at], arms))
+            if at == found:
+                following = [*symbols[at : at + 1], *(below.symbols[0] for below in here.below.values())]
+                open_to = max((one.merges for one in following if isinstance(one, Unknown)), default=0)
             if child is None:
                 break
             length = common(child.symbols, symbols[at:])
@@ -67,7 +71,7 @@ class PrefixTree:
         if end:
             here.ends.append(end)
             here.ended.append(arms)
-        return found, len(symbols) if chance else maybe, whole
+        return found, len(symbols) if chance else maybe, whole, open_to
 
 
 def _first(symbol: Symbol) -> Hashable:

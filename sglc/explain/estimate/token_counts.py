@@ -30,6 +30,7 @@ class Unknown:
         choices: the texts that it can be, if they are known; `tokens` are then theirs.
         hard: ids that stay as they are, whatever stands beside them; `begins_hard`: the first of them do.
         edges: how many of its tokens may become one with what stands beside it; None: all.
+        merges: how many before it may become one with it.
     """
 
     key: Hashable
@@ -39,6 +40,7 @@ class Unknown:
     hard: bool = field(default=False, compare=False)
     begins_hard: bool = field(default=False, compare=False)
     edges: int | None = field(default=None, compare=False)
+    merges: int = field(default=0, compare=False)
 
 
 Piece = str | Unknown
@@ -165,13 +167,14 @@ class TokenCounter:
 
         `shifted`: what stands before may be cut otherwise, too.
         """
-        tokens, less, more = item.tokens, 0, 0
+        tokens, less, more, merges = item.tokens, 0, 0, 0
         if isinstance(before, str) and not item.hard and not item.begins_hard:
+            merges = len(self.encode(last_word(before)))
             if item.choices:
                 tokens = self.of_choices(before, item.choices)
                 less, more = less + shifted, more + shifted
             else:
-                less += len(self.encode(last_word(before)))
+                less += merges
                 more += 1
         if isinstance(after, str) and not item.hard:
             # The last word of the stretch may become one with the literal's first.
@@ -185,7 +188,7 @@ class TokenCounter:
         elif less:
             less += max(len(self.encode(choice)) - 1 for choice in item.choices)
         high = None if tokens.high is None else tokens.high + more
-        return replace(item, tokens=Interval(tokens.low - less, high, tokens.likely))
+        return replace(item, tokens=Interval(tokens.low - less, high, tokens.likely), merges=merges)
 
 
 def soft(item: Item) -> bool:

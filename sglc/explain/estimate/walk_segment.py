@@ -182,11 +182,11 @@ class SegmentWalk:
     ) -> tuple[Tally, int]:
         """Enter a prompt among the others; what it counts, and how many symbols others surely begin with."""
         counter = self.counter
-        found, maybe, nested = self.seen.prefixes.add(symbols, self.at.arms, f"{self.row}:{site}")
+        found, maybe, nested, open_to = self.seen.prefixes.add(symbols, self.at.arms, f"{self.row}:{site}")
         least = int(counter.exact)  # the last token is always computed: what follows it is wanted
         # Of two prompts, one the beginning of the other, the one that comes second has its last token again.
         either_way = least * nested
-        unread = _unread(symbols, found) + either_way
+        unread = _unread(symbols, found) + either_way + open_to
         begun = _less(weight(symbols[:found], counter), least if found == len(symbols) else 0)
         most = _less(weight(symbols[:maybe], counter), least if maybe == len(symbols) else 0).high
         most = None if most is None else most + either_way
@@ -217,7 +217,7 @@ class SegmentWalk:
             # The text before a stop may end within a token: that part is read again as text.
             made.append(Unknown((self.row, "tail", site), Interval(0, 2, 0.0), ""))
         symbols = self.counter.symbols(made)
-        found, maybe, _ = self.seen.prefixes.add(symbols, self.at.arms)
+        found, maybe, *_ = self.seen.prefixes.add(symbols, self.at.arms)
         if found < maybe == len(symbols):
             # Another prompt goes on where this text begins: if it comes later, it may begin with the text.
             most = text.tokens.high
