@@ -181,7 +181,7 @@ def limited() -> sgl.Function:
     @sgl.function
     def answered(s: Any, limits: list[int]) -> Any:
         for number, limit in enumerate(limits):
-            s += f"Question {number}:" + sgl.gen(f"x{number}", max_tokens=limit)
+            s += f"Question {number}:" + sgl.gen(f"x{number}", top_k=limit)
 
     return answered
 

@@ -24,7 +24,7 @@ from sglc.api.function import Function
 from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli import main
-from sglc.errors import UsageError, VerifyError
+from sglc.errors import RunError, UsageError, VerifyError
 from sglc.frontend.tracing.arguments import Bound, promised
 from sglc.ir.facts import names_in, readable, spell, value_of
 from sglc.ir.plan.plan import HostStep, PlanGuard, steps_of
@@ -621,8 +621,8 @@ def asks(s: Any, x: Any, how: str) -> Any:
                 s += "else"
     elif how == "method":
         s += "upper" if x.strip().startswith("U") else "lower"
-    elif how == "tokens":
-        s += sgl.gen("short", max_tokens=x)
+    elif how == "samples":
+        s += sgl.gen("short", n=x)
     elif how == "choices":
         s += sgl.select("c", choices=x)
     s += sgl.gen("end")
@@ -637,7 +637,7 @@ HELD: list[tuple[str, Any, Any, Any]] = [
     ("length", [1, 2, 3], "abc", [1]), ("member", Tone.CURT, Tone.CURT, Tone.KIND),
     ("unpack", [1, 2], [8, 9], [1]), ("unpack", [1, 2], [3, 4], [1, 2, 3]),
     ("match", {"op": "add", "by": 2}, {"op": "add", "by": 9}, {"op": "sub", "by": 2}),
-    ("match", [1, 2], [3, 2], [1]), ("method", " Up", "U", "u"), ("tokens", 3, 3, 4),
+    ("match", [1, 2], [3, 2], [1]), ("method", " Up", "U", "u"), ("samples", 3, 3, 4),
     ("choices", ["a", "b"], ["c", "d"], ["a", "b", "c"]),
 ]  # fmt: skip
 
@@ -727,6 +727,87 @@ def any_number(s: Any, *words: str, **options: Any) -> Any:
         s += word + " "
     s += sgl.gen("a")
     return options.get("count", 0), len(words)
+
+
+@sgl.function
+def limited(s: Any, topic: str, limits: Any) -> list[str]:
+    for number, limit in enumerate(limits):
+        s += f"{topic} {number}:" + sgl.gen("one", max_tokens=limit)
+    forks = s.fork(2)
+    for fork in forks:
+        fork += sgl.gen("two", max_tokens=limits[0] + 1, temperature=0)
+    return [s["one"], forks[1]["two"]]
+
+
+@sgl.function
+def short(s: Any, most: int) -> None:
+    s += "It is" + sgl.gen("it", most)
+
+
+@sgl.function
+def calling_limited(s: Any, most: int) -> None:
+    s += "Say " + short(2 * most)["it"] + sgl.gen("three", max_tokens=most)
+
+
+@pytest.mark.parametrize(
+    ("function", "rows"),
+    [
+        (limited, [{"topic": "a", "limits": limits} for limits in ([3, 2], [1, 4], [5, 1], [6, 1000])]),
+        (calling_limited, [{"most": most} for most in (3, 2, 1, 2**29)]),
+    ],
+)
+def test_how_many_tokens_are_made_is_data(function: Function, rows: list[dict[str, Any]]) -> None:
+    plan = compiled(function, rows[0])
+    for row in rows:
+        assert same(planned(plan, row), python(function, row))
+        assert function.run(**row, backend=Answers(), seed=0).mode == "plan"
+    texts = [
+        repr(result.ret_value) + repr(result.variables)
+        for result in function.run_batch(rows, backend=Answers())
+    ]
+    assert len(set(texts)) == len(rows)
+
+
+@pytest.mark.parametrize(
+    "limits", [[0, 2], [2, 0], [-1, 2], [2, True], [2, 2.0], [2, "2"], [2, 2**31], [2, None]]
+)
+def test_what_is_no_count_of_tokens_goes_its_own_way(limits: list[Any]) -> None:
+    """Without any there is no text, a huge one is the back end's to take, and what is none is refused."""
+    limited.run("a", [2, 2], backend=Answers()).sync()
+    row = {"topic": "a", "limits": limits}
+    ran = []
+    for mode in ("auto", "python"):
+        backend = Answers()
+        error = limited.run(**row, backend=backend, seed=0, mode=mode).error()
+        ran.append((error and error.message, sorted(backend.prompts)))
+    assert ran[0] == ran[1]
+
+
+def test_the_length_of_a_form_is_a_fact() -> None:
+    """What a short text can be is less than what a long one can."""
+
+    @sgl.function
+    def rated(s: Any, most: int) -> None:
+        s += "Rate:" + sgl.gen("grade", regex="[0-9]+", max_tokens=most) + sgl.gen("why", max_tokens=most)
+
+    plan = compiled(rated, {"most": 3})
+    assert plan.plan.guards[0].fact == "most"
+    assert refused(plan, {"most": 4}).code == "SGLC048"
+
+
+def test_a_plan_for_any_count_refuses_what_is_none() -> None:
+    @sgl.function
+    def told(s: Any, topic: str, most: int) -> None:
+        s += topic + sgl.gen("story", max_tokens=most)
+
+    plan = compiled(told, None)
+    assert "limit=t0" in to_text(told.compile(Answers()).source)
+    assert plan.run({"topic": "a", "most": 2}, backend=Answers()).text() == "a1 a"
+    for most in (0, -1, 2**31):
+        error = plan.run({"topic": "a", "most": most}, backend=Answers()).error()
+        assert isinstance(error, RunError)
+        assert error.code == "SGLC466"
+    assert "any number of new tokens" in told.explain(Answers()).text()
 
 
 def test_any_number_of_arguments() -> None:

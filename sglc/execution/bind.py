@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -22,6 +22,7 @@ from sglc.ir.plan.segment import (
     TextPart,
     waits_of,
 )
+from sglc.ir.values import count_of
 
 
 @dataclass(slots=True)  # not frozen: one is made for every segment
@@ -75,6 +76,8 @@ def asked_in(segment: Segment) -> dict[int, GenNode | SelectNode]:
 def _filler(node: Node) -> Callable[[Own], Node] | None:
     """What makes a row's own node of a shared one; None if all rows have the same."""
     match node:
+        case GenNode() if node.limit:
+            return _limited(node, _filler)
         case ExtendNode(stream, parts) if any(isinstance(part, ImagePart) for part in parts):
             return lambda own: ExtendNode(stream, tuple([_part(part, own.texts) for part in parts]))
         case ExtendNode(stream, parts) if any(isinstance(part, Slot) for part in parts):
@@ -113,6 +116,8 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
 def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
     """`_filler` where the site depends on where it runs."""
     match node:
+        case GenNode() if node.limit:
+            return _limited(node, _placed_filler)
         case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key, unify=unify, fused=fused) as node:
             told = _told(node)
 
@@ -140,6 +145,21 @@ def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
             )
         case _:
             return _filler(node)
+
+
+def _limited(node: GenNode, find: Callable[[Node], Callable[[Own], Node] | None]) -> Callable[[Own], Node]:
+    """What makes a row's own node of one whose `max_tokens` is the row's."""
+    fill = find(replace(node, limit=""))
+    assert fill is not None
+
+    def filled(own: Own) -> Node:
+        count = count_of(own.texts[node.limit], node.loc)
+        made = fill(own)
+        assert isinstance(made, GenNode)
+        sampling = replace(node.sampling, max_tokens=count)
+        return replace(made, sampling=sampling, most=count if node.next_use else 0)
+
+    return filled
 
 
 def _told(node: GenNode | SelectNode) -> dict[str, Any]:

@@ -167,6 +167,7 @@ class Gen(Op):
     `cache_key`: what an API is told that keeps prompts, so that those which begin alike meet; "": nothing.
     Where whole turns are kept, it ends in how many.
     `unify`: it is made once for all that ask for the same, here and in other rows.
+    `limit`: its `max_tokens` as a text, where only a run knows it; that of `sampling` stands for it till then.
     `hoist`: the arguments that the prompt begins with: rows in which they are equal begin alike.
     `fsm`: the size of the automaton that holds it, as `grammar.fsm_summary` says it; "": none does.
     `fused`: it and those beside it in its turn that are, too, are one JSON object of an API's answer.
@@ -187,6 +188,7 @@ class Gen(Op):
     next_use: str = ""
     most: int = 0
     behind: int = 0
+    limit: Value | None = None
 
 
 @op("select", S, T)

@@ -16,6 +16,8 @@ from sglc.ir.depth import MAX_DEPTH
 
 Plain = str | int | float | bool | None | tuple["Plain", ...] | Mapping[str, "Plain"]
 
+MOST_COUNT = 2**31 - 1
+_MOST_DIGITS = 15
 _TEXT, _BOOL, _ITEM = (Type.TEXT,), (Type.BOOL,), (Type.TEXT, Type.LIST)
 DATA = (Type.TEXT, Type.BOOL, Type.LIST, Type.JSON)
 
@@ -74,6 +76,17 @@ def case_of(value: str, cases: Sequence[str], default: bool, loc: Loc) -> int:
         "SGLC462", f"no case of `switch` is {_shown(value)}", placed(loc),
         note=f"cases: {', '.join(map(_shown, cases))}", hint="a `case _:` says what happens otherwise",
     )  # fmt: skip
+
+
+def count_of(written: str, loc: Loc) -> int:
+    """A `max_tokens` that a run gives, as a text.
+
+    Raises:
+        RunError: SGLC466, it is none of 1 to 2^31-1.
+    """
+    if written.isdecimal() and len(written) <= _MOST_DIGITS and 1 <= (count := int(written)) <= MOST_COUNT:
+        return count
+    raise RunError("SGLC466", f"`max_tokens` is {_shown(written)}, and not from 1 to 2^31-1", placed(loc))
 
 
 def returned(name: str, given: object, gives: str, loc: Loc) -> Plain:

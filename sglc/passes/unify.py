@@ -57,7 +57,7 @@ def _remarks(ops: Iterable[Op], around: Mapping[Value, Value]) -> Iterator[Remar
                 same.update(dict.fromkeys(op.results, read.stream))
             case Gen(unify=True) | Select(unify=True):
                 asked = (
-                    (read.stream, read.sampling)
+                    (read.stream, read.sampling, read.limit)
                     if isinstance(read, Gen)
                     else (read.stream, read.choices, read.method)
                 )

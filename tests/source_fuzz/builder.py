@@ -145,7 +145,11 @@ class Builder:
         """A generation; gives the expression that reads it."""
         name = name or self.fresh("g")
         if self.chance(0.3):
-            more += f", max_tokens={self.random.choice((2, 3, 16))}"
+            limit = self.random.choice((2, 3, 16))
+            if limit < 16 and self.ints:
+                more += f", max_tokens=1 + abs({self.ints[-1]}) % 9"
+            else:
+                more += f", max_tokens={limit}"
         if self.chance(0.15) and "stop" not in more and "seed" not in more:
             more += f", stop={self.pick(repr('.'), repr(['stop', 'no']))}"
         prompt = f'"{self.words()}: " + ' if self.chance(0.7) else ""

@@ -57,7 +57,7 @@ def run_plan(
         UsageError: SGLC014 missing or unknown arguments, SGLC015 another tokenizer than the plan's,
             SGLC016 a plan that goes on as ordinary Python, SGLC025 a function that is not in `tools`, SGLC046
             a plan for another back end.
-        RunError: SGLC407 stopped; SGLC409 a function raised; SGLC460 to SGLC463 (`ir.values`).
+        RunError: SGLC407 stopped; SGLC409 a function raised; SGLC460 to SGLC463, SGLC466 (`ir.values`).
         SglcError: the first failure, in program order.
     """
     arguments = bound(plan, arguments)

@@ -107,7 +107,7 @@ def _asks(asked: PossibleCall) -> str:
     if not isinstance(node, GenNode):
         return "one of " + ", ".join(repr(c) if isinstance(c, str) else "{...}" for c in node.choices)
     sampling = node.sampling
-    said = [f"at most {sampling.max_tokens} tokens"]
+    said = [f"at most {'so many tokens as a run says' if node.limit else f'{sampling.max_tokens} tokens'}"]
     said += [f"{sampling.n} samples"] if sampling.n > 1 else []
     said += [f"until {' or '.join(map(repr, sampling.stop))}"] if sampling.stop else []
     said += [f"like /{sampling.regex}/"] if sampling.regex is not None else []

@@ -157,7 +157,7 @@ class SegmentWalk:
         after = last([at.after, stream.after])
         if isinstance(node, GenNode):
             extra, scored, text = ZERO, ZERO, self.generated(node, site)
-            new = completion(node.sampling, self.counter)
+            new = _unbounded(completion(node.sampling, self.counter), node)
         else:
             choices = [self.text(choice) for choice in node.choices]
             after = last([after, *(choice.after for choice in choices)])
@@ -205,7 +205,7 @@ class SegmentWalk:
 
     def generated(self, node: GenNode, site: str) -> Unknown:
         key = (self.row, "text", site)
-        return Unknown(key, kept(node.sampling, self.counter), f"{{{node.site.name}}}")
+        return Unknown(key, _unbounded(kept(node.sampling, self.counter), node), f"{{{node.site.name}}}")
 
     def behind(self, node: GenNode | SelectNode, line: Line, text: Unknown, site: str) -> Line:
         """The stream that goes on behind a call."""
@@ -284,6 +284,11 @@ def _prompt(form: AbstractValue) -> StreamValue:
 
 def _less(span: Interval, count: int) -> Interval:
     return span + Interval(-count, -count, -float(count))
+
+
+def _unbounded(tokens: Interval, node: GenNode) -> Interval:
+    """Tokens of a generation, of which a run says how many it makes at most."""
+    return replace(tokens, low=0, high=None) if node.limit else tokens
 
 
 def _unread(symbols: Sequence[Symbol], found: int) -> int:

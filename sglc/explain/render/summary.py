@@ -62,7 +62,8 @@ def _rows(op: Op, arms: dict[Value, str], wave: str, indent: str) -> Iterator[_R
 
     match op:
         case Gen():
-            new = arms.get(op.results[1]) or f"<={op.sampling.max_tokens * op.sampling.n}"
+            most = op.sampling.max_tokens * op.sampling.n
+            new = arms.get(op.results[1]) or ("" if op.limit else f"<={most}")
             yield row("gen", str(op.site), new)
         case Select():
             yield row("select", str(op.site), arms.get(op.results[1]) or f"1 of {len(op.choices)}")

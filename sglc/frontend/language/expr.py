@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from sglc.errors import Loc, TraceError
 from sglc.frontend.language.choices import (
@@ -62,7 +62,8 @@ class GenExpr(Expr):
 
     `more_stops` are added to whatever stops it has from its own call or from the run. `parser` gives the
     value of its text, `check` also where the value is the text itself. With `retries`
-    a text that `check` refuses is made again. `backend` is not the run's own.
+    a text that `check` refuses is made again. `backend` is not the run's own. `limit` is its `max_tokens`,
+    where only a run knows it.
     """
 
     name: str | None
@@ -73,6 +74,15 @@ class GenExpr(Expr):
     check: OutputParser | None = None
     retries: int = 0
     backend: Any = None
+    limit: SymbolicText | None = None
+
+
+@dataclass(slots=True)  # without a hash: no trace is kept in `_KNOWN`
+class SymbolicLimit:
+    """`max_tokens` that only a run knows, as a text; `number` makes the program one for that number alone."""
+
+    text: Callable[[], SymbolicText]
+    number: Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +225,12 @@ def gen(
         known, step = None, ()
     if known is not None:
         return known
+    limit: SymbolicText | None = None
+    if isinstance(asked := cast(object, max_tokens), SymbolicLimit):
+        if any(one is not None for one in (regex, json_schema, ebnf, structural_tag, dtype, tools, backend)):
+            max_tokens = asked.number()  # how long a form may be decides what is made of it
+        else:
+            limit, max_tokens = asked.text(), None
     given = {
         "max_tokens": max_tokens,
         "min_tokens": min_tokens,
@@ -272,6 +288,7 @@ def gen(
         check=parser or (check_of(form, loc) if retries else None),
         retries=checked_retries(retries, form, loc),
         backend=backend,
+        limit=limit,
     )
     if step and len(_KNOWN) < _MOST_KNOWN:
         _KNOWN[step] = made

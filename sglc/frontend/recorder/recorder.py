@@ -102,7 +102,9 @@ class OpRecorder:
         sampling = replace(self.defaults, **expr.overrides)
         if expr.more_stops:
             sampling = replace(sampling, stop=(*sampling.stop, *expr.more_stops))
-        op = Gen(self._use(stream), site, sampling, self.ahead, loc=expr.loc)
+        limit = None if expr.limit is None else self.text(expr.limit, expr.loc)
+        assert not isinstance(limit, str)
+        op = Gen(self._use(stream), site, sampling, self.ahead, limit=limit, loc=expr.loc)
         return self._generation(stream, op)
 
     def select(self, stream: RecordedStream, path: tuple[int, ...], expr: SelectExpr) -> Generated:

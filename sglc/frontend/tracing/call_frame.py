@@ -151,6 +151,9 @@ class Tracer(Tracing, Protocol):
     def change(self, value: Any, what: str) -> None:
         """`value` is about to be changed; a graph break where that could be seen behind the program."""
 
+    def is_argument(self, value: Value) -> bool:
+        """Whether it is an argument of the program itself, and of none that it calls."""
+
     def made(self, value: Value, known: Known) -> None:
         """The last op makes a value that is known."""
 

@@ -113,6 +113,12 @@ class Tracer(Evaluation, FiniteValues):
     def recorder(self) -> OpRecorder:
         return self.instance.recorder
 
+    def is_argument(self, value: Value) -> bool:
+        """Whether it is an argument of the program itself, and of none that it calls."""
+        return len(self.calls) == 1 and any(
+            value in op.results for op in self.recorder.params if isinstance(op, Arg)
+        )
+
     # -- what symbolic values ask ------------------------------------------------------------------
 
     def emit(self, op: Op, result: Type) -> Value:

@@ -66,7 +66,8 @@ def asked_in_plan(plan: Plan) -> Asked:
 def known_questions(plan: Plan, texts: Mapping[str, str]) -> list[Hashable]:
     """What the marked generations of one run ask for, equal for what is made once.
 
-    Of those alone that every run makes, and whose prompts are made of literals and of `texts`, the arguments.
+    Of those alone that every run makes, whose prompts are made of literals and of `texts`, the arguments, and
+    whose `max_tokens` are written in the program.
     """
     found: list[Hashable] = []
     for segment in plan.steps:
@@ -74,6 +75,8 @@ def known_questions(plan: Plan, texts: Mapping[str, str]) -> list[Hashable]:
             continue
         for node in segment.nodes:
             if not (isinstance(node, GenNode | SelectNode) and node.unify):
+                continue
+            if isinstance(node, GenNode) and node.limit:
                 continue
             opened, *parts = _prompt(segment, node.stream)
             choices = node.choices if isinstance(node, SelectNode) else ()
@@ -91,7 +94,7 @@ def _signature(segment: Segment, index: int) -> Hashable:
     """Equal for what reads the same names and literals in the same order, and asks the same of it."""
     node = segment.nodes[index]
     assert isinstance(node, GenNode | SelectNode)
-    asked = node.sampling if isinstance(node, GenNode) else (node.choices, node.method)
+    asked = (node.sampling, node.limit) if isinstance(node, GenNode) else (node.choices, node.method)
     return asked, _prompt(segment, node.stream)
 
 

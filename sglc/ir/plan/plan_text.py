@@ -182,6 +182,7 @@ def _node(node: Node, function: str) -> str:
         case GenNode():
             return (
                 f"gen n{node.stream} {_site(node.site, function)}{_sampling(node.sampling)}"
+                f"{f' limit={{{node.limit}}}' if node.limit else ''}"
                 f"{f' ahead={node.ahead}' if node.ahead else ''}{_hint(node)}{_place(node.loc)}"
             )
         case SelectNode():

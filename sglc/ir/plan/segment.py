@@ -99,7 +99,7 @@ class GenNode:
     one answer may be that of all that ask for the same. `fsm`, `fused`, `next_use`, `most` and `behind` are as
     of the op, and under `form` the runtime keeps what it compiles of the generation's regex, schema or grammar,
     for every tokenizer a file. `drawn`: nobody asked for the run's seed, so equal ones may be samples of one
-    request.
+    request. `limit`: the name of the text that is its `max_tokens`; till it is there, that of `sampling` is.
     """
 
     stream: int
@@ -117,6 +117,7 @@ class GenNode:
     next_use: str = ""
     most: int = 0
     behind: int = 0
+    limit: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from sglc.ir.plan.plan import (
 )
 from sglc.ir.plan.segment import (
     ExtendNode,
+    GenNode,
     Held,
     ImagePart,
     KeepNode,
@@ -64,6 +65,8 @@ def node_reads(node: Node) -> Iterator[Name]:
         case ExtendNode():
             data = (part.data if isinstance(part, ImagePart) else part for part in node.parts)
             yield from (part for part in data if isinstance(part, Slot))
+        case GenNode(limit=str(limit)) if limit:
+            yield Slot(limit)
         case SelectNode():
             yield from (choice for choice in node.choices if isinstance(choice, Slot))
         case _:

@@ -61,8 +61,11 @@ def operand_types(op: Op) -> Iterator[tuple[Value, tuple[Type, ...]]]:
         case Image():
             yield op.stream, _STREAM
             yield from _each(op.data, _TEXT)
-        case Control() | RoleOpen() | RoleClose() | ScopeBegin() | ScopeEnd() | Gen() | Fork():
+        case Control() | RoleOpen() | RoleClose() | ScopeBegin() | ScopeEnd() | Fork():
             yield op.stream, _STREAM
+        case Gen():
+            yield op.stream, _STREAM
+            yield from _each(op.limit, _TEXT)
         case Tool() | PureCall():
             yield from _each((op.args, op.named), DATA)
         case Store():

@@ -202,16 +202,22 @@ class _BlockLowering:
         return ((1 << count) - 1) << first
 
     def composite(self, op: Gen | Select | Image) -> list[Value]:
-        """Texts of several parts that a node can only take as one."""
+        """Texts of several parts that a node can only take as one, and those that come before it."""
         items: Sequence[Value | str] = ()
-        if isinstance(op, Select):
-            items = op.choices
-        elif isinstance(op, Image):
-            items = (op.data,)
+        match op:
+            case Select():
+                items = op.choices
+            case Image():
+                items = (op.data,)
+            case Gen() if op.limit is not None:
+                items = (op.limit,)
         found: dict[Value, None] = {}
         for item in items:
             own = self.scope.own(item) if isinstance(item, Value) else item
-            if isinstance(own, Value) and own not in self.scope.whole and len(self.scope.texts[own]) > 1:
+            if not isinstance(own, Value) or own in self.scope.whole:
+                continue
+            parts = self.scope.texts[own]
+            if len(parts) > 1 or (isinstance(op, Gen) and any(isinstance(part, Value) for part in parts)):
                 found[own] = None
         return list(found)
 

@@ -38,6 +38,7 @@ from sglc.ir.remark import place
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText, Target
 from sglc.ir.text.printer import value_names
+from sglc.ir.values import count_of
 
 StreamOp = Append | Control | Image | Gen | Select | Fork | RoleOpen | RoleClose
 _Extension = Append | Control | Image | RoleOpen | RoleClose
@@ -182,10 +183,13 @@ class Nodes:
                 ahead = op.ahead if self.target.guesses else 0
                 key, stream = op.cache_key, self.stream(op.stream)
                 sampling = _normal(op.sampling)
+                limit = None if op.limit is None else self.single(op.limit)
+                if isinstance(limit, str):
+                    sampling = replace(sampling, max_tokens=count_of(limit, op.loc))
                 node = GenNode(
                     stream, op.site, sampling, op.loc, ahead=ahead, cache_key=key, unify=op.unify, fsm=op.fsm,
                     form=form_key(sampling), fused=op.fused and self.target.guesses, next_use=op.next_use,
-                    most=op.most, behind=op.behind,
+                    most=op.most, behind=op.behind, limit=limit.name if isinstance(limit, Slot) else "",
                 )  # fmt: skip
                 self.made(op, self.add(node))
             case Select():

@@ -24,6 +24,7 @@ from types import (
 )
 from typing import Any
 
+from sglc.frontend.language.expr import SymbolicLimit
 from sglc.frontend.language.function import Definition
 from sglc.frontend.program.state import State
 from sglc.frontend.tracing import control
@@ -52,6 +53,7 @@ from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, 
 from sglc.ir.core import Type
 from sglc.ir.ops import Tool
 from sglc.ir.pure import name_of, sets_up_itself
+from sglc.ir.values import MOST_COUNT
 
 _CONTROL = frozenset(vars(control).get("__all__", ())) | {
     "cond", "switch", "loop", "map", "call", "eq", "contains", "not_", "parse_json",
@@ -190,6 +192,8 @@ def _for_language(frame: CallFrame, name: str, place: int | str, item: Any) -> A
     known_text = isinstance(item, SymbolicText | SymbolicJson) and is_known(item) and kind_of(item) is str
     if choices and known_text and not asked(frame.tracer, item, "bool"):
         return ""  # which is refused
+    if name in _LIMITED and place in (1, "max_tokens") and isinstance(item, SymbolicJson) and item.kind is int:
+        return _limit(frame, item)
     if isinstance(item, SymbolicJson | SymbolicList | SymbolicBool):
         if choices and is_known(item) and kind_of(item) in (list, tuple):
             return _for_language(frame, name, place, unrolled(frame.tracer, item))
@@ -204,8 +208,29 @@ def _for_language(frame: CallFrame, name: str, place: int | str, item: Any) -> A
     return item
 
 
+def _limit(frame: CallFrame, item: SymbolicJson) -> SymbolicLimit | int:
+    """The most tokens of a generation: a number of an argument is data, as a text is, if it allows for any."""
+
+    def number() -> int:
+        return int(item.observe(NO_DATA, "`gen(...)`"))
+
+    def text() -> SymbolicText:
+        if known is not None:
+            frame.tracer.guard(f"operator.ge({known.fact}, 1)", True, frame.loc())
+            frame.tracer.guard(f"operator.le({known.fact}, {MOST_COUNT})", True, frame.loc())
+        made = pure_call(frame.tracer, "str", item)
+        assert isinstance(made, SymbolicText)
+        return made
+
+    known = item.known
+    # What is compiled without arguments says when it runs what it is not for.
+    fits = frame.tracer.is_argument(item.value) if known is None else 1 <= known.real <= MOST_COUNT
+    return SymbolicLimit(text, number) if fits else number()
+
+
 # What Python needs itself: the settings of a generation, and the name of what is stored.
 _GENERATIONS = ("gen", "gen_int", "gen_string", "select")
+_LIMITED = _GENERATIONS[:3]
 _NAMES = frozenset([(name, place) for name in ("var_scope", "section") for place in (0, "name")])
 
 
