@@ -197,6 +197,24 @@ def test_a_number_that_is_always_another_one_is_not_compiled_again_and_again(lim
     assert why == "`limits[0]` is new here, and what comes seldom, as the last ones did, is not compiled"
 
 
+def test_a_count_of_tokens_that_changes_is_data_from_then_on() -> None:
+    @sgl.function
+    def answered(s: Any, limits: list[int]) -> Any:
+        for number, limit in enumerate(limits):
+            s += f"Question {number}:" + sgl.gen(f"x{number}", max_tokens=limit)
+
+    def leaves() -> list[tuple[int, bool]]:
+        seen = answered.explain(BACKEND, limits=[1]).leaves
+        return [(leaf.hits, "limits[0] is 5" in leaf.guards) for leaf in seen]
+
+    assert [mode_of(answered, [5, 7]) for _ in range(3)] == ["plan"] * 3
+    assert leaves() == [(3, True)]
+    draw = random.Random(0)
+    assert {mode_of(answered, [draw.randint(1, 20), draw.randint(1, 20)]) for _ in range(30)} == {"plan"}
+    assert leaves() == [(30, False), (3, True)]
+    assert [mode_of(answered, [5, 0]) for _ in range(2)] == ["python", "plan"]  # which makes no text
+
+
 def test_a_path_that_comes_often_becomes_a_plan_whatever_came_before(limited: sgl.Function) -> None:
     for first in range(8):  # each comes twice and is a leaf that is used once
         for _ in range(2):

@@ -4,7 +4,8 @@ A leaf is a whole trace with the facts that it took for granted: the types of th
 Python got where it asked for more of them, and everything outside that the trace read. A call whose facts are
 those of a leaf runs its plan. The first path of a function is traced at its first call, any other when it
 comes the second time; where the last ones that were traced are hardly used, later: to trace one takes as long
-as some twenty runs. A path that cannot be a plan is a leaf too, which says why.
+as some twenty runs. How many tokens a generation makes is a fact like others until it is another one, and data
+from then on. A path that cannot be a plan is a leaf too, which says why.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Leaf:
     reads: Reads
     program: Program | None
     tools: Tools
+    counts: frozenset[str]  # facts that are counts of tokens, and could be data
     why: str = ""
     hits: int = 0
     plans: dict[Hashable, Ready | str] = field(default_factory=dict)
@@ -94,6 +96,7 @@ class PlanTree:
         self.misses: dict[Hashable, int] = {}
         self.last_miss = ""
         self._newest: deque[Leaf] = deque(maxlen=_NEWEST)
+        self._counts_vary = False  # so that they are data from then on, which costs a plan more than a fact
         self._definition = definition
         self._turn = threading.Lock()
 
@@ -167,7 +170,8 @@ class PlanTree:
         missed: Sequence[tuple[str, Hashable]], *, now: bool,
     ) -> Leaf | None:  # fmt: skip
         """A leaf for these arguments, if it is time for one."""
-        if missed and not now:
+        varied, self._counts_vary = self._counts_vary, self._counts_vary or self._misses_counts(missed)
+        if missed and not now and varied == self._counts_vary:
             key = frozenset(missed)
             self.last_miss = readable(str(missed[0][0]))
             times = self.misses.pop(key, 0) + 1
@@ -176,11 +180,15 @@ class PlanTree:
                     del self.misses[next(iter(self.misses))]
                 self.misses[key] = times
                 return None
-        leaf = _leaf(self._definition, arguments, sampling, kinds)
+        leaf = _leaf(self._definition, arguments, sampling, kinds, counts_vary=self._counts_vary)
         self._newest.append(leaf)
         self.leaves.insert(0, leaf)
         del self.leaves[_MOST_LEAVES:]
         return leaf
+
+    def _misses_counts(self, missed: Sequence[tuple[str, Hashable]]) -> bool:
+        """Whether a count of tokens is another one than in a leaf."""
+        return any(fact in leaf.counts for fact, _ in missed for leaf in self.leaves)
 
     def _wasted(self) -> bool:
         """Whether the newest leaves were hardly worth it, as where a number is another one in each call."""
@@ -253,15 +261,18 @@ def _shown(expected: Hashable) -> object:
 
 
 def _leaf(
-    definition: Definition, arguments: Mapping[str, Any], sampling: Sampling, kinds: Mapping[str, Hashable]
+    definition: Definition, arguments: Mapping[str, Any], sampling: Sampling, kinds: Mapping[str, Hashable],
+    *, counts_vary: bool,
 ) -> Leaf:  # fmt: skip
     guards: dict[str, Guard] = {}
+    counts: set[str] = set()
     reads = Reads()
     program, tools = None, NO_TOOLS
     try:
         made = explored(
-            replace(definition, fullgraph=False), sampling, args=arguments, guards=guards, reads=reads
-        )
+            replace(definition, fullgraph=False), sampling, args=arguments, guards=guards, reads=reads,
+            counts=None if counts_vary else counts,
+        )  # fmt: skip
         why = _why_not(made) or why_not_again(made.program, reads)
         if not why:
             program, tools = made.program, tools_of(made.program)
@@ -270,7 +281,7 @@ def _leaf(
     except Exception as error:  # a bug of ours: Python runs what the tracer cannot follow
         why = f"it cannot be traced: `{type(error).__name__}`"
     facts = {fact: _answer(fact, arguments) for fact in guards}
-    return Leaf(sampling, kinds, facts, reads, program, tools, why)
+    return Leaf(sampling, kinds, facts, reads, program, tools, frozenset(counts), why)
 
 
 def _why_not(made: Explored) -> str:

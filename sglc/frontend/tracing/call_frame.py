@@ -112,6 +112,7 @@ class Tracer(Tracing, Protocol):
     calling: list[CallFrame]  # of interpreted functions, innermost last
     copies: dict[Callable[..., Any], Closure]  # of helpers, interpreted
     called_tool: str  # the last tool on this path
+    counts: set[str] | None  # facts that are counts of tokens; None: such counts are data
 
     def step(self) -> None:
         """One more statement, or turn of a loop, is interpreted; a graph break after too many."""

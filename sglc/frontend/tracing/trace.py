@@ -81,6 +81,7 @@ def explored(
     args: Mapping[str, Any] | None = None,
     guards: dict[str, Guard] | None = None,
     reads: Reads | None = None,
+    counts: set[str] | None = None,
 ) -> Explored:
     """`record`, with the graph breaks.
 
@@ -92,6 +93,7 @@ def explored(
         args: as of `record`.
         guards: is given what is taken for granted, by the fact, also where this raises.
         reads: is given what was read outside of the program, also where this raises.
+        counts: numbers of arguments are facts as `max_tokens`, and this is given them; None: they are data.
 
     Raises:
         as `record`.
@@ -105,6 +107,7 @@ def explored(
         at=definition.loc,
         called_tool=behind,
         guards={} if guards is None else guards,
+        counts=counts,
         outside=OutsideState(reads=Reads() if reads is None else reads),
     )
     tracer.make_copy = partial(entered, tracer)
@@ -184,6 +187,7 @@ def call(
         called_by=tracer.calls,
         behind=tracer.called_tool,
         reads=tracer.outside.reads,
+        counts=tracer.counts,
     )
     tracer.called_tool = made.called_tool
     if made.called_tool:

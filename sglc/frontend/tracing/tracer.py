@@ -107,6 +107,7 @@ class Tracer(Evaluation, FiniteValues):
     run_body: Callable[[CallFrame], Any] = _unset_body
     as_data: Callable[[Tracer, Any, str], Tree] = _unset_data
     guards: dict[str, Guard] = field(default_factory=dict)  # by the fact
+    counts: set[str] | None = None  # facts that are counts of tokens; None: such counts are data
     facts: dict[int, tuple[Op, Known]] = field(default_factory=dict)  # what ops on arguments alone make, by id
 
     @property

@@ -222,7 +222,10 @@ def _limit(frame: CallFrame, item: SymbolicJson) -> SymbolicLimit | int:
         assert isinstance(made, SymbolicText)
         return made
 
-    known = item.known
+    known, counts = item.known, frame.tracer.counts
+    if known is not None and counts is not None:
+        counts.add(known.fact)
+        return number()
     # What is compiled without arguments says when it runs what it is not for.
     fits = frame.tracer.is_argument(item.value) if known is None else 1 <= known.real <= MOST_COUNT
     return SymbolicLimit(text, number) if fits else number()
