@@ -175,10 +175,10 @@ def test_answers_without_the_form_are_read_as_nothing(answer: str) -> None:
 # -- programs of one request each -----------------------------------------------------------------------
 
 
-def check(result: Result, name: str) -> None:
+def check(result: Result, name: str, most_calls: int = 1) -> None:
     error = result.error()
     assert error is None, f"{error}"
-    assert result.usage.calls == 1
+    assert 1 <= result.usage.calls <= most_calls
     assert result.usage.saved_calls == len(RECORDS[name].fields) - 1
     for field, valid in RECORDS[name].fields.items():
         assert valid(result[field]), (name, field, result[field])
@@ -232,9 +232,9 @@ def test_a_record_is_one_request_of_a_real_server(server: Server, name: str) -> 
         program = RECORDS[name].program
         made = program.run_batch(rows, backend=backend, max_new_tokens=24, seed=1, num_threads=16)
         whole = [result for result in made if "ended at `max_tokens`" not in str(result.error())]
-        assert len(whole) >= 0.9 * len(rows)
+        assert sum(result.usage.calls == 1 for result in whole) >= 0.9 * len(rows)
         for result in whole:
-            check(result, name)
+            check(result, name, most_calls=2)
         check_values(whole, name, answered)
 
 
