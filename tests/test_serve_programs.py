@@ -127,6 +127,22 @@ def test_a_program_is_one_request(server: Server, local: LocalBackend, name: str
     until(server.idle)
 
 
+def test_counts_of_tokens_are_those_of_the_arguments(
+    oracle: Server, here: OracleBackend, there: sgl.RuntimeEndpoint
+) -> None:
+    @sgl.function
+    def told(s: Any, topic: str, most: int) -> None:
+        s += topic + sgl.gen("long", max_tokens=most + 2, ignore_eos=True)
+        s += "." + sgl.gen("short", max_tokens=most, ignore_eos=True)
+
+    for most in (3, 1, 8, 5):
+        before = asked(oracle)["/v1/programs"]
+        made = [told.run("It", most, backend=backend, seed=1, mode="plan").sync() for backend in (there, here)]
+        equal(*made)
+        assert [call.usage.completion for call in made[0].calls] == [most + 2, most]
+        assert asked(oracle)["/v1/programs"] == before + 1
+
+
 def test_a_command_line_asks_once(
     server: Server, tmp_path: Path, local: LocalBackend, capsys: pytest.CaptureFixture[str]
 ) -> None:
