@@ -1,0 +1,69 @@
+"""What the programs of `sglc bench programs` ask of the engine, as plans and as Python: counts, and no times.
+
+At the sizes for a GPU, on the engine with an oracle in place of the model, so what is counted is calls, prompt
+tokens that were computed, steps and hand-overs. Steps depend on how fast rows come: two rounds are kept.
+
+    python -m benchmarks.program_counts [NAME ...]   # writes benchmarks/results/program-counts.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from benchmarks.machine import ROOT, setting
+from sglc.backends.local import LocalBackend, LocalOptions
+from sglc.bench.programs.measure import ON, PYTHON, compare
+from sglc.bench.programs.vocabulary import DrawnWords, shape_folder
+from sglc.bench.programs.workloads import BY_NAME
+from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.engine.machine import Machine
+from tests.reference.oracle import Oracle
+
+ROUNDS, PAGES, PAGE_SIZE, MAX_LEN = 2, 200_000, 16, 8_000
+COUNTED = ("calls", "computed_tokens", "steps", "submits")
+
+
+class OnOracle(LocalBackend):
+    """The local back end with the made-up tokenizer of a shape, over an executor without a model."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(LocalOptions(f"dummy:{shape_folder('tiny')}", device="cpu", max_rows=rows))
+
+    def _load(self) -> Machine:
+        tokenizer, rows = self.target.tokenizer, self.options.max_rows
+        assert tokenizer is not None
+        assert rows is not None
+        oracle = Oracle(pages=PAGES, page_size=PAGE_SIZE, vocab_size=10_240, eos_ids=tokenizer.eos_ids)
+        return Machine(Engine(oracle, EngineConfig(max_rows=rows, max_len=MAX_LEN)), tokenizer)
+
+
+def counted(name: str) -> dict[str, Any]:
+    """The counts of each round of a program, on the back end that such programs get on a GPU."""
+    workload = BY_NAME[name]
+    backend = OnOracle(workload.in_flight or 256)
+    assert backend.target.tokenizer is not None
+    words = DrawnWords(backend.target.tokenizer)
+    batch, warm_up = (workload.batch(words, seed, "cuda") for seed in (0, 1))
+    sides = compare(name, batch, warm_up, backend, ROUNDS)
+    backend.close()
+    return {
+        what: [{key: one.counts[key] for key in COUNTED} for one in sides[side]]
+        for what, side in (("plan", ON), ("python", PYTHON))
+    }
+
+
+def main(names: list[str]) -> None:
+    """The command line."""
+    found = {name: counted(name) for name in names or BY_NAME}
+    for name, sides in found.items():
+        for what, rounds in sides.items():
+            print(f"{name:12}{what:8}", *(tuple(one.values()) for one in rounds))
+    path = ROOT / "benchmarks" / "results" / "program-counts.json"
+    path.write_text(json.dumps({"counts": COUNTED, "programs": found, **setting()}, indent=1) + "\n")
+    print(f"-> {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
