@@ -19,7 +19,7 @@ import pytest
 import zmq
 
 import sglc as sgl
-from sglc.backends.local import LocalBackend, LocalOptions, local_backend
+from sglc.backends.local import LocalBackend, LocalOptions, local_backend, mail
 from sglc.backends.local.process import RuntimeProcess
 from sglc.backends.local.restarts import Breakdown, Restarts
 from sglc.backends.local.thread import RuntimeThread
@@ -360,10 +360,9 @@ def test_events_for_a_loop_that_is_gone_are_dropped(shared: LocalBackend) -> Non
 
 
 async def _begun(backend: LocalBackend) -> object:
-    mail = backend._mail_to(asyncio.get_running_loop())
-    inbox = local_backend.Inbox()
+    to, inbox = backend._mail_to(asyncio.get_running_loop()), mail.Inbox()
     segment = asks("nobody listens", max_tokens=300, ignore_eos=True)
-    token = process_of(backend).submit(segment, lambda event: mail.put(inbox, event), lambda: None)
+    token = process_of(backend).submit(segment, lambda event: to.put(inbox, event), lambda: None)
     await inbox.take()
     return token
 
@@ -372,8 +371,8 @@ def test_few_readers_go_on_in_one_turn_of_the_loop() -> None:
     """Who has a request between them waits for few; each gets what has come meanwhile at once, in order."""
 
     async def turns() -> list[list[tuple[int, int]]]:
-        mail = local_backend._Mail(asyncio.get_running_loop())
-        inboxes = [local_backend.Inbox() for _ in range(40)]
+        loop_mail = mail.Mail(asyncio.get_running_loop())
+        inboxes = [mail.Inbox() for _ in range(40)]
         woken: list[tuple[int, int]] = []
 
         async def read(number: int) -> None:
@@ -384,7 +383,7 @@ def test_few_readers_go_on_in_one_turn_of_the_loop() -> None:
         await asyncio.sleep(0)
         event = Delta(0, "a")
         for inbox in inboxes:
-            mail.put(inbox, event)
+            loop_mail.put(inbox, event)
         seen = []
         while len(woken) < 40:
             before = len(woken)
@@ -392,9 +391,9 @@ def test_few_readers_go_on_in_one_turn_of_the_loop() -> None:
             if len(woken) > before:
                 seen.append(woken[before:])
             if len(seen) == 1 and not before:
-                mail.put(inboxes[39], event)
+                loop_mail.put(inboxes[39], event)
         for inbox in inboxes:
-            mail.put(inbox, None)
+            loop_mail.put(inbox, None)
         await asyncio.gather(*readers)
         return seen
 

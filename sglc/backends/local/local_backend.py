@@ -9,15 +9,14 @@ import asyncio
 import functools
 import os
 import threading
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from functools import cached_property
 from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sglc.backends.local.mail import Inbox, Mail
 from sglc.backends.local.restarts import Restarts
 from sglc.backends.local.thread import RuntimeThread
 from sglc.errors import BackendError, SglcError
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
     from sglc.runtime.engine.machine import Machine
 
 
-_READERS = 16  # that go on in one turn of the event loop
-
-
 class LocalBackend:
     """Runs segments on the model of `options.model`."""
 
@@ -51,7 +47,7 @@ class LocalBackend:
         self._restarts = Restarts()
         self._compiler: ConstraintCompiler | None = None
         # A server's requests come from one loop, and the plans that it runs from another.
-        self._mail: dict[asyncio.AbstractEventLoop, _Mail] = {}
+        self._mail: dict[asyncio.AbstractEventLoop, Mail] = {}
 
     @property
     def machine(self) -> Machine | None:
@@ -176,11 +172,11 @@ class LocalBackend:
             if not finished:
                 runtime.abort(run)
 
-    def _mail_to(self, loop: asyncio.AbstractEventLoop) -> _Mail:
+    def _mail_to(self, loop: asyncio.AbstractEventLoop) -> Mail:
         mail = self._mail.get(loop)
         if mail is None:
             self._mail = {loop: mail for loop, mail in self._mail.items() if not loop.is_closed()}
-            mail = self._mail[loop] = _Mail(loop)
+            mail = self._mail[loop] = Mail(loop)
         return mail
 
     def flush_cache(self) -> None:
@@ -251,73 +247,6 @@ def _may_have_cuda() -> bool:
         return False
     devices = Path("/dev")
     return any(devices.glob("nvidia[0-9]*")) or (devices / "dxg").exists()
-
-
-class Inbox:
-    """The events of one segment that nobody has taken yet. Of one event loop, for one reader."""
-
-    def __init__(self) -> None:
-        self._events: list[Event] = []
-        self._ended = False
-        self._reader: asyncio.Future[None] | None = None  # while it waits
-
-    def put(self, event: Event | None) -> bool:
-        """One more; None is put last. Whether somebody waits for it, who is to be woken."""
-        if event is None:
-            self._ended = True
-        else:
-            self._events.append(event)
-        return self._reader is not None and not self._reader.done()
-
-    def wake(self) -> None:
-        """The reader, if it waits, goes on in the loop's next turn."""
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
-
-    async def take(self) -> list[Event]:
-        """What has come; waits for some, and gives none behind the last."""
-        if not self._events and not self._ended:
-            self._reader = asyncio.get_running_loop().create_future()
-            await self._reader
-            self._reader = None
-        events, self._events = self._events, []
-        return events
-
-
-class _Mail:
-    """Events on their way into an event loop: those that come together wake it once.
-
-    Only so many readers go on in one turn of the loop. What else is to happen there, such as a new request,
-    takes several turns, and would wait for all readers in each of them.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._items: deque[tuple[Inbox, Event | None]] = deque()
-        self._told = False  # whether the loop is going to look
-        self._waiting: dict[Inbox, None] = {}  # those whose readers are to be woken, in order
-
-    def put(self, inbox: Inbox, event: Event | None) -> None:
-        """Have `event` put into `inbox`; from any thread."""
-        self._items.append((inbox, event))
-        if self._told:
-            return
-        self._told = True
-        with suppress(RuntimeError):  # the loop was closed: nobody listens
-            self.loop.call_soon_threadsafe(self._hand_out)
-
-    def _hand_out(self) -> None:
-        self._told = False  # before the look: who comes behind it tells again
-        while self._items:
-            inbox, event = self._items.popleft()
-            if inbox.put(event):
-                self._waiting[inbox] = None
-        for inbox in list(islice(self._waiting, _READERS)):
-            del self._waiting[inbox]
-            inbox.wake()
-        if self._waiting and not self._told:
-            self._told = True
-            self.loop.call_soon(self._hand_out)
 
 
 def _has_constraints(segment: Segment) -> bool:

@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from sglc.backends.local.mail import together
 from sglc.backends.local.restarts import Breakdown
 from sglc.errors import BackendError, SglcError
 from sglc.ir.plan.events import Delta, Event
@@ -300,8 +301,9 @@ class RuntimeProcess:
                         with self._lock:
                             self._loaded_s = time.monotonic()
                     case wire.Events() as events:
-                        for number, event in wire.decode_events(events):
-                            self._take(number, event)
+                        with together():
+                            for number, event in wire.decode_events(events):
+                                self._take(number, event)
                     case wire.WorkerState(content):
                         with self._lock:
                             self._state = time.monotonic(), content
