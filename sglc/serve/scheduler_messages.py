@@ -142,21 +142,29 @@ class Answering:
     def chunks(self, pieces: Sequence[Piece]) -> list[Any]:
         """What has come together of a stream: a message for each text, and one more for each that ended."""
         made = []
-        for choice, own in _by_choice(pieces).items():
+        several = self._work.choices > 1
+        for choice, own in _by_choice(pieces).items() if several else ((0, pieces),):
             told, first, last = self._told[choice], own[0], own[-1]
-            told.cached = max(told.cached, *(piece.cached for piece in own))
+            tokens: list[TokenLogprob] = []
+            for piece in own:
+                told.cached = max(told.cached, piece.cached)
+                tokens += piece.tokens
             if first.begins:
                 told.prompt = first.prompt_logprobs, first.prompt_tops
-            tokens = [token for piece in own for token in piece.tokens]
-            ids = [id_ for _, id_, _ in tokens] + self._behind(last.last)
+            ids = [id_ for _, id_, _ in tokens]
+            if last.last is not None:
+                ids += self._behind(last.last)
             told.tokens += len(tokens)
             if ids:
-                chunk = pb.GenerateStreamChunk(
-                    token_ids=ids, completion_tokens=told.tokens, **self._about(choice)
-                )
-                tops = [top for piece in own for top in piece.tops]
-                self._add_logprobs(chunk, tokens, tops, told.prompt if first.begins else ((), ()))
-                made.append(pb.GenerateResponse(request_id=self._request_id, chunk=chunk))
+                message = pb.GenerateResponse(request_id=self._request_id)
+                chunk = message.chunk
+                chunk.token_ids.extend(ids)
+                chunk.completion_tokens = told.tokens
+                self._tell_about(chunk, choice)
+                if self._body.return_logprob:
+                    tops = [top for piece in own for top in piece.tops]
+                    self._add_logprobs(chunk, tokens, tops, told.prompt if first.begins else ((), ()))
+                made.append(message)
             if last.last is not None:
                 made.append(self._complete(choice, last.last, last.usage.completion))
         return made
@@ -177,22 +185,24 @@ class Answering:
             output_ids=[*sample.ids, *self._behind(sample)],
             finish_reason=sample.finish,
             completion_tokens=spent,
-            **self._about(choice),
         )
+        self._tell_about(complete, choice)
         if isinstance(sample.matched, str):
             complete.matched_stop_str = sample.matched
         elif sample.matched is not None:
             complete.matched_token_id = sample.matched
-        self._add_logprobs(complete, tokens_of(sample), tops_of(sample), self._told[choice].prompt)
+        if self._body.return_logprob:
+            self._add_logprobs(complete, tokens_of(sample), tops_of(sample), self._told[choice].prompt)
         return pb.GenerateResponse(request_id=self._request_id, complete=complete)
 
-    def _about(self, choice: int) -> dict[str, int]:
+    def _tell_about(self, message: Any, choice: int) -> None:
         size = len(self._work.prompt_of(choice).ids)
-        return {"prompt_tokens": size, "cached_tokens": min(self._told[choice].cached, size), "index": choice}
+        message.prompt_tokens, message.index = size, choice
+        message.cached_tokens = min(self._told[choice].cached, size)
 
-    def _behind(self, sample: Sample | None) -> list[int]:
+    def _behind(self, sample: Sample) -> list[int]:
         """Ids of what a text has behind its kept ones: a stop string may begin inside of a token."""
-        if sample is None or (sample.ids and not isinstance(sample.matched, str)):
+        if sample.ids and not isinstance(sample.matched, str):
             return []
         return list(self._tokenizer.encode(sample.text[len(self._tokenizer.decode(sample.ids)) :]))
 
@@ -203,8 +213,6 @@ class Answering:
         tops: Tops,
         prompt: tuple[Sequence[TokenLogprob], Tops],
     ) -> None:
-        if not self._body.return_logprob:
-            return
         output, given = message.output_logprobs, message.input_logprobs
         output.token_logprobs.extend([logprob for logprob, _, _ in tokens])
         output.token_ids.extend([id_ for _, id_, _ in tokens])
