@@ -61,7 +61,7 @@ def raised_by_threads(work: Callable[[int], None]) -> list[BaseException]:
 def test_compiled_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     @sgl.function
     def ask(s: Any, length: int) -> None:
-        s += "a" + sgl.gen("b", max_tokens=length)
+        s += "a" + sgl.gen("b", n=length)
 
     programs = [ask.trace(args={"length": length + 1}) for length in range(5)]
     monkeypatch.setattr(compiling, "_CACHE", Slow())
