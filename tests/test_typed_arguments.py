@@ -24,7 +24,7 @@ from sglc.api.function import Function
 from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.cli import main
-from sglc.errors import RunError, UsageError, VerifyError
+from sglc.errors import RunError, TraceError, UsageError, VerifyError
 from sglc.frontend.tracing.arguments import Bound, promised
 from sglc.ir.facts import names_in, readable, spell, value_of
 from sglc.ir.plan.plan import HostStep, PlanGuard, steps_of
@@ -781,6 +781,18 @@ def test_what_is_no_count_of_tokens_goes_its_own_way(limits: list[Any]) -> None:
         error = limited.run(**row, backend=backend, seed=0, mode=mode).error()
         ran.append((getattr(error, "message", None), sorted(backend.prompts)))
     assert ran[0] == ran[1]
+
+
+def test_a_count_of_tokens_beside_choices_is_refused_in_every_mode() -> None:
+    @sgl.function
+    def chosen(s: Any, most: int) -> None:
+        s += "Which?" + sgl.gen("one", choices=["a", "b"], max_tokens=most)
+
+    for most in (3, 4, 5):  # at the second number counts are data
+        for mode in ("auto", "python"):
+            error = chosen.run(most, backend=Answers(), mode=mode).error()
+            assert isinstance(error, TraceError)
+            assert error.code == "SGLC114"
 
 
 def test_the_length_of_a_form_is_a_fact() -> None:

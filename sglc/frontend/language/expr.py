@@ -227,7 +227,8 @@ def gen(
         return known
     limit: SymbolicText | None = None
     if isinstance(asked := cast(object, max_tokens), SymbolicLimit):
-        if any(one is not None for one in (regex, json_schema, ebnf, structural_tag, dtype, tools, backend)):
+        forms = (regex, json_schema, ebnf, structural_tag, dtype, choices, tools)
+        if backend is not None or any(form is not None for form in forms):
             max_tokens = asked.number()  # how long a form may be decides what is made of it
         else:
             limit, max_tokens = asked.text(), None
