@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -105,6 +106,9 @@ def limited_server(*options: str, model: str = "tiny", root: Path = ROOT) -> Ite
                 yield server
             until(lambda: not marked(mark), f"processes are left behind: {marked(mark)}")
         finally:
+            for pid in marked(mark):  # that a planted fault has left
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             del os.environ[_MARK], os.environ["SGLC_CACHE"]
             if before is not None:
                 os.environ["SGLC_CACHE"] = before
