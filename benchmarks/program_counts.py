@@ -13,36 +13,19 @@ import sys
 from typing import Any
 
 from benchmarks.machine import ROOT, setting
-from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.bench.programs.measure import ON, PYTHON, compare
-from sglc.bench.programs.vocabulary import DrawnWords, shape_folder
+from sglc.bench.programs.vocabulary import DrawnWords
 from sglc.bench.programs.workloads import BY_NAME
-from sglc.runtime.engine.engine import Engine, EngineConfig
-from sglc.runtime.engine.machine import Machine
-from tests.reference.oracle import Oracle
+from tests.bench_oracle import OnOracle
 
-ROUNDS, PAGES, PAGE_SIZE, MAX_LEN = 2, 200_000, 16, 8_000
+ROUNDS, PAGES, MAX_LEN = 2, 200_000, 8_000
 COUNTED = ("calls", "computed_tokens", "steps", "submits")
-
-
-class OnOracle(LocalBackend):
-    """The local back end with the made-up tokenizer of a shape, over an executor without a model."""
-
-    def __init__(self, rows: int) -> None:
-        super().__init__(LocalOptions(f"dummy:{shape_folder('tiny')}", device="cpu", max_rows=rows))
-
-    def _load(self) -> Machine:
-        tokenizer, rows = self.target.tokenizer, self.options.max_rows
-        assert tokenizer is not None
-        assert rows is not None
-        oracle = Oracle(pages=PAGES, page_size=PAGE_SIZE, vocab_size=10_240, eos_ids=tokenizer.eos_ids)
-        return Machine(Engine(oracle, EngineConfig(max_rows=rows, max_len=MAX_LEN)), tokenizer)
 
 
 def counted(name: str) -> dict[str, Any]:
     """The counts of each round of a program, on the back end that such programs get on a GPU."""
     workload = BY_NAME[name]
-    backend = OnOracle(workload.in_flight or 256)
+    backend = OnOracle(PAGES, MAX_LEN, workload.in_flight or 256)
     assert backend.target.tokenizer is not None
     words = DrawnWords(backend.target.tokenizer)
     batch, warm_up = (workload.batch(words, seed, "cuda") for seed in (0, 1))

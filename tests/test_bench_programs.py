@@ -27,37 +27,19 @@ from sglc.cli import main
 from sglc.errors import SglcError
 from sglc.ir.core import walk
 from sglc.passes.pipelines import MINIMAL, pipeline_for
-from sglc.runtime.engine.engine import Engine, EngineConfig
-from sglc.runtime.engine.machine import Machine
 from sglc.runtime.model.registry import prepare
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
+from tests.bench_oracle import PAGE_SIZE, OnOracle
 from tests.depth import some_of
-from tests.reference.oracle import Oracle
 from tests.test_bench import cuda_like as cuda_like
 from tests.test_bench import few_threads as few_threads
 
 PAGES = 4_000
-# Rows come when their threads have made them: one that meets a page half written computes the rest itself.
-PAGE_SIZE = 16
-
-
-class OnOracle(LocalBackend):
-    """The local back end with the made-up tokenizer of a shape, over an executor without a model."""
-
-    def __init__(self, pages: int = PAGES) -> None:
-        super().__init__(LocalOptions(f"dummy:{shape_folder('tiny')}", device="cpu"))
-        self.pages = pages
-
-    def _load(self) -> Machine:
-        tokenizer = self.target.tokenizer
-        assert tokenizer is not None
-        oracle = Oracle(pages=self.pages, page_size=PAGE_SIZE, vocab_size=10_240, eos_ids=tokenizer.eos_ids)
-        return Machine(Engine(oracle, EngineConfig(max_len=4_000)), tokenizer)
 
 
 @pytest.fixture(scope="module")
 def oracle() -> Iterator[OnOracle]:
-    backend = OnOracle()
+    backend = OnOracle(PAGES)
     yield backend
     backend.close()
 
