@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import islice
 
 from sglc.ir.plan.events import Event
 
 _READERS = 16  # that go on in one turn of the event loop
-_HELD = threading.local()
-
-
-@contextmanager
-def together() -> Iterator[None]:
-    """Loops hear of what this thread puts only behind it: one that hears of the first event takes its turn."""
-    _HELD.mail = held = list[Mail]()
-    try:
-        yield
-    finally:
-        _HELD.mail = None
-        for mail in held:
-            mail._tell()
 
 
 class Inbox:
@@ -77,13 +62,6 @@ class Mail:
         if self._told:
             return
         self._told = True
-        held = getattr(_HELD, "mail", None)
-        if held is None:
-            self._tell()
-        else:
-            held.append(self)
-
-    def _tell(self) -> None:
         with suppress(RuntimeError):  # the loop was closed: nobody listens
             self.loop.call_soon_threadsafe(self._hand_out)
 

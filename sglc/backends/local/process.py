@@ -26,7 +26,6 @@ from typing import Any
 import msgspec
 import zmq
 
-from sglc.backends.local.mail import together
 from sglc.backends.local.restarts import Breakdown
 from sglc.errors import BackendError, SglcError
 from sglc.ir.plan.events import Delta, Event
@@ -301,9 +300,8 @@ class RuntimeProcess:
                         with self._lock:
                             self._loaded_s = time.monotonic()
                     case wire.Events() as events:
-                        with together():
-                            for number, event in wire.decode_events(events):
-                                self._take(number, event)
+                        for number, event in wire.decode_events(events):
+                            self._take(number, event)
                     case wire.WorkerState(content):
                         with self._lock:
                             self._state = time.monotonic(), content
