@@ -1,16 +1,20 @@
-"""A server before the oracle's process: `python -m tests.oracle_server MODEL ROWS [PORT [NAME]]`.
+"""A server before the oracle's process: `python -m tests.oracle_server MODEL ROWS [PORT [NAME [LOG]]]`.
 
 `MODEL` is `oracle`, `quick` or `slow` (`tests.oracle_worker`). With `grpc` for `PORT` it speaks that, too.
+`LOG` gets a byte for each generation that it is asked for.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncGenerator, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.backends.local.process import RuntimeProcess
+from sglc.ir.plan.events import Event
+from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.target import Target
 from sglc.serve.door import Access
 from sglc.serve.server import Patience, bound_socket, serve
@@ -22,6 +26,8 @@ from tests.oracle_worker import MAX_LEN
 class OracleProcess(LocalBackend):
     """The local back end, whose process has no model."""
 
+    log = ""
+
     @cached_property
     def target(self) -> Target:
         """As of every local model."""
@@ -30,14 +36,22 @@ class OracleProcess(LocalBackend):
             "local", Characters(), scores_tokens=True, continues_text=True, whole_answers=True, concurrency=rows
         )
 
+    def watch(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Sequence[Event], None]:
+        """As of every local model, and written down."""
+        if self.log:
+            with open(self.log, "ab", buffering=0) as log:
+                log.write(b"." * sum(isinstance(node, GenNode) for node in segment.nodes))
+        return super().watch(segment, streams=streams)
+
     def _begin(self) -> RuntimeProcess:
         return RuntimeProcess(self.options, Path, worker="tests.oracle_worker")
 
 
-def main(model: str, max_rows: int, more: str = "0", name: str = "oracle") -> None:
+def main(model: str, max_rows: int, more: str = "0", name: str = "oracle", log: str = "") -> None:
     """Serve until a signal."""
     beside = more == "grpc"
     backend = OracleProcess(LocalOptions(model, device="cpu", max_rows=max_rows, process=True))
+    backend.log = log
     with bound_socket("127.0.0.1", 0 if beside else int(more)) as listening:
         try:
             backend.server_info()  # loaded

@@ -24,10 +24,12 @@ from sglc.backends import registry
 from sglc.backends.http import ServerBackend, ServerOptions
 from sglc.backends.retry import Patience
 from sglc.cli import main
+from sglc.cli.batch.replica import _before_failures
 from sglc.cli.batch.sorted_rows import SortedRows
 from sglc.cli.program_file import open_function
 from sglc.execution.batch.order import common
 from sglc.execution.batch.shards import Schedule, cuts, share_of
+from sglc.observe.replay.tape import Json
 from tests.depth import at_depth
 from tests.serving import ROOT, Server, running, serving
 from tests.soak_spread import PLAIN, check
@@ -44,6 +46,18 @@ def ask(s, rules, q):
 def sampled(s, rules, q):
     s += rules + q + sgl.gen("a", max_tokens=8, temperature=1)
     s += " so " + sgl.gen("b", max_tokens=8, temperature=1)
+
+@sgl.tool
+def send(q: str) -> str:
+    with open("sent.txt", "a") as file:
+        file.write(q + "\\n")
+    return "ok"
+
+@sgl.function
+def approved(s, rules, q):
+    s += rules + q + sgl.gen("a", max_tokens=8)
+    s += send(q) + sgl.gen("b", max_tokens=8)
+    s += str(sgl.pause("approve", "Send it?"))
 """
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
 SERVER = ("tests.oracle_server", "quick", "16")
@@ -227,6 +241,41 @@ def test_two_servers_of_the_default_model_say_what_one_does(folder: Path, smollm
 @pytest.mark.parametrize("kind", PLAIN)
 def test_what_is_killed_loses_nothing(kind: str, tmp_path: Path) -> None:
     check(kind, at_depth(1, 2, 8), 7, tmp_path)
+
+
+@pytest.mark.nightly
+def test_rows_that_begin_anew_are_noticed(tmp_path: Path) -> None:
+    """A planted fault."""
+    with pytest.raises(AssertionError, match=r"\(\d+, 5\)"):
+        check("driver", 5, 7, tmp_path, module="tests.forgetful_batch")
+
+
+def test_of_a_replica_that_was_lost_nothing_counts_behind_a_failure() -> None:
+    lines: list[Json] = [
+        {"target": "t", "described": {}},
+        {"row": 1, "site": "a", "answer": {}},
+        {"row": 2, "site": "a", "error": {"code": "SGLC547"}},
+        {"row": 1, "is": "end", "error": None},
+        {"row": 2, "site": "b", "answer": {}},
+    ]
+    assert [*_before_failures(lines)] == [lines[0], lines[1], lines[3]]
+
+
+@pytest.mark.slow
+def test_rows_go_on_inside(folder: Path, servers: list[Server], urls: list[str]) -> None:
+    """A tool that was called is not called again, what was answered not asked; a person's word is taken."""
+    write_rows(2, 5)
+    both = ",".join(urls)
+    assert run("out.jsonl", both, program="approved") == 1
+    assert {row["error"]["code"] for row in results("out.jsonl")} == {"SGLC413"}
+    sent = Path("sent.txt").read_text().splitlines()
+    assert len({*sent}) == len(sent) == 10
+    asked = sum(server.info()["submits"] for server in servers)
+    assert run("out.jsonl", both, "--resume", "--answer", 'approve="yes"', program="approved") == 0
+    assert Path("sent.txt").read_text().splitlines() == sent
+    assert all(row["text"].endswith("yes") for row in results("out.jsonl"))
+    assert sum(server.info()["submits"] for server in servers) == asked + 10  # for `b`, which a person held up
+    assert not Path("out.jsonl.journal").exists()
 
 
 @pytest.mark.slow

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from sglc.explain.explanation import Explanation
     from sglc.frontend.tracing.guards import Memo
     from sglc.ir.plan.backend import Backend
+    from sglc.observe.replay.remote_journal import RemoteJournal
 
 __all__ = ["Function", "function", "set_default_backend"]
 
@@ -321,7 +322,7 @@ class Function:
         ordered: bool = True,
         skip: Container[int] = (),
         control: BatchControl | None = None,
-        journal: str | None = None,
+        journal: str | RemoteJournal | None = None,
         **kwargs: Any,
     ) -> Iterator[Result]:
         """`run_batch` that yields each result, in row order, as soon as it and all before it ended.
@@ -344,7 +345,8 @@ class Function:
             skip: numbers of rows that do not run, and have no results.
             control: ends the batch early, from another thread; only of one that is not ordered.
             journal: as `record`, but the folder gets no more than a row needs to go on inside, with `resume`:
-                nothing of rows that make one call, and no prompts. For results that are kept as they come.
+                nothing of rows that make one call, and no prompts. For results that are kept as they come. In
+                place of a folder, who keeps the journal somewhere else.
             kwargs: sampling defaults, and arguments that rows given as dicts share.
 
         Raises:

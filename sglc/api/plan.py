@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglc.api.observed import set_up
 from sglc.api.reference import pickled_plan
@@ -32,6 +32,9 @@ from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import Plan
 from sglc.ir.plan.plan_file import plan_from_text, plan_hash
+
+if TYPE_CHECKING:
+    from sglc.observe.replay.remote_journal import RemoteJournal
 
 Functions = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
 
@@ -154,7 +157,7 @@ class LoadedPlan:
         ordered: bool = True,
         skip: Container[int] = (),
         control: BatchControl | None = None,
-        journal: str | None = None,
+        journal: str | RemoteJournal | None = None,
         resume: bool = False,
         retry_failed: bool = False,
         redo: str | Sequence[str] = (),

@@ -198,17 +198,19 @@ def _run(options: argparse.Namespace) -> int:
         if not spread:
             backend = connect(options)
     given = arguments(options, _kinds(function))
-    journal = None if spread else journal_of(options)
+    journal = journal_of(options)
     watches = _watches(options, journal)
     how: dict[str, Any] = {} if options.mode is None else {"mode": options.mode}
     if how and hasattr(function, "plan"):
         raise UsageError("SGLC044", "`--mode` is for a program, and this is a plan already")
     if options.outputs is not None and not hasattr(function, "plan"):
         how["outputs"] = options.outputs
-    if rows is not None and spread:
-        return run_spread(function, options, rows, given, _budget(options), {**watches, **how})
     if rows is not None:
-        code = run_rows(function, options, rows, given, backend, _budget(options), {**watches, **how}, journal)
+        asked, budget = {**watches, **how}, _budget(options)
+        if spread:
+            code = run_spread(function, options, rows, given, budget, asked, journal)
+        else:
+            code = run_rows(function, options, rows, given, backend, budget, asked, journal)
         if journal is not None and code == 0:
             remove_journal(journal)
         return code

@@ -36,7 +36,7 @@ from sglc.observe.cached_backend import CallCache
 from sglc.observe.otel import RowSpan, Spans
 from sglc.observe.replay.calls import given_by
 from sglc.observe.replay.going_on import going_on
-from sglc.observe.replay.player import Player, RowPlayer
+from sglc.observe.replay.player import Player, RowPlayer, open_player
 from sglc.observe.replay.recorder import Call, RowRecorder, TapeRecorder
 from sglc.observe.response_cache import open_cache
 from sglc.observe.timeline import RowTimeline, Timeline, Wait
@@ -119,13 +119,13 @@ def open_observer(
         draw: gives a seed where neither the call nor a recording has one.
         rows: of a batch.
         outer: who observes the row that the call stands in.
-        asked: `record`, `journal` or `replay`, and `cache`, folders; `trace`, a file; `resume`, what `going_on`
-            takes, and `skip`, numbers of rows that do not run.
+        asked: `record`, `journal` (or a `RemoteJournal`) or `replay`, and `cache`, folders; `trace`, a file;
+            `resume`, what `going_on` takes, and `skip`, numbers of rows that do not run.
 
     Raises:
-        UsageError: SGLC050, SGLC051, SGLC080 as of `TapeRecorder`; SGLC052, SGLC053, SGLC055 as of `Player`, or
-            it is a journal; SGLC056 both of them; SGLC057 as of `Timeline`; SGLC065 as of `ResponseCache`;
-            SGLC066 a cache for a replay; SGLC081 as of `going_on`.
+        UsageError: SGLC050, SGLC051, SGLC080 as of `TapeRecorder`; SGLC052, SGLC053, SGLC055 as of
+            `open_player`, or it is a journal; SGLC056 both of them; SGLC057 as of `Timeline`; SGLC065 as of
+            `ResponseCache`; SGLC066 a cache for a replay; SGLC081 as of `going_on`.
     """
     single = rows is None
     journal, replay = asked.get("journal"), asked.get("replay")
@@ -146,7 +146,7 @@ def open_observer(
     timeline = Timeline(asked["trace"]) if "trace" in asked else None
     tape: TapeRecorder | Player | None = None
     if replay is not None:
-        tape = Player(replay, name, seed)
+        tape = open_player(replay, name, seed)
         if "journal" in tape.tape.header:
             raise UsageError(
                 "SGLC055", f"`{replay}` is the journal of a batch, which goes on with it",

@@ -1,7 +1,8 @@
 """The rows of a batch on several replicas: who is given which, what comes back, and what is given anew.
 
 A row is a replica's until what it has ended with is handed over, and of one replica at a time. So a row has one
-result, whichever replica goes away, and what is done again is at most what was going on there.
+result, whichever replica goes away. What it does is handed over, too, and the next replica is given it with the
+row: what is done again is what was going on there, and what was not handed over yet.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from sglc.cli.batch.ended import Ended
-from sglc.cli.batch.replica import Lost, Opened, Replica
+from sglc.cli.batch.journal import SharedJournal
+from sglc.cli.batch.replica import Lost, Made, Opened, Replica
 from sglc.cli.batch.sorted_rows import NumberedRow, SortedRows
 from sglc.cli.options import say
 from sglc.errors import RunError, SglcError, UsageError
@@ -57,9 +59,10 @@ class Fleet:
         self._admits = admits
         self._over = False
         self._change = threading.Condition()
-        self._told: SimpleQueue[tuple[Member, list[Ended]] | BaseException | None] = SimpleQueue()
+        self._told: SimpleQueue[tuple[Member, Sequence[Ended]] | BaseException | None] = SimpleQueue()
         self._first: Opened | None = None
         self._problem: SglcError | None = None  # why there are none, or not all of them
+        self._journal: SharedJournal | None = None
         self._waiting = 0  # rows that have ended and were not taken from here
         self._again: deque[NumberedRow] = deque()  # rows of replicas that were lost
         self._parts: deque[tuple[Schedule, SortedRows]] = deque()  # of the batch, which begin in turn
@@ -91,16 +94,20 @@ class Fleet:
             assert self._first is not None
             return self._first.model
 
-    def results(self, first: SortedRows, rest: Callable[[], SortedRows | None]) -> Generator[Ended]:
+    def results(
+        self, first: SortedRows, rest: Callable[[], SortedRows | None], journal: SharedJournal
+    ) -> Generator[Ended]:
         """Run these rows; gives each as it ends.
 
         Args:
             rest: gives those that run behind the first ones, which do so while it is called.
+            journal: of what rows do.
 
         Raises:
             RunError: SGLC435, no replica is left.
             SglcError: what ends the batch, of a replica or of `rest`.
         """
+        self._journal = journal
         self._plan(first)
         threading.Thread(target=self._follow, args=(rest,), name="sglc-rest", daemon=True).start()
         try:
@@ -169,7 +176,8 @@ class Fleet:
                 self._meet(member, replica.open())
                 wait_s = _AGAIN_S[0]
                 while (rows := self._take(member)) is not None:
-                    self._keep(member, replica.step(rows))
+                    assert self._journal is not None
+                    self._keep(member, replica.step(rows, self._journal.of(number for number, _ in rows)))
             except Lost as lost:
                 self._lose(member, RunError("SGLC435", f"{lost}", note="no other replica is left"))
             except BaseException as error:
@@ -250,14 +258,16 @@ class Fleet:
         left = self._again or self._parts or any(member.shard for member in self.members)
         return self.draining or (self._all and not left)
 
-    def _keep(self, member: Member, made: list[Ended]) -> None:
+    def _keep(self, member: Member, made: Made) -> None:
         """What a replica has handed over is here."""
-        if made:
+        assert self._journal is not None
+        self._journal.take(made.lines, [one.row for one in made.ended])
+        if made.ended:
             with self._changing():
-                for one in made:
+                for one in made.ended:
                     del member.running[one.row]
-                self._waiting += len(made)
-            self._told.put((member, made))
+                self._waiting += len(made.ended)
+            self._told.put((member, made.ended))
 
     def _lose(self, member: Member, error: SglcError) -> None:
         """A replica has gone: what it had is the others'."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sglc.cli.batch.budget import BatchBudget
 from sglc.cli.batch.destination import Destination
 from sglc.cli.batch.ended import Ended, ended
-from sglc.cli.batch.journal import check_journal, remove_journal
+from sglc.cli.batch.journal import begin_journal
 from sglc.cli.batch.manifest import Manifest, check_manifest, digest, read_manifest, write_manifest
 from sglc.cli.batch.rows import LOOKED_AT, RowFile
 from sglc.cli.options import say
@@ -65,8 +65,7 @@ def run_rows(
             identity = "" if getattr(backend, "answers_by_site", False) else getattr(backend, "identity", "")
             asked_now, known = asked_for(function, options, rows, given, to, recording)
             manifest = settled(asked_now, known, f"{backend.target.name} {identity}".strip(), options)
-        if journal is not None and not options.resume:
-            (remove_journal if options.force else check_journal)(journal)
+        begin_journal(journal, options)
         control = BatchControl(budget.admits if budget.limited else None)
         each = ({**given, **row} for row in rows)
         try:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from sglc.cli.batch.ended import Ended
-from sglc.cli.batch.replica import LocalReplica, Lost, Opened, Work, listens
+from sglc.cli.batch.replica import LocalReplica, Lost, Made, Opened, Work, listens
 from sglc.cli.batch.sorted_rows import NumberedRow
 from sglc.errors import UsageError
+from sglc.observe.replay.tape import Tape
+
+_LINGER_S = 0.02  # for more to hand over: that costs as much for one as for a hundred
 
 
 def ray_replicas(
@@ -35,6 +38,7 @@ def ray_replicas(
     actor = ray.remote(LocalReplica).options(
         max_restarts=-1, num_cpus=1, num_gpus=1 if gpus and here else 0, scheduling_strategy="SPREAD"
     )
+    work = replace(work, linger_s=_LINGER_S)
     return [RayReplica(ray, actor.remote(work, one), number) for number, one in enumerate(backends)]
 
 
@@ -89,9 +93,9 @@ class RayReplica:
         self.name = f"{self._number} on {opened.host}"
         return opened
 
-    def step(self, rows: Sequence[NumberedRow]) -> list[Ended]:
+    def step(self, rows: Sequence[NumberedRow], known: Tape) -> Made:
         """As of `Replica`."""
-        made: list[Ended] = self._answer(self._actor.step.remote(rows))
+        made: Made = self._answer(self._actor.step.remote(rows, known))
         return made
 
     def close(self) -> None:

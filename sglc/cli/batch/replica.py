@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,14 +30,15 @@ from sglc.cli.program_file import open_program
 from sglc.errors import BackendError
 from sglc.execution.batch.runner import BatchControl, live_rows
 from sglc.execution.options import NumberedRows
+from sglc.observe.replay.remote_journal import RemoteJournal
+from sglc.observe.replay.tape import Json, Tape
 
 if TYPE_CHECKING:
     from sglc.api.function import Function
     from sglc.api.plan import LoadedPlan
     from sglc.ir.plan.backend import Backend
 
-_WAIT_S = 1.0  # for a row that ends, before it is asked whether the server is still there
-_LINGER_S = 0.02  # for more of them: handing over one costs as much as a hundred
+_WAIT_S = 1.0  # for something to hand over, before it is asked whether the server is still there
 _READY_S = 600.0  # for a server that loads its model
 _KNOCK_S = 5.0  # for a machine that does not answer
 
@@ -51,12 +52,14 @@ class Work:
     """What every replica of a batch does.
 
     `asked` are keywords of `stream_batch`. `command` starts a server at `{port}`, which is the back end then.
+    `linger_s` is how long to wait for more, where handing over one costs as much as a hundred.
     """
 
     options: argparse.Namespace
     given: Mapping[str, Any]
     asked: Mapping[str, Any]
     command: str | None = None
+    linger_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,14 @@ class Opened:
     model: str
     tokenizer: str
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a replica hands over: rows that have ended, and lines of the journal of those that go on."""
+
+    ended: Sequence[Ended]
+    lines: Sequence[Json]
 
 
 class Replica(Protocol):
@@ -82,8 +93,11 @@ class Replica(Protocol):
             Lost: it went away meanwhile.
         """
 
-    def step(self, rows: Sequence[NumberedRow]) -> list[Ended]:
-        """Take these rows, and give those that have ended; waits for one, but not long.
+    def step(self, rows: Sequence[NumberedRow], known: Tape) -> Made:
+        """Take these rows, and give what there is; waits for something, but not long.
+
+        Args:
+            known: what they did where they were cut.
 
         Raises:
             Lost: it has gone.
@@ -101,7 +115,9 @@ class _Rows:
     control: BatchControl = field(default_factory=BatchControl)
     coming: deque[NumberedRow] = field(default_factory=deque)
     live: int = 0
+    known: Tape | None = None  # with the first rows
     ended: list[Ended] = field(default_factory=list)
+    lines: list[Json] = field(default_factory=list)
     problem: BaseException | None = None
     over: bool = False
     lost: bool = False
@@ -143,27 +159,34 @@ class LocalReplica:
         tokenizer = "" if target.tokenizer is None else target.tokenizer.hash
         return Opened(socket.gethostname(), model, tokenizer, self._size)
 
-    def step(self, rows: Sequence[NumberedRow]) -> list[Ended]:
+    def step(self, rows: Sequence[NumberedRow], known: Tape) -> Made:
         """As of `Replica`."""
         has = self._has
         with self._change:
+            if has.known is None:
+                has.known = known
+            has.known.rows.update(known.rows)
+            has.known.targets.update(known.targets)
             has.coming.extend(rows)
             self._change.notify_all()
-            self._change.wait_for(lambda: has.ended or has.problem is not None, _WAIT_S)
-        if has.ended and has.live:
-            time.sleep(_LINGER_S)
+            self._change.wait_for(lambda: has.ended or has.lines or has.problem is not None, _WAIT_S)
+        if has.live and (has.ended or has.lines):
+            time.sleep(self._work.linger_s)
         with self._change:
             made, has.ended = has.ended, []
-        failed = any(one.failed for one in made)
-        if has.lost or (failed and self._refuses()) or ((failed or not made) and self._gone()):
+            lines, has.lines = has.lines, []
+        failed = any(one.failed for one in made) or any(line.get("error") for line in lines)
+        was_lost = has.lost
+        if has.lost or (failed and self._refuses()) or ((failed or not (made or lines)) and self._gone()):
             has.lost = True  # even if a server is there again: what failed is not handed over
             made = [one for one in made if not one.failed]
-            if not made:
+            lines = [] if was_lost else [*_before_failures(lines)]
+            if not (made or lines):
                 self.close()
                 raise Lost(f"the server at `{self._spec}` has gone")
-        if has.problem is not None and not made:
+        if has.problem is not None and not (made or lines):
             raise has.problem
-        return made
+        return Made(made, lines)
 
     def close(self) -> None:
         """As of `Replica`."""
@@ -181,13 +204,25 @@ class LocalReplica:
     def _run(self, has: _Rows) -> None:
         assert self._function is not None
         options = self._work.options
+
+        def noted(line: Json) -> None:
+            with self._change:
+                has.lines.append(line)
+                self._change.notify_all()
+
         try:
+            with self._change:
+                self._change.wait_for(lambda: has.known is not None or has.over)
+            if has.known is None:
+                return
+            journal = RemoteJournal(has.known, noted)
             for result in self._function.stream_batch(
                 NumberedRows(self._rows(has)), backend=self._backend, num_threads=self._size,
-                hoist_prefix=False, ordered=False, control=has.control, **self._work.asked,
+                hoist_prefix=False, ordered=False, control=has.control, journal=journal, **self._work.asked,
             ):  # fmt: skip
                 one = ended(self._function, result, options)
                 with self._change:
+                    has.known.rows.pop(result.row, None)
                     has.live -= 1
                     has.ended.append(one)
                     self._change.notify_all()
@@ -267,6 +302,16 @@ class LocalReplica:
                     )  # fmt: skip
                 time.sleep(0.1)
         return url
+
+
+def _before_failures(lines: Iterable[Json]) -> Iterator[Json]:
+    """What rows did until something failed in them."""
+    failed: set[int] = set()
+    for line in lines:
+        if line.get("error"):
+            failed.add(line["row"])
+        if line.get("row") not in failed:
+            yield line
 
 
 def listens(host: str, port: int) -> bool:

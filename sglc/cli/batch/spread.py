@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sglc.cli.batch.budget import BatchBudget
 from sglc.cli.batch.destination import put_in_order
 from sglc.cli.batch.fleet import Fleet
+from sglc.cli.batch.journal import SharedJournal, begin_journal
 from sglc.cli.batch.loop import asked_for, destination, limits_of_rows, settled, show
 from sglc.cli.batch.manifest import write_manifest
 from sglc.cli.batch.replica import LocalReplica, Replica, Work
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _SERVERS = ("http:", "https:", "grpc:", "grpcs:")
 # What one machine keeps for itself, or needs before it begins.
-_ALONE = ("record", "replay", "trace", "answer", "redo", "passes")
+_ALONE = ("record", "replay", "trace", "passes")
 
 
 def backends_of(spec: str | None) -> list[str | None]:
@@ -77,17 +78,19 @@ def is_spread(options: argparse.Namespace) -> bool:
 
 def run_spread(
     function: Function | LoadedPlan, options: argparse.Namespace, rows: RowFile, given: Mapping[str, Any],
-    budget: BatchBudget, asked: Mapping[str, Any],
+    budget: BatchBudget, asked: Mapping[str, Any], journal: str | None,
 ) -> int:  # fmt: skip
-    """Run every row of `rows` on several replicas; gives the exit code. `given` and `asked` as of `run_rows`.
+    """Run every row of `rows` on several replicas; gives the exit code. Arguments are those of `run_rows`.
 
     Raises:
         UsageError: as of `Destination`, `SortedRows`, `ray_replicas` and `Fleet`. Nothing has run then.
     """
-    to = destination(options, rows, ordered=False, recorded=False)
+    to = destination(options, rows, ordered=False, recorded=journal is not None)
     with closing(to), ExitStack() as ending:
-        manifest, known = asked_for(function, options, rows, given, to, None)
-        of_stream = {**asked, **limits_of_rows(options), "seed": manifest.seed}
+        manifest, known = asked_for(function, options, rows, given, to, journal)
+        begin_journal(journal, options)
+        of_stream = {**asked, **limits_of_rows(options), "seed": manifest.seed, "resume": True}
+        of_stream.pop("journal", None)  # each replica has the rows of its own
         work = Work(_plain(options), given, of_stream, options.replica_command)
         fleet = Fleet(_replicas(function, options, work), budget.admits if budget.limited else None)
         ending.callback(fleet.stop)
@@ -102,10 +105,13 @@ def run_spread(
             return SortedRows(function, given, numbered) if first.count == LOOKED_AT else None
 
         manifest = settled(manifest, known, fleet.model(all_of_them=not options.cluster), options)
+        shared = SharedJournal(journal, function.__name__, manifest.seed, rows.count, to, resume=options.resume)
+        ending.callback(shared.close)
         to.begin()
         if to.resumable:
             write_manifest(manifest, options.output)
-        code = show(function.__name__, fleet.results(first, rest), fleet, to, rows, options, budget)
+        results = fleet.results(first, rest, shared)
+        code = show(function.__name__, results, fleet, to, rows, options, budget)
         for one in fleet.members:
             used = one.used
             say(f"sglc: replica {one.replica.name}: {one.rows} rows; tokens: {used.prompt} in "

@@ -26,6 +26,7 @@ from sglc.observe.replay.calls import AGAIN, Calls, given_by, is_ended, not_kept
 from sglc.observe.replay.tape import (
     STOPS,
     Json,
+    Tape,
     TapeRow,
     alike,
     error_of,
@@ -38,30 +39,14 @@ _SHOWN = 300  # characters of arguments
 
 
 class Player:
-    """One recording that is replayed. Rows whose numbers are in `skip` are not.
+    """One recording that is replayed. `folder` is where it lies, for people."""
 
-    Raises:
-        UsageError: SGLC052, SGLC053 as of `read_tape`; SGLC055 it is of another program or seed.
-    """
-
-    def __init__(
-        self, folder: str | os.PathLike[str], name: str | None, seed: int | None,
-        streams: Streams | None = None, skip: Container[int] = (),
-    ) -> None:  # fmt: skip
-        self.folder = os.fspath(folder)
-        self.tape = read_tape(folder, skip)
+    def __init__(self, tape: Tape, folder: str = "", streams: Streams | None = None) -> None:
+        self.tape = tape
+        self.folder = folder
+        self.seed = int(tape.header["seed"])
         self.streams = Streams() if streams is None else streams
         self._targets: dict[str, Target] = {}
-        recorded, self.seed = self.tape.header["program"], int(self.tape.header["seed"])
-        if name is not None and recorded != name:
-            raise UsageError(
-                "SGLC055", f"the recording in `{self.folder}` is one of `{recorded}`, not of `{name}`"
-            )
-        if seed not in (None, self.seed):
-            raise UsageError(
-                "SGLC055", f"the recording in `{self.folder}` was made with the seed {self.seed}",
-                hint="leave the seed out",
-            )  # fmt: skip
 
     def backend(self, backend: Backend | None) -> Backend:
         """What stands in for the back end of the run."""
@@ -86,6 +71,27 @@ class Player:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def open_player(
+    folder: str | os.PathLike[str], name: str | None, seed: int | None, streams: Streams | None = None,
+    skip: Container[int] = (),
+) -> Player:  # fmt: skip
+    """The recording in `folder`. Rows whose numbers are in `skip` are not replayed.
+
+    Raises:
+        UsageError: SGLC052, SGLC053 as of `read_tape`; SGLC055 it is of another program or seed.
+    """
+    made = Player(read_tape(folder, skip), os.fspath(folder), streams)
+    recorded = made.tape.header["program"]
+    if name is not None and recorded != name:
+        raise UsageError("SGLC055", f"the recording in `{made.folder}` is one of `{recorded}`, not of `{name}`")
+    if seed not in (None, made.seed):
+        raise UsageError(
+            "SGLC055", f"the recording in `{made.folder}` was made with the seed {made.seed}",
+            hint="leave the seed out",
+        )  # fmt: skip
+    return made
 
 
 NO_ROW = TapeRow()

@@ -23,8 +23,9 @@ from sglc.ir.target import Target
 from sglc.observe.replay.answers import given_to
 from sglc.observe.replay.calls import Calls, given_by, is_ended, not_kept, waits_for
 from sglc.observe.replay.going_on import FROM_ANEW, GoingOn, failed_by
-from sglc.observe.replay.player import Player, RowPlayer, check_arguments, not_asked_for
+from sglc.observe.replay.player import Player, RowPlayer, check_arguments, not_asked_for, open_player
 from sglc.observe.replay.recording_backend import RecordingBackend, inner_of
+from sglc.observe.replay.remote_journal import RemoteJournal
 from sglc.observe.replay.tape import (
     NOTHING_AGAIN,
     Json,
@@ -48,30 +49,33 @@ class TapeRecorder:
         is_journal: it holds only what a row needs that was cut and goes on. Rows that make one call begin anew.
 
     Raises:
-        UsageError: SGLC050, SGLC051, SGLC080, as of `Writer`; SGLC052, SGLC053, SGLC055, as of `Player`.
+        UsageError: SGLC050, SGLC051, SGLC080, as of `Writer`; SGLC052, SGLC053, SGLC055, as of `open_player`.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], name: str, seed: int | None, rows: int | None,
+        self, folder: str | os.PathLike[str] | RemoteJournal, name: str, seed: int | None, rows: int | None,
         draw: Callable[[], int], goes_on: GoingOn | None = None, *, skip: Container[int] = (),
         is_journal: bool = False,
     ) -> None:  # fmt: skip
-        self.writer = Writer(folder, resume=goes_on is not None)
         self.is_journal = is_journal
         self.streams = Streams()
         self.goes_on = goes_on or FROM_ANEW
-        self.played: Player | None = None  # what the folder held
-        if self.writer.resumes:
-            try:
-                self.played = Player(folder, name, seed, self.streams, skip)
-            except BaseException:
-                self.writer.close()
-                raise
+        self.played: Player | None = None  # what was recorded before
+        self.writer: Writer | RemoteJournal
+        if isinstance(folder, RemoteJournal):
+            self.writer, self.played = folder, Player(folder.tape, streams=self.streams)
+        else:
+            self.writer = writer = Writer(folder, resume=goes_on is not None)
+            if writer.resumes:
+                try:
+                    self.played = open_player(folder, name, seed, self.streams, skip)
+                except BaseException:
+                    writer.close()
+                    raise
+        if self.played is not None:
             seed = self.played.seed
         self.seed = draw() if seed is None else seed
-        self.writer.header = {"program": name, "seed": self.seed, "rows": rows, **_versions()}
-        if is_journal:
-            self.writer.header["journal"] = True
+        self.writer.header = header_of(name, self.seed, rows, is_journal=is_journal)
         self._known = set() if self.played is None else set(self.played.tape.targets)
         self._targets: dict[int, tuple[Target, str]] = {}
         self._lock = threading.Lock()
@@ -191,6 +195,8 @@ class RowRecorder:
 
     def _check_model(self, began_on: str, target: Target) -> None:
         assert self.recorder.played is not None
+        if isinstance(self.recorder.writer, RemoteJournal):
+            return  # replicas have other names, and one model
         before, now = self.recorder.played.target(began_on), target
         if (before.name, _vocabulary(before)) != (now.name, _vocabulary(now)):
             raise RecordingError(
@@ -373,6 +379,12 @@ class Call:
     line: Json
     known: Json | None = None
     pure: bool = False
+
+
+def header_of(name: str, seed: int, rows: int | None, *, is_journal: bool) -> Json:
+    """What a recording of the program `name` says of itself."""
+    header: Json = {"program": name, "seed": seed, "rows": rows, **_versions()}
+    return {**header, "journal": True} if is_journal else header
 
 
 def _vocabulary(target: Target) -> str:

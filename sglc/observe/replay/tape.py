@@ -83,8 +83,19 @@ class Tape:
     """A recording that was read."""
 
     header: Json
-    targets: Mapping[str, Json]
+    targets: dict[str, Json]
     rows: dict[int, TapeRow]
+
+    def enter(self, number: int, line: Json) -> None:
+        """Line `number` is the next one.
+
+        Raises:
+            KeyError, ValueError, TypeError: it is none of a recording.
+        """
+        if "described" in line:
+            self.targets[line["target"]] = line["described"]
+        else:
+            _enter(self.rows.setdefault(line["row"], TapeRow()), number, line)
 
 
 def recorded_seed(folder: str | os.PathLike[str]) -> int | None:
@@ -103,9 +114,7 @@ def read_tape(folder: str | os.PathLike[str], skip: Container[int] = ()) -> Tape
         UsageError: SGLC052 no recording there, or a damaged one; SGLC053 one of another version.
     """
     path = Path(folder) / FILE
-    targets: dict[str, Json] = {}
-    rows: dict[int, TapeRow] = {}
-    header: Json | None = None
+    tape: Tape | None = None
     number = 0
     try:
         with path.open("rb") as file:
@@ -114,14 +123,12 @@ def read_tape(folder: str | os.PathLike[str], skip: Container[int] = ()) -> Tape
                 if not text.endswith(b"\n") or (of_row is not None and int(of_row[1]) in skip):
                     continue  # the last line, which was cut short, or nothing that anybody needs
                 line = json.loads(text.decode("utf-8", "surrogatepass"))
-                if header is None:
-                    header = line
-                    if line.get("recording") != RECORDING_VERSION:
-                        raise _of_version(path, line.get("recording"))
-                elif "described" in line:
-                    targets[line["target"]] = line["described"]
+                if tape is not None:
+                    tape.enter(number, line)
+                elif line.get("recording") == RECORDING_VERSION:
+                    tape = Tape(line, {}, {})
                 else:
-                    _enter(rows.setdefault(line["row"], TapeRow()), number, line)
+                    raise _of_version(path, line.get("recording"))
     except OSError as error:
         raise UsageError(
             "SGLC052", f"there is no recording in `{folder}`: {error.strerror or error}",
@@ -131,9 +138,9 @@ def read_tape(folder: str | os.PathLike[str], skip: Container[int] = ()) -> Tape
         raise _damaged(path, number, f"this line has no `{error.args[0]}`") from None
     except (ValueError, TypeError, AttributeError) as error:
         raise _damaged(path, number, f"{type(error).__name__}: {error}") from None
-    if header is None:
+    if tape is None:
         raise _damaged(path, 1, "nothing in it is whole")
-    return Tape(header, targets, rows)
+    return tape
 
 
 def _enter(row: TapeRow, number: int, line: Json) -> None:
