@@ -13,7 +13,7 @@ from sglc.cli.batch.sorted_rows import NumberedRow
 from sglc.errors import UsageError
 from sglc.observe.replay.tape import Tape
 
-_LINGER_S = 0.02  # for more to hand over: that costs as much for one as for a hundred
+_LINGER_S = 0.005  # for more to hand over: that costs as much for one as for a hundred
 
 
 def ray_replicas(
