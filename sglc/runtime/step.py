@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Flag, auto
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,6 +29,18 @@ SAMPLED = -1  # in `Batch.tokens`: the id that the executor sampled last for the
 _NO_INTEGERS: I32 = np.empty(0, np.int32)
 _NO_PAIRS: I32 = np.empty((0, 2), np.int32)
 NO_TRIPLES: I32 = np.empty((0, 3), np.int32)
+
+
+class Filters(Flag):
+    """What leaves samples of rows less than all tokens: top_k, top_p without it, min_p without both."""
+
+    NONE = 0
+    TOP_P = auto()
+    TOP_K = auto()
+    MIN_P = auto()
+    ALL = TOP_P | TOP_K | MIN_P
+
+
 _NO_MASKS: I32 = np.empty((0, 0), np.int32)
 _NO_FLOATS: F32 = np.empty(0, np.float32)
 

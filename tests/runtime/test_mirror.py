@@ -10,7 +10,7 @@ import pytest
 from sglc.ir.sampling import Sampling
 from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.scheduler.kv_allocator import RUN_PAGES
-from sglc.runtime.step import SAMPLED, Batch, Step
+from sglc.runtime.step import SAMPLED, Batch, Filters, Step
 from tests.runtime.handmade import Row, make_batch, make_step
 from tests.runtime.test_engine import LONG, Bench
 
@@ -91,6 +91,25 @@ def test_a_row_that_begins_again_has_nothing_of_the_one_before() -> None:
 def test_a_row_that_never_began_is_refused() -> None:
     with pytest.raises(AssertionError, match="never opened"):
         ExecutorState(4).expand(make_step([Row(tokens=[1], pages=[5], row=2, begins=False)], 4))
+
+
+def test_which_filters_rows_have() -> None:
+    """A row counts for one kind: top_k that leaves something out, else top_p, else min_p."""
+    kinds = [
+        ({}, Filters.NONE),
+        ({"top_k": 100, "min_p": 0.0}, Filters.NONE),  # as many as there are
+        ({"top_k": 100, "top_p": 0.5}, Filters.TOP_P),
+        ({"top_k": 9, "top_p": 0.5, "min_p": 0.1}, Filters.TOP_K),
+        ({"top_p": 0.5, "min_p": 0.1}, Filters.TOP_P),
+        ({"min_p": 0.1}, Filters.MIN_P),
+    ]
+    rows = [Row(tokens=[5], pages=[at], row=at, **options) for at, (options, _) in enumerate(kinds)]  # type: ignore[arg-type]
+    mirror = ExecutorState(4)
+    mirror.follow(make_step(rows, 4))
+    for at, (_, kind) in enumerate(kinds):
+        assert mirror.filters(np.array([at], np.int32), 100) == kind
+    assert mirror.filters(np.arange(6, dtype=np.int32), 100) == Filters.ALL
+    assert mirror.filters(np.array([0, 4, 5], np.int32), 100) == Filters.TOP_P | Filters.MIN_P
 
 
 def quiet(step: Step) -> bool:

@@ -17,7 +17,6 @@ from sglc.runtime.executor.sampler import (
     exponentials,
     filtered,
     likeliest,
-    likeliest_of_sampled,
     log_probabilities,
     noise_keys,
 )
@@ -301,14 +300,3 @@ def test_the_likeliest_are_the_best_of_the_model() -> None:
     expected = logits.log_softmax(-1).sort(dim=-1, descending=True)
     assert torch.equal(ids, expected.indices[:, :5])
     torch.testing.assert_close(logprobs, expected.values[:, :5])
-
-
-@pytest.mark.parametrize(("vocab", "count"), [(1280, 5), (1280, 10), (1280, 20), (1300, 5), (256, 3)])
-def test_likeliest_ids_of_samples_are_those_of_all_logits(vocab: int, count: int) -> None:
-    logits = torch.randn(4, vocab, generator=torch.Generator().manual_seed(vocab + count))
-    logits[0, -3:] += 9.0  # several of one group
-    ids = torch.tensor([0, 5, vocab - 1, 7], dtype=torch.int32)
-    wanted = likeliest(logits, count)
-    made = likeliest_of_sampled(logits, ids, log_probabilities(logits, ids.long()), count)
-    assert made[0].tolist() == wanted[0].tolist()
-    torch.testing.assert_close(made[1], wanted[1], atol=1e-5, rtol=0)

@@ -29,9 +29,10 @@ from sglc.runtime.attention.tile_plan import (
 )
 from sglc.runtime.executor.cuda_model import CudaModel, PassKind, TileArguments, Tokens
 from sglc.runtime.executor.executor_state import ExecutorState
-from sglc.runtime.executor.sampler import likeliest, likeliest_of_sampled, log_probabilities
+from sglc.runtime.executor.sampler import likeliest, log_probabilities
 from sglc.runtime.kernels.automata import Automata
 from sglc.runtime.kernels.decode_attention import Tiles
+from sglc.runtime.kernels.likeliest import likeliest_of_sampled
 from sglc.runtime.kernels.pages import copy_tokens
 from sglc.runtime.kernels.pushdown_masks import pushdown_masks
 from sglc.runtime.kernels.rows import (
@@ -45,7 +46,7 @@ from sglc.runtime.kernels.rows import (
 )
 from sglc.runtime.kernels.sample import adjustments, sample, sample_scratch
 from sglc.runtime.model.config import ModelConfig
-from sglc.runtime.step import F32, I32, ByteAutomaton, Step, StepCost, StepResult, pack_masks
+from sglc.runtime.step import F32, I32, ByteAutomaton, Filters, Step, StepCost, StepResult, pack_masks
 
 # Tokens of a captured step. A step of more tokens than the last one is launched kernel by kernel: it takes
 # the device longer than the launches take the host.
@@ -131,7 +132,7 @@ class _PassPiece:
     tokens: int
     rows: int
     kind: PassKind | None
-    filters: bool = False
+    filters: Filters = Filters.NONE
     stacks: bool = False
     tops: int = 0
 
@@ -237,7 +238,7 @@ class CudaExecutor:
         self._before: Step | None = None
         self._bucket = (0, 0)
         self._kind = _DECODE
-        self._filters = False  # whether a row of the step has top_k, top_p or min_p
+        self._filters = Filters.NONE  # that rows of the step have
         self._stacks = False  # whether one follows an automaton with a stack
         self._tops = 0  # likeliest ids that the graph looks for
         self._launched = 0
@@ -323,9 +324,7 @@ class CudaExecutor:
         """Log-probabilities [S] of `score_ids`; and where likeliest ids are asked for, those and theirs."""
         tops: list[tuple[Tensor, Tensor]] = []
         if step.top_rows.size and not self._tops:
-            rows = self._put(step.top_rows)
-            ids, logprobs = self._out[: 3 * self._bucket[1]].view(3, -1)[:2, rows].unbind()
-            tops.append(likeliest_of_sampled(self._logits[rows], ids, logprobs.view(torch.float32), step.tops))
+            tops.append(likeliest(self._logits[self._put(step.top_rows)], step.tops))
         scores: list[Tensor] = []
         at, wanted = self._put(step.score_at), self._put(step.score_ids)
         width = min(_HEAD_ROWS, self._max_rows)
@@ -385,7 +384,7 @@ class CudaExecutor:
                 copy_tokens(self._pool, copies.view(-1, 3))
         self._put_stacks(stacks)
         if not same:
-            self._filters = self._mirror.filters(step.rows)
+            self._filters = self._mirror.filters(step.rows, self.vocab_size)
             self._stacks = any(
                 self._automata.stack_of(held) is not None
                 for held in np.unique(self._automaton[step.rows]).tolist()
@@ -579,11 +578,10 @@ class CudaExecutor:
             first_own=self._automata.first_own if piece.stacks else None,
         )  # fmt: skip
         if piece.tops:
-            likely = self._likely[: 2 * rows * piece.tops].view(2, rows, piece.tops)
-            best = likeliest_of_sampled(
-                logits[:rows], ids.clamp(min=0), logprobs.view(torch.float32), piece.tops
+            best = self._likely[: 2 * rows * piece.tops].view(2, rows, piece.tops)
+            likeliest_of_sampled(
+                logits[:rows], ids, logprobs.view(torch.float32), best[0], best[1].view(torch.float32)
             )
-            likely[0], likely[1] = best[0], best[1].view(torch.int32)
 
     def warm_up(self, rows: int) -> StepCost:
         """Compile kernels and capture the graphs of steps with up to `rows` rows; gives what steps cost.
@@ -599,7 +597,8 @@ class CudaExecutor:
             kinds = (_DECODE, _CASCADE, _NARROW) if self._cascade else (_DECODE,)
             pieces = [_PassPiece(size, size, kind) for size in few for kind in kinds]
             # With filters, steps of decode alone are captured when they come: their kernels are ready.
-            pieces += [_PassPiece(0, size, None, filters) for size in few for filters in (False, True)]
+            for filters in (Filters.NONE, Filters.ALL):
+                pieces += [_PassPiece(0, size, None, filters) for size in few]
             pieces += [
                 _PassPiece(size, 0, kind)
                 for size in sorted({*sizes, self._max_tokens})

@@ -10,7 +10,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from sglc.runtime.step import F32, I32, SAMPLED, U64, Batch, Opened, Step, StepOptions
+from sglc.runtime.step import F32, I32, SAMPLED, U64, Batch, Filters, Opened, Step, StepOptions
 
 _ASKED = tuple(field.name for field in fields(StepOptions))
 
@@ -78,9 +78,16 @@ class ExecutorState:
         self.seq_len[step.rows[: step.decoding]] += 1
         self.seq_len[step.rows[step.decoding :]] += step.lengths
 
-    def filters(self, rows: I32) -> bool:
-        """Whether one of `rows` has top_k, top_p or min_p."""
-        return bool(((self.top_k[rows] > 0) | (self.top_p[rows] < 1) | (self.min_p[rows] > 0)).any())
+    def filters(self, rows: I32, vocab: int) -> Filters:
+        """What leaves samples of `rows` less than the `vocab` tokens that there are."""
+        by_k = (self.top_k[rows] > 0) & (self.top_k[rows] < vocab)
+        by_p = ~by_k & (self.top_p[rows] < 1)
+        by_min = ~by_k & ~by_p & (self.min_p[rows] > 0)
+        found = Filters.NONE
+        for kind, some in ((Filters.TOP_P, by_p), (Filters.TOP_K, by_k), (Filters.MIN_P, by_min)):
+            if some.any():
+                found |= kind
+        return found
 
     def _open(self, opened: Opened) -> None:
         rows = opened.rows

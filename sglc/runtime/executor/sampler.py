@@ -25,7 +25,6 @@ from torch import Tensor
 from sglc.runtime.step import F32, I32, U64, Bool
 
 _GOLDEN = 0x9E3779B9 - 2**32  # 2**32 / golden ratio as int32: spreads token ids over all bits
-_GROUP = 128  # logits of a row whose maximum is looked at first
 _MOST_NOISE = 69.0  # finite, so that a token that is alone wins
 _CANDIDATES = 512  # most likely tokens that hold top_p's mass nearly always
 
@@ -162,25 +161,6 @@ def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     logits = logits.float()
     best = logits.topk(count, dim=-1)
     return best.indices, best.values - logits.logsumexp(dim=-1, keepdim=True)
-
-
-def likeliest_of_sampled(logits: Tensor, ids: Tensor, logprobs: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """As `likeliest`, of rows whose log-probability of one id is known: `ids` int32, `logprobs` float32 [N].
-
-    What another logit lacks to its log-probability is what that one lacks. The best are among those of the
-    groups with the best maxima, so the logits are read once.
-    """
-    lack = logits.gather(1, ids.long()[:, None]).float() - logprobs[:, None]
-    vocab = logits.shape[1]
-    if vocab % _GROUP or vocab < count * _GROUP:
-        best = logits.topk(count, dim=-1)
-        return best.indices, best.values.float() - lack
-    groups = logits.view(len(logits), -1, _GROUP)
-    chosen = groups.amax(2).topk(count, dim=-1).indices
-    found = groups.gather(1, chosen[:, :, None].expand(-1, -1, _GROUP)).flatten(1)
-    best = found.topk(count, dim=-1)
-    at = best.indices
-    return chosen.gather(1, at // _GROUP) * _GROUP + at % _GROUP, best.values.float() - lack
 
 
 def filtered(logits: Tensor, choice: SamplerInput, rows: NDArray[np.intp]) -> Tensor:

@@ -1,13 +1,8 @@
-"""Sampling: the lowest logit that filters keep, a race over the vocabulary, its outcome.
+"""Sampling: a race over the vocabulary, what filters keep, its outcome.
 
-The meaning is `sampler.choose`'s: an exponential race whose noise is a hash of (seed, position, token).
-Both compute in float32, the race here as noise / weight with weights relative to the best token seen so
-far; so they choose the same token up to rounding, that is unless the two best of a race are equal to
-about 1e-6.
-
-`_race` reads the logits once, several programs to a row. What filters do returns at once for rows without
-top_k, top_p and min_p, so one CUDA graph serves all; rows that they leave less than all have a race behind
-them. A row that does not sample costs nothing.
+The meaning is `sampler.choose`'s: an exponential race. `_race` reads the logits once, several programs to a
+row. Rows of which filters do not keep who won have another race behind that, among what they keep. A row that
+does not sample costs nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +16,7 @@ from torch import Tensor
 
 from sglc.runtime.kernels.automata import STACK_AT, AutomataTables, mask_at, state_behind
 from sglc.runtime.kernels.pushdown_masks import pushdown_masks, stack_behind
+from sglc.runtime.kernels.race import LOG2E, LOWEST, race_part, race_winner, row_field
 from sglc.runtime.kernels.rows import (
     ADJUSTED,
     AUTOMATON,
@@ -30,37 +26,44 @@ from sglc.runtime.kernels.rows import (
     PRESENCE,
     ROW,
     SAMPLES,
-    SEED_HIGH,
-    SEED_LOW,
     STATE,
     TEMPERATURE,
     BatchLists,
     RowState,
     finish_rows,
 )
-from sglc.runtime.kernels.sample_filter import (
-    LOG2E,
-    LOWEST,
-    FilterScratch,
-    filter_rows,
-    filter_scratch,
+from sglc.runtime.kernels.sample_filter import FilterScratch, filter_rows, filter_scratch
+from sglc.runtime.kernels.winners import (
+    LISTS,
+    WinnerScratch,
+    check_winners,
     listed_count,
     listed_row,
-    load_tile,
-    race_winner,
-    row_ban,
-    row_bounds,
-    row_field,
     row_filters,
+    winner_scratch,
 )
+from sglc.runtime.step import Filters
 
-_PROGRAMS = 792  # of a race: 6 for each of 132 multiprocessors, as many as their registers hold
-_REGISTERS = 80
 _MOST_PARTS = 128  # of a row
-_FILTERED_PARTS = 16  # of a row with filters, at least
-_BLOCK = 2048  # tokens
+_FILTERED_PARTS = 32  # of a row with filters, at least
 # Which rows race: all, those without top_k, or those that filters have left less.
 _ALL, _WHOLE, _FILTERED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+
+
+@dataclass(frozen=True, slots=True)
+class RaceShape:
+    """How a race runs: so many programs at once, as many as their registers let 132 multiprocessors hold, each
+    of so many warps, which look at a block of tokens at a time."""
+
+    programs: int
+    block: int
+    warps: int
+    registers: int
+
+
+_FEW_ROWS = 8
+_RACE_OF_FEW = RaceShape(programs=792, block=2048, warps=4, registers=80)
+_RACE_OF_MANY = RaceShape(programs=2112, block=512, warps=1, registers=128)  # which nothing waits for others in
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class SampleScratch:
 
     values: Tensor
     ids: Tensor
+    known: WinnerScratch
     filters: FilterScratch
 
 
@@ -103,45 +107,13 @@ def adjustments(rows: int, vocab: int, device: torch.device | str) -> Adjustment
 
 def sample_scratch(rows: int, device: torch.device | str) -> SampleScratch:
     """Scratch for batches of up to `rows` rows."""
-    parts = max(_PROGRAMS, rows * _FILTERED_PARTS)
+    parts = max(_RACE_OF_MANY.programs, rows * _FILTERED_PARTS)
     return SampleScratch(
         torch.empty(4, parts, dtype=torch.float32, device=device),
         torch.empty(parts, dtype=torch.int32, device=device),
+        winner_scratch(rows, device),
         filter_scratch(rows, device),
     )
-
-
-@triton.jit
-def _mix64(x):
-    """The finaliser of splitmix64."""
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
-    return x ^ (x >> 31)
-
-
-@triton.jit
-def _mix32(x):
-    """The finaliser lowbias32."""
-    x = (x ^ (x >> 16)) * 0x7FEB352D
-    x = (x ^ (x >> 15)) * 0x846CA68B
-    return x ^ (x >> 16)
-
-
-@triton.jit
-def _unit(ids, key_low, key_high):
-    """Noise as uniform numbers above 0, float32: its exponentials are -log(1 - u)."""
-    x = _mix32(ids.to(tl.uint32) * 0x9E3779B9 ^ key_low)
-    x = _mix32(x ^ key_high)
-    return ((x & 0x7FFFFFFF).to(tl.int32).to(tl.float32) + 0.5) * (2.0**-31)
-
-
-@triton.jit
-def _exponential(u):
-    """-log(1 - u), which is never below u; small ones keep all their digits."""
-    series = u * (1 / 11)
-    for term in tl.static_range(10, 0, -1):
-        series = u * (series + 1 / term)
-    return tl.where(u < 0.25, series, -tl.log(tl.maximum(1 - u, 1e-30)))
 
 
 @triton.jit
@@ -154,94 +126,35 @@ def _race(
     sampled, and the winner's noise / weight, relative to that one.
 
     _FILTERED rows race among the tokens that are left. Where they race apart, all but those with top_k have
-    done so before, among all their tokens.
+    done so before, among all their tokens, or those of them that min_p may keep. Then none is listed yet.
     """
     if RACING == _FILTERED:
         for item in range(tl.program_id(0), listed_count(listed) * splits, tl.num_programs(0)):
             filtered = listed_row(listed, most, item // splits)
             floor = tl.maximum(tl.load(lowest + filtered), LOWEST)
-            _race_part(
+            race_part(
                 logits, rows, fields, eos, masks, adjust, values, winners,
                 vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, parts, chunk,
-                splits, filtered, item % splits, floor, BLOCK,
+                splits, filtered, item % splits, floor, float("-inf"), BLOCK,
             )  # fmt: skip
     else:
         r, number = tl.program_id(0) // splits, tl.program_id(0) % splits
         races = tl.load(rows + SAMPLES * row_stride + r) != 0
+        below = float("-inf")
         if RACING == _WHOLE:
-            filters = row_filters(fields, capacity, tl.load(rows + ROW * row_stride + r), vocab)
-            races = races & (not filters[4])
+            if tl.program_id(0) == 0:
+                tl.store(listed + tl.arange(0, LISTS), 0)
+            temperature, _, _, min_p, by_k, _, _ = row_filters(
+                fields, capacity, tl.load(rows + ROW * row_stride + r), vocab
+            )
+            races = races & (not by_k)
+            below = tl.where(min_p > 0, tl.log(tl.maximum(min_p, 1e-30)) * temperature, float("-inf"))
         if races:
-            _race_part(
+            race_part(
                 logits, rows, fields, eos, masks, adjust, values, winners,
                 vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, parts, chunk,
-                splits, r, number, tl.full([], LOWEST, tl.float32), BLOCK,
+                splits, r, number, tl.full([], LOWEST, tl.float32), below, BLOCK,
             )  # fmt: skip
-
-
-@triton.jit
-def _race_part(
-    logits, rows, fields, eos, masks, adjust, values, winners,
-    vocab, logits_stride, row_stride, capacity, eos_count, mask_stride, adjust_stride, parts, chunk,
-    splits, r, number, floor, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Part `number` of row `r` races, as of `_race`, among logits from `floor` on."""
-    part = r * splits + number
-    row = tl.load(rows + ROW * row_stride + r)
-    banned, position = row_ban(fields, capacity, rows, row_stride, r, row)
-    temperature = row_field(fields, capacity, row, TEMPERATURE).to(tl.float32, bitcast=True)
-    scale = LOG2E / tl.maximum(temperature, 1e-30)
-    seed = row_field(fields, capacity, row, SEED_LOW).to(tl.uint32, bitcast=True).to(tl.uint64)
-    seed += row_field(fields, capacity, row, SEED_HIGH).to(tl.uint32, bitcast=True).to(tl.uint64) << 32
-    key = _mix64(seed + _mix64(position.to(tl.uint64) + 0x9E3779B97F4A7C15))
-    key_low = key.to(tl.uint32)
-    key_high = (key >> 32).to(tl.uint32)
-    masked, masks, adjusted, adjust = row_bounds(
-        fields, capacity, row, masks, mask_stride, adjust, adjust_stride
-    )
-    logits += r.to(tl.int64) * logits_stride
-
-    begin = number * chunk
-    end = tl.minimum(begin + chunk, vocab)
-    top = tl.full([], LOWEST, tl.float32)
-    # Sums stay apart until the end: added up inside a thread they cost no barrier.
-    totals = tl.zeros([BLOCK // 8], tl.float32)
-    ceiling = tl.full([], LOWEST, tl.float32)
-    score = tl.full([], float("inf"), tl.float32)
-    winner = begin
-    for start in range(begin, end, BLOCK):
-        x, allowed, barred = load_tile(
-            logits, start, end, banned, eos, eos_count, masks, masked, adjust, adjusted, BLOCK
-        )
-        ids = start + tl.arange(0, BLOCK)
-        peak = tl.max(x, 0)
-        above = tl.maximum(top, peak)
-        weights = tl.reshape(tl.exp2((x - above) * LOG2E), [BLOCK // 8, 8])
-        totals = totals * tl.exp2((top - above) * LOG2E) + tl.sum(weights, 1)
-        top = above
-        if barred:
-            peak = tl.max(allowed, 0)
-        highest = tl.maximum(ceiling, peak)
-        if temperature > 0:
-            score *= tl.exp2((highest - ceiling) * scale)
-            u = _unit(ids, key_low, key_high)
-            handicap = tl.where(allowed >= floor, tl.exp2((highest - allowed) * scale), float("inf"))
-            # The exponential is never below u, so few tiles can hold a better one, and only they cost more.
-            if tl.min(u * handicap, 0) < score:
-                scores = _exponential(u) * handicap
-                least = tl.min(scores, 0)
-                if least < score:
-                    score = least
-                    winner = tl.min(tl.where(scores == least, ids, vocab), 0)
-        else:
-            if highest > ceiling:
-                winner = tl.min(tl.where(allowed == highest, ids, vocab), 0)
-        ceiling = highest
-    tl.store(values + part, top)
-    tl.store(values + parts + part, tl.sum(totals, 0))
-    tl.store(values + 2 * parts + part, ceiling)
-    tl.store(values + 3 * parts + part, score)
-    tl.store(winners + part, winner)
 
 
 @triton.jit(do_not_specialize=["splits"])
@@ -297,15 +210,20 @@ def _decide(
     finish_rows(r, r >= 0, token, logprob, rows, row_stride, fields, capacity, ids, logprobs)
 
 
+def race_shape(rows: int) -> RaceShape:
+    """How `rows` rows race."""
+    return _RACE_OF_FEW if rows <= _FEW_ROWS else _RACE_OF_MANY
+
+
 def race_parts(rows: int, vocab: int, *, filters: bool = False) -> tuple[int, int]:
     """Into how many parts each of `rows` rows is cut, and their length in tokens, a multiple of the block.
 
     Of rows with `filters` few may race a second time, which all multiprocessors are to have work with.
     """
-    wanted = min(
-        max(_PROGRAMS // rows, _FILTERED_PARTS if filters else 1), triton.cdiv(vocab, _BLOCK), _MOST_PARTS
-    )
-    chunk = triton.cdiv(triton.cdiv(vocab, wanted), _BLOCK) * _BLOCK
+    shape = race_shape(rows)
+    least = _FILTERED_PARTS if filters else 1
+    wanted = min(max(shape.programs // rows, least), triton.cdiv(vocab, shape.block), _MOST_PARTS)
+    chunk = triton.cdiv(triton.cdiv(vocab, wanted), shape.block) * shape.block
     return triton.cdiv(vocab, chunk), chunk
 
 
@@ -321,7 +239,7 @@ def sample(
     logprobs: Tensor,
     follows: Tensor,
     *,
-    filters: bool = True,
+    filters: Filters = Filters.ALL,
     first_own: int | None = None,
 ) -> None:
     """Choose a token for each row of the lists that samples, and end the step (`rows.finish`).
@@ -331,7 +249,7 @@ def sample(
         eos_ids: int32 [E], what a row may not sample before its `eos_from`.
         ids, logprobs: int32 and float32 [R], get the chosen tokens and the natural logarithm of their
             probability in the model's own distribution; -1 and 0 where a row does not sample.
-        filters: whether a row may have top_k, top_p or min_p.
+        filters: which of them a row may have.
         first_own: where the rows' own masks begin, if a row may follow an automaton with a stack.
         follows: int32 [R], gets how many ids a row's automaton lets follow, up to 2; 2 without one.
     """
@@ -344,20 +262,21 @@ def sample(
     read = (logits, lists.rows, state.fields, eos_ids, masks, adjust)
     row_stride, capacity = lists.rows.shape[1], state.fields.shape[1]
     sizes = (vocab, logits.stride(0), row_stride, capacity, len(eos_ids), masks.stride(0), adjust.stride(0))
-    splits, chunk = race_parts(rows, vocab, filters=filters)
-    less = scratch.filters
+    splits, chunk = race_parts(rows, vocab, filters=bool(filters))
+    shape, known = race_shape(rows), scratch.known
 
     def race(racing: tl.constexpr) -> None:
-        programs = min(rows * splits, _PROGRAMS) if racing is _FILTERED else rows * splits
+        programs = min(rows * splits, shape.programs) if racing is _FILTERED else rows * splits
         _race[(programs,)](
-            *read, less.listed, len(less.lowest), less.lowest, scratch.values, scratch.ids, *sizes,
-            scratch.ids.shape[0], chunk, splits, BLOCK=_BLOCK, RACING=racing.value, num_warps=4,
-            maxnreg=_REGISTERS,
+            *read, known.listed, len(known.lowest), known.lowest, scratch.values, scratch.ids, *sizes,
+            scratch.ids.shape[0], chunk, splits, BLOCK=shape.block, RACING=racing.value,
+            num_warps=shape.warps, maxnreg=shape.registers,
         )  # fmt: skip
 
     if filters:
         race(_WHOLE)
-        filter_rows(*read, scratch.values, scratch.ids, splits, _MOST_PARTS, less)
+        check_winners(*read, scratch.values, scratch.ids, splits, _MOST_PARTS, chunk, known, filters)
+        filter_rows(*read, known, scratch.filters, filters)
         race(_FILTERED)
     else:
         race(_ALL)

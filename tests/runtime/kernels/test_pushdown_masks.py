@@ -18,7 +18,7 @@ from sglc.runtime.kernels.automata import Automata
 from sglc.runtime.kernels.pushdown_masks import pushdown_masks
 from sglc.runtime.kernels.rows import DEPTH, BatchLists, RowState, batch_lists, row_state
 from sglc.runtime.kernels.sample import adjustments, sample, sample_scratch
-from sglc.runtime.step import unpack_masks
+from sglc.runtime.step import Filters, unpack_masks
 from tests.depth import at_depth
 from tests.reference.longest_match import longest_match
 
@@ -87,7 +87,7 @@ class Device:
         sample(
             logits, self.lists, self.state, self.eos, sample_scratch(1, DEVICE), self.automata.tables,
             adjustments(5, VOCAB, DEVICE), out[0], torch.zeros(1, device=DEVICE), out[1],
-            filters=False, first_own=self.automata.first_own,
+            filters=Filters.NONE, first_own=self.automata.first_own,
         )  # fmt: skip
         return int(out[0]), int(out[1])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pytest
@@ -13,9 +13,18 @@ from torch import Tensor
 from sglc.runtime.executor.sampler import SamplerInput, choose, exponentials, filtered, noise_keys
 from sglc.runtime.kernels.automata import Automata
 from sglc.runtime.kernels.rows import LAST, BatchLists, RowState, batch_lists, pack, row_state, stage
-from sglc.runtime.kernels.sample import SampleScratch, adjustments, race_parts, sample, sample_scratch
+from sglc.runtime.kernels.sample import (
+    RaceShape,
+    SampleScratch,
+    adjustments,
+    race_parts,
+    race_shape,
+    sample,
+    sample_scratch,
+)
 from sglc.runtime.kernels.sample_filter import filter_rows
-from sglc.runtime.step import Opened, Step, pack_masks
+from sglc.runtime.kernels.winners import check_winners
+from sglc.runtime.step import Filters, Opened, Step, pack_masks
 from tests.depth import DEPTH, at_depth, some_of
 
 pytestmark = pytest.mark.kernel
@@ -105,27 +114,34 @@ def lowest_of(logits: Tensor, case: Case, scratch: SampleScratch) -> Tensor:
     masks = Automata((), vocab, eos, 8, words=8, masks=0).tables.masks
     added = adjustments(41, vocab, DEVICE).added
     read = (logits, case.lists.rows, case.state.fields, eos, masks, added)
-    filter_rows(*read, scratch.values, scratch.ids, 1, 128, scratch.filters)
-    less, lowest = scratch.filters, torch.full((count,), float("-inf"), device=DEVICE)
+    less, lowest = scratch.known, torch.full((count,), float("-inf"), device=DEVICE)
+    less.listed[:4] = 0
+    check_winners(*read, scratch.values, scratch.ids, 1, 128, 8192, less, Filters.ALL)
+    filter_rows(*read, less, scratch.filters, Filters.ALL)
     for kind, found in enumerate(less.listed[:3].tolist()):
-        listed = less.listed[3 + kind * len(less.lowest) :][:found]
+        listed = less.listed[4 + kind * len(less.lowest) :][:found]
         lowest[listed] = less.lowest[listed]
     return lowest[:, None]
 
 
 def run(
-    logits: Tensor, case: Case, masks: np.ndarray | None = None, scratch: SampleScratch | None = None
+    logits: Tensor,
+    case: Case,
+    masks: np.ndarray | None = None,
+    scratch: SampleScratch | None = None,
+    filters: Filters = Filters.ALL,
 ) -> tuple[Tensor, Tensor]:
     """`masks` bool [M, V] are there for the rows' state to name."""
     count = len(logits)
     ids = torch.full((count,), -77, dtype=torch.int32, device=DEVICE)
     logprobs = torch.full((count,), float("nan"), device=DEVICE)
     scratch = scratch or sample_scratch(64, DEVICE)
-    less = scratch.filters
-    for poisoned in (scratch.values, less.lowest, less.likely, less.peaks, less.sums, less.pivots, less.masses):
-        poisoned.fill_(float("nan"))
-    for poisoned in (less.hits, less.missed, scratch.ids):
-        poisoned.fill_(10**9)
+    for part in (scratch.known, scratch.filters):
+        for each in fields(part):
+            poisoned = getattr(part, each.name)
+            poisoned.fill_(float("nan") if poisoned.is_floating_point() else 10**9)
+    scratch.values.fill_(float("nan"))
+    scratch.ids.fill_(10**9)
     eos = torch.tensor(EOS, dtype=torch.int32, device=DEVICE)
     automata = Automata((), logits.shape[1], eos, 8, words=8, masks=0).tables
     if masks is not None:
@@ -134,14 +150,16 @@ def run(
     follows = torch.full((count,), -77, dtype=torch.int32, device=DEVICE)
     sample(
         logits, case.lists, case.state, eos, scratch, automata, adjustments(41, logits.shape[1], DEVICE),
-        ids, logprobs, follows,
+        ids, logprobs, follows, filters=filters,
     )  # fmt: skip
     assert follows.tolist() == [2] * count
     return ids.cpu(), logprobs.cpu()
 
 
-def check(logits: Tensor, case: Case) -> Tensor:
-    ids, logprobs = run(logits, case)
+def check(
+    logits: Tensor, case: Case, scratch: SampleScratch | None = None, filters: Filters = Filters.ALL
+) -> Tensor:
+    ids, logprobs = run(logits, case, scratch=scratch, filters=filters)
     count = len(case.choice.temperature)
     wanted, wanted_logprobs = choose(logits[:count], case.choice, torch.tensor(EOS, device=DEVICE))
     assert ids[:count].tolist() == wanted.tolist()
@@ -149,12 +167,18 @@ def check(logits: Tensor, case: Case) -> Tensor:
     return ids
 
 
+def race_by(monkeypatch: pytest.MonkeyPatch, programs: int) -> None:
+    """However few or many rows there are."""
+    shape = RaceShape(programs=programs, block=2048, warps=4, registers=80)
+    monkeypatch.setattr("sglc.runtime.kernels.sample.race_shape", lambda rows: shape)
+
+
 @pytest.mark.parametrize(
     ("dtype", "programs"), some_of([(DTYPES[0], 792), (DTYPES[1], 1), (DTYPES[2], 24)], 1, 2)
 )
 def test_chooses_as_the_sampler(dtype: torch.dtype, programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With each block its own part, with all in one, and with two of three together."""
-    monkeypatch.setattr("sglc.runtime.kernels.sample._PROGRAMS", programs)
+    race_by(monkeypatch, programs)
     rows = [{"temperature": t, "at": at} for t in (0.0, 1e-6, 0.3, 1.0, 1.7, 30.0) for at in (2, 1000)]
     assert race_parts(len(rows), VOCAB)[0] == {792: 3, 24: 2, 1: 1}[programs]
     logits = random_logits(len(rows), dtype)
@@ -196,7 +220,7 @@ def test_one_row_and_many_are_cut_differently_and_choose_the_same() -> None:
 def test_parts_cover_the_vocabulary(rows: int, vocab: int) -> None:
     parts, chunk = race_parts(rows, vocab)
     assert (parts - 1) * chunk < vocab <= parts * chunk
-    assert parts * rows <= max(792, rows)
+    assert parts * rows <= max(race_shape(rows).programs, rows)
 
 
 def test_ends_only_from_its_position_on() -> None:
@@ -242,6 +266,33 @@ def test_filters_keep_what_the_sampler_keeps(dtype: torch.dtype, temperature: fl
     assert torch.equal(logits.float() >= found, kept)
     wanted, _ = choose(logits, this.choice, torch.tensor(EOS, device=DEVICE))
     assert ids.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "row"),
+    [
+        (Filters.NONE, {}),
+        (Filters.TOP_P, {"top_p": 0.5, "min_p": 0.01}),
+        (Filters.TOP_K, {"top_k": 9, "top_p": 0.7}),
+        (Filters.MIN_P, {"min_p": 0.2}),
+    ],
+)
+def test_what_one_kind_of_filter_needs_is_enough_for_it(kind: Filters, row: dict[str, float]) -> None:
+    """Beside rows without filters, and with nothing known of a step before."""
+    count = at_depth(6, 6, 40)
+    check(random_logits(2 * count), case(*[row, {}] * count), filters=kind)
+
+
+@pytest.mark.parametrize("row", [{"top_p": 0.6}, {"top_p": 0.5, "min_p": 0.02}])
+def test_who_is_kept_of_the_best_wins_mostly_without_a_bound(row: dict[str, float]) -> None:
+    """The winner of another part, or of that of the first one among what may be kept."""
+    count = at_depth(20, 20, 40)
+    scratch = sample_scratch(64, DEVICE)
+    check(random_logits(count, spread=1.0), case(*[row] * count), scratch)
+    by_bound, by_k, by_min, again = scratch.known.listed[:4].tolist()
+    assert again > count // 10
+    assert by_bound < again
+    assert by_k == by_min == 0
 
 
 @pytest.mark.parametrize("dtype", some_of(DTYPES[::-1], 1, 1))
@@ -355,7 +406,7 @@ def test_noise_is_the_samplers() -> None:
 
 def test_two_equal_tokens_in_different_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their noise is not small, where its lower bound says little."""
-    monkeypatch.setattr("sglc.runtime.kernels.sample._PROGRAMS", 1)
+    race_by(monkeypatch, 1)
     count = at_depth(8, 8, 24)
     logits = torch.zeros(count, VOCAB, device=DEVICE)
     logits[:, [11, 3000]] = 60.0
