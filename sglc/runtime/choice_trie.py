@@ -61,7 +61,7 @@ def tries_of(choices: Sequence[Sequence[int]], room: int, *, branching: bool) ->
     """
     firsts = sorted({choice[0] for choice in choices if choice})
     growing = [_Growing({(-1, token) for token in firsts})]
-    scored: list[list[tuple[int, tuple[int, int]]]] = [[] for _ in choices]
+    scored: list[tuple[int, list[tuple[int, int]]]] = [(0, []) for _ in choices]  # behind its first id
     path: list[int] = []  # where the growing trie has the ids of the choice before, but for its last
     before: Sequence[int] = ()
     # Side by side, choices share as much as they can: only what the last one went through is looked at.
@@ -78,15 +78,17 @@ def tries_of(choices: Sequence[Sequence[int]], room: int, *, branching: bool) ->
             growing.append(trie)
         path = path[:shared] + trie.add(inner[shared:], shared)
         before = choice
-        scored[index].append((0, (-1, choice[0])))
-        for place, token in zip(path, choice[1:], strict=True):
-            trie.pairs.add((place, token))
-            scored[index].append((len(growing) - 1, (place, token)))
+        pairs = list(zip(path, choice[1:], strict=True))
+        trie.pairs.update(pairs)
+        scored[index] = len(growing) - 1, pairs
     tries = tuple(trie.grown() for trie in growing)
     numbers = [{pair: i for i, pair in enumerate(trie.pairs)} for trie in tries]
-    return ChoiceTries(
-        tries, tuple(tuple((trie, numbers[trie][pair]) for trie, pair in each) for each in scored)
-    )
+    where = []
+    for choice, (number, pairs) in zip(choices, scored, strict=True):
+        first = [(0, numbers[0][-1, choice[0]])] if choice else []
+        of = numbers[number]
+        where.append((*first, *[(number, of[pair]) for pair in pairs]))
+    return ChoiceTries(tries, tuple(where))
 
 
 @dataclass(slots=True, eq=False)
@@ -106,7 +108,8 @@ class _Growing:
         count = len(self.ids)
         until = np.full(count, count, np.int32)
         above: list[int] = []  # the ids that the last one sees
-        for place, depth in enumerate(self.depths):
+        chain = not count or self.depths[-1] == count - 1  # all see all before them
+        for place, depth in enumerate(self.depths if not chain else ()):
             if depth < len(above):
                 until[above[depth:]] = place
                 del above[depth:]

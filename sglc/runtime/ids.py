@@ -10,7 +10,12 @@ RequestId = int
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """How many leading ids are equal."""
+    shorter = min(len(a), len(b))
+    if (
+        a[:shorter] == b[:shorter]
+    ):  # many are, and this takes no time; a list is no tuple, and is looked through
+        return shorter
     for i, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return i
-    return min(len(a), len(b))
+    return shorter

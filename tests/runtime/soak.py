@@ -690,6 +690,8 @@ class Driver:
             while node is not None and node.parent is not None:
                 assert id(node) in refs, "a lock on a node outside the tree"
                 refs[id(node)] += 1
+                if refs[id(node)] > 1:
+                    break  # counted above already
                 node = node.parent
         uses: dict[int, list[int]] = {}
         for sequence in engine.handles._sequences.values():

@@ -385,6 +385,37 @@ def test_long_prompts_go_in_chunks_beside_decoding_rows() -> None:
     assert bench.samples(2) == [bench.oracle.continuation(LONG[5:40], Sampling(max_tokens=1), 1)]
 
 
+@pytest.mark.parametrize(
+    ("depth", "out", "began"),
+    [
+        (2, 1, [16, 32, 64, 64, 24]),
+        (1, 1, [16] * 12 + [8]),  # no step is in flight beside which the host could begin more
+        (2, 40, [16] * 12 + [8]),  # from the second one on rows decode
+    ],
+)
+def test_more_rows_begin_while_a_step_is_in_flight_and_nothing_decodes(
+    depth: int, out: int, began: list[int]
+) -> None:
+    bench = Bench(depth=depth, pages=3_000, max_rows=200, token_budget=1024)
+    for first in range(200):
+        ids = (4 + first % 20, 4 + first // 20, 5, 6)
+        bench.gen(ids, Sampling(max_tokens=out, ignore_eos=True), watch=False)
+    bench.run()
+    rows = [step.rows.size - step.decoding for step in bench.oracle.steps]
+    assert [count for count in rows if count] == began
+
+
+def test_pages_shared_with_a_row_that_is_deeper_in_the_tree() -> None:
+    bench = Bench(page_size=4)
+    bench.gen(LONG[:8], Sampling(max_tokens=20, ignore_eos=True), watch=False)
+    bench.step(2)
+    bench.gen((*LONG[:6], 5, 5), Sampling(max_tokens=20, ignore_eos=True), watch=False)
+    bench.step()
+    rows = bench.engine.rows
+    assert rows.shared_pages[:2].tolist() == [0, 1]
+    bench.run()
+
+
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_a_step_is_launched_before_the_one_before_it_is_drained(depth: int) -> None:
     bench = Bench(depth=depth)

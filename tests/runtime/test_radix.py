@@ -144,6 +144,23 @@ def test_a_lock_moves_down() -> None:
     assert cache.tree.evictable == 3
 
 
+def test_a_lock_counts_above_its_node_once_whoever_holds_it() -> None:
+    cache = Cache(1)
+    leaf = cache.add((1, 2, 3))
+    top = leaf.parent.parent  # type: ignore[union-attr]
+    assert top is not None
+    for _ in range(2):
+        cache.tree.lock(leaf)
+    cache.tree.lock(top)
+    assert [top.refs, leaf.refs] == [2, 2]
+    for node in (leaf, top, leaf):
+        assert cache.tree.evictable == 0
+        cache.tree.unlock(node)
+    assert cache.tree.evictable == 3
+    with pytest.raises(AssertionError, match="traded in"):
+        cache.tree.lock(leaf, held=top)
+
+
 def test_eviction_takes_leaves_least_recently_used_first() -> None:
     cache = Cache(1)
     cache.add((1, 2))  # pages 0, 1

@@ -52,7 +52,7 @@ class Letters:
         return ids
 
     def cut(self, text: str) -> int:
-        return len(text)
+        return len(text.removesuffix(MERGED[0]))
 
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(self.alphabet[i] for i in ids if i)

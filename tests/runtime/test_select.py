@@ -133,6 +133,23 @@ def compare(
         np.testing.assert_allclose(got, values, rtol=0, atol=tolerance)
 
 
+def test_what_is_before_a_choice_is_encoded_once(
+    runtime: Runtime, tokenizer: LocalTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = "Of all the cities that I have ever seen, the one that I like best is" * 3
+    encode, encoded = runtime.machine.model.encode, []
+
+    def counted(text: str) -> tuple[int, ...]:
+        encoded.append(text)
+        return encode(text)
+
+    monkeypatch.setattr(runtime.machine.model, "encode", counted)
+    done = runtime.select(prompt, CITIES[:4])
+    assert sum(map(len, encoded)) < len(prompt) + 10 * 5 + sum(map(len, CITIES[:4]))
+    for text, ids in zip(CITIES, done.choice_ids, strict=False):
+        assert [*done.prompt_ids, *ids] == tokenizer.encode_whole(prompt + text)
+
+
 @pytest.mark.parametrize("case", some_of(list(CASES), 4, 6))
 def test_scores_are_those_of_transformers(
     case: str, runtime: Runtime, transformers: PreTrainedModel, tokenizer: LocalTokenizer

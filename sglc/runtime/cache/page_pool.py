@@ -22,8 +22,8 @@ class Owner(IntEnum):
     QUARANTINE = 3  # nobody's, but a step that is not drained still touches it
 
 
-# `adopt` and `drop` run once for every page of a prompt, and plain integers are faster.
-_FREE, _NODE, _PRIVATE = int(Owner.FREE), int(Owner.NODE), int(Owner.PRIVATE)
+# These run once for every page or row, and plain integers are faster.
+_FREE, _NODE, _PRIVATE, _QUARANTINE = map(int, Owner)
 
 
 class PagePool:
@@ -49,7 +49,7 @@ class PagePool:
         assert count <= self.free, f"{count} pages wanted, {self.free} free"
         self.free -= count
         pages = self._stack[self.free : self.free + count][::-1].copy()
-        self._move(pages, Owner.FREE, Owner.PRIVATE)
+        self._move(pages, _FREE, _PRIVATE)
         return pages
 
     def adopt(self, page: int) -> None:
@@ -69,10 +69,10 @@ class PagePool:
         if not pages.size:
             return
         if step <= self._drained:
-            self._move(pages, Owner.PRIVATE, Owner.FREE)
+            self._move(pages, _PRIVATE, _FREE)
             self._push(pages)
         else:
-            self._move(pages, Owner.PRIVATE, Owner.QUARANTINE)
+            self._move(pages, _PRIVATE, _QUARANTINE)
             self._waiting.append((step, pages))
 
     def drained(self, step: int) -> None:
@@ -81,15 +81,14 @@ class PagePool:
         due = [pages for until, pages in self._waiting if until <= step]
         self._waiting = [entry for entry in self._waiting if entry[0] > step]
         for pages in due:
-            self._move(pages, Owner.QUARANTINE, Owner.FREE)
+            self._move(pages, _QUARANTINE, _FREE)
             self._push(pages)
 
-    def _move(self, pages: I32, old: Owner, new: Owner) -> None:
-        wrong = pages[self.owner[pages] != old]
-        assert not wrong.size, f"pages {wrong.tolist()} are not {old.name}"
+    def _move(self, pages: I32, old: int, new: int) -> None:
+        wrong = self.owner[pages] != old
+        assert not wrong.any(), f"pages {pages[wrong].tolist()} are not {Owner(old).name}"
         self.owner[pages] = new
-        ordered = np.sort(pages)
-        assert (ordered[1:] > ordered[:-1]).all(), f"pages twice in {pages.tolist()}"
+        assert len(set(pages.tolist())) == pages.size, f"pages twice in {pages.tolist()}"
 
     def _push(self, pages: I32) -> None:
         self._stack[self.free : self.free + pages.size] = pages[::-1]

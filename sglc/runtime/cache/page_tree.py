@@ -2,8 +2,8 @@
 
 One node is one page: `page_size` ids, or fewer in a leaf. A node's children are sorted by their ids,
 so the best match of a page, whole or in part, is a neighbour of its place in that order.
-`refs` counts the locks on a node and below it: a node with locks is never evicted. Of the other leaves
-the one with the lowest (worth, next use, last use) goes: first what the program has released, then what
+`refs` counts the locks on a node, and its children that have any: one with such is never evicted. Of the other
+leaves the one with the lowest (worth, next use, last use) goes: first what the program has released, then what
 is computed on a guess, then the rest, then what is pinned, its farthest next use first. Time is a
 logical tick. Every namespace has a root: nothing is shared between two of them.
 No node is reachable whose page a step that is not launched yet will write.
@@ -204,11 +204,17 @@ class RadixTree:
 
     def lock(self, node: PageNode, held: PageNode | None = None) -> None:
         """Keep `node` and all above it. A caller that holds a lock on the ancestor `held` trades it in."""
-        while node.parent is not None and node is not held:
-            if not node.refs:
-                self.evictable -= 1
+        if node is held:
+            return
+        while node.parent is not None:
             node.refs += 1
+            if node.refs > 1:  # what is above it is kept already
+                break
+            self.evictable -= 1
             node = node.parent
+        if held is not None and held.parent is not None:
+            assert held.refs > 1, "a lock is traded in that nobody holds, or for a node elsewhere"
+            held.refs -= 1
 
     def unlock(self, node: PageNode) -> None:
         """Take a lock back."""
@@ -218,8 +224,9 @@ class RadixTree:
         while node.parent is not None:
             assert node.refs > 0, "a node is unlocked more often than locked"
             node.refs -= 1
-            if not node.refs:
-                self.evictable += 1
+            if node.refs:
+                break
+            self.evictable += 1
             node = node.parent
         self._settle(leaf)
 

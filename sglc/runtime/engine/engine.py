@@ -345,7 +345,7 @@ class Engine:
         known = self.rows.known(ready)
         decode = self.allocator.promise(known)
         stalled = known.size - decode.size
-        chunks, done = self._queue.chunks(ready.size - stalled, stalled)
+        chunks, done = self._queue.chunks(ready.size - stalled, stalled, in_flight=bool(self._flights))
         for request in done:
             self._end_part(request)
         if not decode.size and not chunks:

@@ -53,6 +53,7 @@ class EngineModel:
         self.eos_ids = tokenizer.eos_ids
         self.token_bytes = tokenizer.token_bytes()
         self.constraints = kept_constraints(tokenizer, engine.executor.vocab_size)
+        self.cut = tokenizer.cut
         self.encode = lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode(text)))
         self.prefixes = PromptPrefixes(engine, tokenizer)
 
@@ -269,16 +270,18 @@ class SelectCall:
         self._texts = texts
         if not all(texts):
             raise RunError("SGLC404", "a choice of `select` is empty", hint="every choice needs a text")
-        tail, whole = model.encode(stream.tail), [model.encode(stream.tail + text) for text in texts]
-        _check_prompt((*stream.ids, *tail), node)
+        cut = model.cut(stream.tail)  # what is before it need not be encoded again with each text
+        before_cut, behind = (*stream.ids, *model.encode(stream.tail[:cut])), stream.tail[cut:]
+        tail, whole = model.encode(behind), [model.encode(behind + text) for text in texts]
+        _check_prompt(before_cut or tail, node)
         # Where a choice merges with the text before it, the prefix is cut back to the last common id.
         common = min(common_prefix(tail, ids) for ids in whole)
-        if not stream.ids and not common:  # what comes first cannot be scored: choices are encoded apart
+        if not before_cut and not common:  # what comes first cannot be scored: choices are encoded apart
             self._choices = tuple(model.encode(text) for text in texts)
             common = len(tail)
         else:
             self._choices = tuple(ids[common:] for ids in whole)
-        self._prompt = (*stream.ids, *tail[:common])
+        self._prompt = (*before_cut, *tail[:common])
         self._handles: list[Handle] = []
         self.requests: list[RequestId] = []
         self._scored: dict[RequestId, tuple[tuple[float, ...], ...]] = {}

@@ -87,6 +87,7 @@ class BatchState:
         self._many_stops: dict[int, frozenset[int]] = {}  # of rows with more than `STOPS` of them
         self._free = list(range(count))
         self._all: Bool = np.ones(count, np.bool_)
+        self._numbers: I32 = np.arange(self.table.shape[1], dtype=np.int32)
         self._opened: list[int] = []  # since the last step
         self._added: dict[int, tuple[Mapping[int, float], Collection[int]]] = {}  # of those, see `adjust`
         self._entries: list[I32] = []  # into the table, since the last step
@@ -133,8 +134,9 @@ class BatchState:
         self._opened.append(row)
         if pages.size:
             self.table[row, : pages.size] = pages
-            at = np.arange(pages.size, dtype=np.int32)
-            self._entries.append(np.stack((np.full_like(at, row), at, pages), axis=1))
+            entries = np.empty((pages.size, 3), np.int32)
+            entries[:, 0], entries[:, 1], entries[:, 2] = row, self._numbers[: pages.size], pages
+            self._entries.append(entries)
         return row
 
     def sample_with(

@@ -42,6 +42,7 @@ class RowWork:
     shared: int
     publish: bool = False  # its partial prompt page goes to the tree, the row goes on in a copy
     diverged: bool = False  # an equal page was in the tree first: its pages stay private for now
+    later: int = 0  # pages behind its prompt that it asks for at most
     source: PageNode | None = None  # locked: the row's next page begins with `copied` tokens of this one
     copied: int = 0
 
@@ -57,7 +58,9 @@ class KVAllocator:
         self.work: dict[int, RowWork] = {}
         self.unfinished: list[int] = []  # rows whose prompt is not launched to its end, oldest first
         self.reserved = 0
+        self._later = 0  # of all rows
         self.lengths = Lengths()
+        self._path: tuple[list[PageNode], I32] = ([], np.empty(0, np.int32))  # see `_pages_to`
         self._copying: dict[int, None] = {}  # rows with a `source`, oldest first
         self._unlocks: list[tuple[int, PageNode]] = []
         self._drained = -1
@@ -79,14 +82,14 @@ class KVAllocator:
             if source:
                 self.tree.lock(source, held=match.node)
             tokens = scheduler.admit(left, self.available, scheduler.Need(len(part.ids) - known, pages))
-            shared_pages = self._shared_pages(match.node)
+            shared_pages = min(self._shared_pages(source or match.node), match.node.end // self.page_size)
             if tokens is not None and self._may_start(part, pages, shared_pages):
                 return self._occupy(part, match, source, pages, shared_pages), known, tokens
             self.tree.unlock(source or match.node)
         return None
 
     def _shared_pages(self, node: PageNode) -> int:
-        """Of the pages down to `node`, which one row more has locked, those that others have locked too."""
+        """Of the pages down to `node`, which a row has locked, those that others have locked too."""
         while node.parent is not None and node.refs == 1:
             node = node.parent
         return node.end // self.page_size
@@ -94,10 +97,12 @@ class KVAllocator:
     def _may_start(self, part: RequestPart, at_once: int, shared_pages: int) -> bool:
         """Whether `part` is expected to find its pages, as do all rows that run; it takes `at_once` now."""
         rows, size = self.rows, self.page_size
-        running = np.flatnonzero(rows.active)
         # Where all of it fits whatever becomes of the rows, nothing has to be guessed.
+        own = _later_pages(part, size)
+        if at_once + own + self._later <= self.available:
+            return True
+        running = np.flatnonzero(rows.active)
         later = -(-rows.end[running] // size) - rows.held[running] - rows.reserved[running]
-        own = -(-part.end // size) - -(-len(part.ids) // size)
         if at_once + own + int(np.maximum(later, 0).sum()) <= self.available:
             return True
         tokens = np.append(np.maximum(rows.seq_len, rows.prompt_len)[running], np.int32(len(part.ids)))
@@ -113,16 +118,13 @@ class KVAllocator:
     def _occupy(
         self, part: RequestPart, match: PrefixMatch, source: PageNode | None, pages: int, shared_pages: int
     ) -> int:
-        path: list[int] = []
-        node = match.node
-        while node.parent is not None:
-            path.append(node.page)
-            node = node.parent
         known = match.node.end + (match.tokens if source else 0)
-        row = self.rows.open(part.array, known, part.end, np.array(path[::-1], np.int32), pages)
+        path = self._pages_to(match.node)
+        row = self.rows.open(part.array, known, part.end, path, pages)
         self.rows.least[row], self.rows.shared_pages[row] = part.least, shared_pages
         self.reserved += pages
-        work = RowWork(part, match.node, len(path))
+        work = RowWork(part, match.node, path.size, later=_later_pages(part, self.page_size))
+        self._later += work.later
         self.work[row] = work
         self.unfinished.append(row)
         if source:
@@ -130,6 +132,23 @@ class KVAllocator:
             work.source, work.copied = source, match.tokens
             self._copying[row] = None
         return row
+
+    def _pages_to(self, node: PageNode) -> I32:
+        """The pages down to `node`, all of them whole: int32 [n]. Rows that begin alike walk what differs."""
+        nodes, pages = self._path
+        behind: list[PageNode] = []
+        depth = node.end // self.page_size
+        while depth and not (depth <= len(nodes) and nodes[depth - 1] is node):
+            behind.append(node)
+            assert node.parent is not None
+            node = node.parent
+            depth -= 1
+        if behind:
+            behind.reverse()
+            nodes = nodes[:depth] + behind
+            pages = np.concatenate((pages[:depth], np.array([one.page for one in behind], np.int32)))
+            self._path = nodes, pages
+        return pages[: depth + len(behind)]
 
     def publish(self, row: int) -> bool:
         """Share the row's partial last prompt page too, if there is a page for the row to go on in."""
@@ -343,6 +362,7 @@ class KVAllocator:
         """
         work = self.work.pop(row)
         self.reserved -= int(self.rows.reserved[row])
+        self._later -= work.later
         size, last = self.page_size, int(self.rows.last_step[row])
         pages = self.rows.table[row, work.shared : self.rows.held[row]]
         spare = np.ones(pages.size, np.bool_)
@@ -395,8 +415,14 @@ class KVAllocator:
         self.unfinished.clear()
         self._copying.clear()
         self._unlocks.clear()
-        self.reserved = 0
+        self._path = [], np.empty(0, np.int32)
+        self.reserved = self._later = 0
         self.pool = PagePool(self.pool.owner.size)
         self.tree.clear()
         self._drained = drained
         self.pool.drained(drained)
+
+
+def _later_pages(part: RequestPart, size: int) -> int:
+    """Pages of `size` that a row asks for behind those of its prompt, at most."""
+    return -(-part.end // size) - -(-len(part.ids) // size)

@@ -65,6 +65,7 @@ class RequestQueue:
         self._max_rows = max_rows
         self._keeps = keeps
         self._parts: list[RequestPart] = []
+        self._begun = 0  # rows that began in the last step, those of choices not counted
         self.preempted = 0  # rows that were preempted so far
         self.fair = FairShare()
         self._lacks_pages = False  # who is the next had a row and no pages
@@ -148,13 +149,17 @@ class RequestQueue:
         insort(self._parts, resumed(part, ids, logprobs), key=_order)
         self.preempted += 1
 
-    def chunks(self, decoding: int, stalled: int) -> tuple[list[PrefillChunk], list[EngineRequest]]:
+    def chunks(
+        self, decoding: int, stalled: int, *, in_flight: bool
+    ) -> tuple[list[PrefillChunk], list[EngineRequest]]:
         """The prompts' share of the next step, beside `decoding` rows that take a token.
 
-        While `stalled` more lack a page for theirs, nobody new gets a row. Gives also the requests that
-        turned out to have nothing to compute: they are done.
+        With the last step `in_flight`, more may begin than else. While `stalled` more rows lack a page for
+        their token, nobody new gets a row. Gives also the requests that turned out to have nothing to compute:
+        they are done.
         """
         unfinished = self.allocator.unfinished
+        most, self._begun = scheduler.new_rows(decoding, self._begun if in_flight else 0), 0
         if not unfinished and not self._parts:
             return [], []
         rest = [
@@ -170,7 +175,9 @@ class RequestQueue:
             for row, tokens in zip(unfinished, shares.chunks, strict=True)
             if tokens
         ]
-        admitted, done = ([], []) if stalled else self._admit(decoding, shares.left, budget - decoding, room)
+        admitted, done = (
+            ([], []) if stalled else self._admit(decoding, shares.left, budget - decoding, room, most)
+        )
         return chunks + admitted, done
 
     def _budget(self, decoding: int) -> int:
@@ -188,9 +195,9 @@ class RequestQueue:
         return PrefillChunk(row, tokens, scored, part.trie, len(part.request.ids))
 
     def _admit(
-        self, decoding: int, left: int, short: int, room: int
+        self, decoding: int, left: int, short: int, room: int, most: int
     ) -> tuple[list[PrefillChunk], list[EngineRequest]]:
-        """Give rows to waiting parts, in order, while tokens, rows and pages last.
+        """Give `most` rows to waiting parts, in order, while tokens, rows and pages last.
 
         Short prompts begin while there are some of `short` tokens, which no long one takes from them, or few
         begin for the rows that decode; others get the `left` ones. The step has `room` for as many as that.
@@ -198,11 +205,11 @@ class RequestQueue:
         chunks: list[PrefillChunk] = []
         done: list[EngineRequest] = []
         self._lacks_pages = False
-        at = begun = 0
+        at = 0
         # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
         late = 0
         while room and self.allocator.rows.free and at < min(len(self._parts), self._max_rows + late):
-            if begun == scheduler.NEW_ROWS:
+            if self._begun == most:
                 break
             few = len(chunks) < decoding // scheduler.ROWS_OF_ONE_BEGIN
             if max(left, short) <= 0 and not few:
@@ -236,7 +243,9 @@ class RequestQueue:
             row, known, tokens = opened
             self._admitted(part, row, known)
             chunks.append(self._chunk(part, row, tokens))
-            begun += part.kind is not PartKind.CHOICE  # a few tokens behind a prompt, and gone with the step
+            self._begun += (
+                part.kind is not PartKind.CHOICE
+            )  # a few tokens behind a prompt, and gone with the step
             left -= tokens
             short -= tokens
             room -= tokens

@@ -34,8 +34,11 @@ class Need:
     pages: int
 
 
-# Rows that begin in one step: while a device works on them, the host sees to the next ones.
+# Rows that begin in one step: while a device works on them, the host sees to the next ones. Where no row
+# decodes nobody waits for a step, and a device has few large ones done before many small ones: then twice as
+# many may begin as in the step in flight, which is what the host has time for.
 NEW_ROWS = 16
+MOST_NEW_ROWS = 64
 ROWS_OF_ONE_BEGIN = 16  # for each so many rows that decode, one may begin in a step, whatever it costs
 SHORT_PROMPT = 256  # new tokens of a prompt that no long one puts off: programs go on with such ones
 _SHARE, _LEAST = 8, 4  # of that, what a step takes of prompts however long it gets: they come to an end
@@ -63,6 +66,11 @@ def affordable(cost: StepCost, decoding: int, keys: int, position: int) -> int:
         seen = (room - seconds) / sight_s if sight_s else tokens if seconds <= room else 0
         most = max(most, min(tokens - decoding, int(seen)))
     return decoding + most
+
+
+def new_rows(decoding: int, before: int) -> int:
+    """Rows that may begin beside `decoding` ones; in the step that is in flight, `before` began (none: 0)."""
+    return NEW_ROWS if decoding else min(max(NEW_ROWS, 2 * before), MOST_NEW_ROWS)
 
 
 def divide(budget: int, decoding: int, unfinished: Sequence[int]) -> Shares:
