@@ -148,18 +148,26 @@ def test_every_shard_is_given_to_one_replica(seed: int) -> None:
     replicas = draw.randrange(1, 6)
     schedule = Schedule(sizes, replicas)
     given: list[range] = []
-    while (shard := schedule.next(draw.randrange(replicas))) is not None:
+    everybody = range(replicas)
+    while (shard := schedule.next(draw.randrange(replicas), everybody)) is not None:
         given.append(shard)
+        assert bool(schedule) == (sum(map(len, given)) < sum(sizes))
     assert sorted(place for shard in given for place in shard) == [*range(sum(sizes))]
-    assert [schedule.next(replica) for replica in range(replicas)] == [None] * replicas
+    assert [schedule.next(replica, everybody) for replica in everybody] == [None] * replicas
 
 
 def test_a_replica_has_shards_in_their_order_until_it_helps_others() -> None:
     schedule = Schedule([10] * 8, 2)
-    assert [schedule.next(0) for _ in range(5)] == [
+    assert [schedule.next(0, {1}) for _ in range(5)] == [
         range(10), range(10, 20), range(20, 30), range(30, 40), range(70, 80)
     ]  # fmt: skip
-    assert schedule.next(1) == range(40, 50)
+    assert schedule.next(1, {0}) == range(40, 50)
+    assert schedule.next(0, ()) is None
+
+
+def test_a_part_that_ends_in_a_long_shard_has_no_more_than_is_its_own() -> None:
+    schedule = Schedule([30, 28, 6], 2)
+    assert [schedule.next(1, ()), schedule.next(1, ())] == [range(30, 58), range(58, 64)]
 
 
 def test_shares() -> None:
@@ -211,6 +219,20 @@ def test_two_servers_give_and_compute_what_one_does(
         Path("rows.jsonl").write_text("".join(lines[place::2]))
         assert run(f"half{place}.jsonl", url) == 0
     assert computed("half0.jsonl") + computed("half1.jsonl") > computed("two.jsonl") + 0.9 * 10 * 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [8, 40])
+def test_a_batch_that_one_server_has_room_for_is_shared(
+    folder: Path, urls: list[str], capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    """A server of these is handed 128 rows at once: none takes what another one has places for."""
+    write_rows(count, 1)
+    assert run("two.jsonl", ",".join(urls)) == 0
+    said = capsys.readouterr().err
+    rows = [int(line.split(": ")[2].split()[0]) for line in said.splitlines() if " rows; tokens" in line]
+    assert sum(rows) == count
+    assert min(rows) >= count // 4
 
 
 @pytest.mark.slow
