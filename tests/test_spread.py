@@ -20,9 +20,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from sglc.api.function import Function
-from sglc.backends import registry
-from sglc.backends.http import ServerBackend, ServerOptions
-from sglc.backends.retry import Patience
 from sglc.cli import main
 from sglc.cli.batch.replica import _before_failures
 from sglc.cli.batch.sorted_rows import SortedRows
@@ -327,14 +324,11 @@ def test_a_batch_ends_where_no_server_is_left(
 
 @pytest.mark.slow
 def test_a_server_that_drains_fails_no_row(
-    folder: Path, urls: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, urls: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It listens, and refuses every request, as long as one goes on that came before."""
     write_rows(4, 20)
     with running(*SERVER) as server:
-        patience = Patience(attempts=2, first_wait_s=0.1)
-        known = ServerBackend(ServerOptions(url=server.url, patience=patience))
-        monkeypatch.setitem(registry._CONNECTED, ("http", server.url, ""), known)
         where = urlsplit(server.url)
         with socket.create_connection((where.hostname or "", where.port or 0)) as other:
             other.sendall(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")

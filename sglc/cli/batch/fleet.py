@@ -296,7 +296,7 @@ class Fleet:
 
 
 def _needs(other: Member, member: Member) -> bool:
-    """Whether a replica may take of what is another one's: not as long as that one has places for it, or comes."""
+    """Whether a replica may take of another one's part: not as long as that one has places for it, or comes."""
     if not member.running:
         return True
     return member.rows > 0 if other.opened is None else len(other.running) >= other.opened.rows

@@ -1,6 +1,6 @@
 """One of several places where the rows of a batch run: it is handed rows, and hands over what has ended.
 
-It is used by one thread, in this process or as an actor on another machine.
+It runs in a process of its own, or as an actor on another machine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sglc.api.plan import LoadedPlan
     from sglc.ir.plan.backend import Backend
 
-_WAIT_S = 1.0  # for something to hand over, before it is asked whether the server is still there
+WAIT_S = 1.0  # for something to hand over, before it is asked whether the server is still there
 _READY_S = 600.0  # for a server that loads its model
 _KNOCK_S = 5.0  # for a machine that does not answer
 
@@ -124,16 +124,12 @@ class _Rows:
 
 
 class LocalReplica:
-    """Rows that this process runs, on a back end of its own.
+    """Rows that this process runs, on a back end of its own, which is as `registry.connect` takes it."""
 
-    Args:
-        backend: as `registry.connect` takes it.
-        function: the program; None: the one that `work` names.
-    """
-
-    def __init__(self, work: Work, backend: str | None, function: Function | LoadedPlan | None = None) -> None:
+    def __init__(self, work: Work, backend: str | None) -> None:
         self.name = work.command or backend or "local"
-        self._work, self._spec, self._function = work, backend, function
+        self._work, self._spec = work, backend
+        self._function: Function | LoadedPlan | None = None
         self._change = threading.Condition()
         self._has = _Rows()
         self._size = 0  # rows that may be live
@@ -161,6 +157,11 @@ class LocalReplica:
 
     def step(self, rows: Sequence[NumberedRow], known: Tape) -> Made:
         """As of `Replica`."""
+        self.take(rows, known)
+        return self.made()
+
+    def take(self, rows: Sequence[NumberedRow], known: Tape) -> None:
+        """The half of `step` that any thread may do."""
         has = self._has
         with self._change:
             if has.known is None:
@@ -169,7 +170,12 @@ class LocalReplica:
             has.known.targets.update(known.targets)
             has.coming.extend(rows)
             self._change.notify_all()
-            self._change.wait_for(lambda: has.ended or has.lines or has.problem is not None, _WAIT_S)
+
+    def made(self) -> Made:
+        """The other half."""
+        has = self._has
+        with self._change:
+            self._change.wait_for(lambda: has.ended or has.lines or has.problem is not None, WAIT_S)
         if has.live and (has.ended or has.lines):
             time.sleep(self._work.linger_s)
         with self._change:
@@ -283,7 +289,7 @@ class LocalReplica:
             try:
                 # It ends with this process, whatever ends that.
                 self._server = subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, stdout=told, stderr=told, preexec_fn=_end_with_parent
+                    words, stdin=subprocess.DEVNULL, stdout=told, stderr=told, preexec_fn=end_with_parent
                 )
             except OSError as error:
                 raise BackendError(
@@ -323,5 +329,6 @@ def listens(host: str, port: int) -> bool:
     return True
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Have this process be killed when the thread that started it ends, by kill -9, too."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
