@@ -288,8 +288,8 @@ def programs(model: str, device: str, rounds: int, end_s: float) -> dict[str, An
                     print(f"{name:9} {way:12}", json.dumps(rounded(run)), flush=True)
             longest_s = max(longest_s, time.monotonic() - began_s)
     made: dict[str, Any] = {}
-    for name, ways in found.items():
-        medians = {way: medians_of(runs) for way, runs in ways.items()}
+    for name, runs_of in found.items():
+        medians = {way: medians_of(runs) for way, runs in runs_of.items()}
         base = medians["one"]
         for way, each in medians.items():
             times_one = round(each["computed_tokens"] / base["computed_tokens"], 4)
