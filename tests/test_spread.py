@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
@@ -21,18 +22,19 @@ import pytest
 
 from sglc.api.function import Function
 from sglc.cli import main
-from sglc.cli.batch.replica import _before_failures
+from sglc.cli.batch.replica import LocalReplica, Lost, Work, _before_failures
 from sglc.cli.batch.sorted_rows import SortedRows
 from sglc.cli.program_file import open_function
 from sglc.execution.batch.order import common
 from sglc.execution.batch.shards import Schedule, cuts, share_of
-from sglc.observe.replay.tape import Json
+from sglc.observe.replay.tape import Json, Tape
 from tests.depth import at_depth
 from tests.serving import ROOT, Server, running, serving
 from tests.soak_spread import PLAIN, check
 from tests.waiting import HANG_S, until
 
 PROGRAM = """
+import time
 import sglc as sgl
 
 @sgl.function
@@ -49,6 +51,15 @@ def send(q: str) -> str:
     with open("sent.txt", "a") as file:
         file.write(q + "\\n")
     return "ok"
+
+@sgl.tool
+def slow(q: str) -> str:
+    time.sleep(0.4)
+    return "ok"
+
+@sgl.function
+def waits(s, rules, q):
+    s += rules + q + slow(q) + sgl.gen("a", max_tokens=8)
 
 @sgl.function
 def approved(s, rules, q):
@@ -295,6 +306,28 @@ def test_rows_go_on_inside(folder: Path, servers: list[Server], urls: list[str])
     assert all(row["text"].endswith("yes") for row in results("out.jsonl"))
     assert sum(server.info()["submits"] for server in servers) == asked + 10  # for `b`, which a person held up
     assert not Path("out.jsonl.journal").exists()
+
+
+@pytest.mark.slow
+def test_a_tool_may_end_behind_its_row(folder: Path, urls: list[str]) -> None:
+    """The row has failed by then, and the next one of its replica runs."""
+    write_rows(2, 6)
+    both, limits = ",".join(urls), ("--row-timeout", "0.2", "--concurrency", "1")
+    assert run("out.jsonl", both, *limits, program="waits") == 1
+    assert {row["error"]["code"] for row in results("out.jsonl")} == {"SGLC411"}
+    assert len(results("out.jsonl")) == 12
+    lines = [json.loads(line) for line in Path("out.jsonl.journal/recording.jsonl").read_text().splitlines()]
+    assert any(line.get("is") == "called" for line in lines)
+    assert run("out.jsonl", both, "--resume", "--retry-failed", "--redo", "slow", program="waits") == 0
+    assert all(row["error"] is None for row in results("out.jsonl"))
+
+
+def test_rows_for_a_replica_that_was_started_again_are_given_to_another() -> None:
+    """Ray starts an actor anew that died between two calls, and the next call is the new one's."""
+    replica = LocalReplica(Work(argparse.Namespace(), {}, {}), "http://127.0.0.1:1")
+    with pytest.raises(Lost):
+        replica.step([(0, b"")], Tape({}, {}, {}))
+    replica.close()
 
 
 @pytest.mark.slow

@@ -261,7 +261,7 @@ class Fleet:
     def _keep(self, member: Member, made: Made) -> None:
         """What a replica has handed over is here."""
         assert self._journal is not None
-        self._journal.take(made.lines, [one.row for one in made.ended])
+        self._journal.take(made.lines, member.running, [one.row for one in made.ended])
         if made.ended:
             with self._changing():
                 for one in made.ended:

@@ -84,26 +84,33 @@ def main() -> None:
     """Run what comes through the socket of this number, until nobody is there any more."""
     end_with_parent()
     connection = Connection(int(sys.argv[1]))
-    replica = LocalReplica(*connection.recv())
-
-    def take() -> None:
-        with suppress(EOFError, OSError):
-            while (given := connection.recv()) is not None:
-                replica.take(*given)
-        sys.stdout.flush()
-        os._exit(0)
-
     try:
+        replica = LocalReplica(*connection.recv())
         connection.send(replica.open())
-        threading.Thread(target=take, name="sglc-take", daemon=True).start()
+        threading.Thread(target=_take, args=(connection, replica), name="sglc-take", daemon=True).start()
         while True:
             made = replica.made()
             if made.ended or made.lines:
                 connection.send(made)
-    except OSError:  # nobody is there
-        os._exit(0)
+    except (EOFError, ConnectionError):
+        _end()
     except BaseException as problem:
-        connection.send(problem)
+        with suppress(ConnectionError):
+            connection.send(problem)
+        _end()
+
+
+def _take(connection: Connection, replica: LocalReplica) -> None:
+    with suppress(EOFError, OSError):
+        while (given := connection.recv()) is not None:
+            replica.take(*given)
+    _end()
+
+
+def _end() -> None:
+    """At once: what rows still do is nobody's."""
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ class LocalReplica:
         self._work, self._spec = work, backend
         self._function: Function | LoadedPlan | None = None
         self._change = threading.Condition()
-        self._has = _Rows()
+        self._has: _Rows | None = None  # before it has opened: also an actor that was started again
         self._size = 0  # rows that may be live
         self._server: subprocess.Popen[bytes] | None = None
         self._backend: Backend | None = None
@@ -162,7 +162,8 @@ class LocalReplica:
 
     def take(self, rows: Sequence[NumberedRow], known: Tape) -> None:
         """The half of `step` that any thread may do."""
-        has = self._has
+        if (has := self._has) is None:
+            raise Lost("it was started again")
         with self._change:
             if has.known is None:
                 has.known = known
@@ -174,6 +175,7 @@ class LocalReplica:
     def made(self) -> Made:
         """The other half."""
         has = self._has
+        assert has is not None
         with self._change:
             self._change.wait_for(lambda: has.ended or has.lines or has.problem is not None, WAIT_S)
         if has.live and (has.ended or has.lines):
@@ -196,10 +198,11 @@ class LocalReplica:
 
     def close(self) -> None:
         """As of `Replica`."""
-        with self._change:
-            self._has.over = True
-            self._change.notify_all()
-        self._has.control.stop()
+        if (has := self._has) is not None:
+            with self._change:
+                has.over = True
+                self._change.notify_all()
+            has.control.stop()
         if self._address is not None and self._backend is not None:
             self._backend.close()
         if self._server is not None:
