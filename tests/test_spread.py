@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
 import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
@@ -320,6 +322,28 @@ def test_a_tool_may_end_behind_its_row(folder: Path, urls: list[str]) -> None:
     assert any(line.get("is") == "called" for line in lines)
     assert run("out.jsonl", both, "--resume", "--retry-failed", "--redo", "slow", program="waits") == 0
     assert all(row["error"] is None for row in results("out.jsonl"))
+
+
+@pytest.mark.slow
+def test_a_replica_that_nobody_asks_goes_no_further(
+    folder: Path, servers: list[Server], urls: list[str]
+) -> None:
+    """An actor lives on when its driver is killed: what it did then would be done again."""
+    options = argparse.Namespace(
+        program="prog.py:sampled", tools=None, device="cpu", dtype=None, concurrency=2, output="o", json=False
+    )
+    replica = LocalReplica(Work(options, {}, {"seed": 1}), urls[0])
+    replica.open()
+    before = servers[0].info()["submits"]
+    rows = [(number, pickle.dumps({"rules": "a", "q": f"{number}"})) for number in range(40)]
+    made = replica.step(rows, Tape({"seed": 1}, {}, {}))
+    assert made.lines or made.ended
+    time.sleep(1.0)
+    assert servers[0].info()["submits"] - before < 40
+    count = len(made.ended)
+    while count < 40:  # it goes on when somebody asks
+        count += len(replica.step((), Tape({"seed": 1}, {}, {})).ended)
+    replica.close()
 
 
 def test_rows_for_a_replica_that_was_started_again_are_given_to_another() -> None:

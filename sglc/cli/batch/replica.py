@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import math
 import pickle
 import shlex
 import signal
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from sglc.ir.plan.backend import Backend
 
 WAIT_S = 1.0  # for something to hand over, before it is asked whether the server is still there
+_SILENT_S = 0.02  # between two steps; who is not asked for longer has no driver, and goes no further
 _READY_S = 600.0  # for a server that loads its model
 _KNOCK_S = 5.0  # for a machine that does not answer
 
@@ -133,6 +135,7 @@ class LocalReplica:
         self._change = threading.Condition()
         self._has: _Rows | None = None  # before it has opened: also an actor that was started again
         self._size = 0  # rows that may be live
+        self._until_s = 0.0  # rows go on; they do while it is waited for them
         self._server: subprocess.Popen[bytes] | None = None
         self._backend: Backend | None = None
 
@@ -177,6 +180,8 @@ class LocalReplica:
         has = self._has
         assert has is not None
         with self._change:
+            self._until_s = math.inf
+            self._change.notify_all()
             self._change.wait_for(lambda: has.ended or has.lines or has.problem is not None, WAIT_S)
         if has.live and (has.ended or has.lines):
             time.sleep(self._work.linger_s)
@@ -194,6 +199,8 @@ class LocalReplica:
                 raise Lost(f"the server at `{self._spec}` has gone")
         if has.problem is not None and not (made or lines):
             raise has.problem
+        with self._change:
+            self._until_s = time.monotonic() + _SILENT_S
         return Made(made, lines)
 
     def close(self) -> None:
@@ -218,6 +225,7 @@ class LocalReplica:
             with self._change:
                 has.lines.append(line)
                 self._change.notify_all()
+                self._change.wait_for(lambda: has.over or time.monotonic() < self._until_s)
 
         try:
             with self._change:
@@ -245,7 +253,11 @@ class LocalReplica:
         while True:
             with self._change:
                 self._change.wait_for(
-                    lambda: has.control.stopped or has.over or (has.coming and has.live < self._size)
+                    lambda: (
+                        has.control.stopped
+                        or has.over
+                        or (has.coming and has.live < self._size and time.monotonic() < self._until_s)
+                    )
                 )
                 if has.over or has.control.stopped:
                     return
