@@ -48,6 +48,11 @@ class Server:
     pid: int
     port: int
 
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"http://127.0.0.1:{self.port}"
+
     def cpu_s(self) -> float:
         """CPU time so far, that of the processes it began apart."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
@@ -55,10 +60,12 @@ class Server:
 
 
 @contextmanager
-def started(*module: str) -> Iterator[Server]:
+def started(*module: str, **env: str) -> Iterator[Server]:
     """`python -m MODULE ...`, which says its address as soon as it listens."""
     with tempfile.NamedTemporaryFile() as log:
-        process = subprocess.Popen([sys.executable, "-m", *module], cwd=ROOT, stderr=log)
+        process = subprocess.Popen(
+            [sys.executable, "-m", *module], cwd=ROOT, stderr=log, env={**os.environ, **env}
+        )
         try:
             while (found := _URL.search(Path(log.name).read_text())) is None:
                 assert process.poll() is None, Path(log.name).read_text()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import pickle
 import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
@@ -20,22 +23,20 @@ from urllib.parse import urlsplit
 import pytest
 
 from sglc.api.function import Function
-from sglc.backends import registry
-from sglc.backends.http import ServerBackend, ServerOptions
-from sglc.backends.retry import Patience
 from sglc.cli import main
-from sglc.cli.batch.replica import _before_failures
+from sglc.cli.batch.replica import LocalReplica, Lost, Work, _before_failures
 from sglc.cli.batch.sorted_rows import SortedRows
 from sglc.cli.program_file import open_function
 from sglc.execution.batch.order import common
 from sglc.execution.batch.shards import Schedule, cuts, share_of
-from sglc.observe.replay.tape import Json
+from sglc.observe.replay.tape import Json, Tape
 from tests.depth import at_depth
 from tests.serving import ROOT, Server, running, serving
 from tests.soak_spread import PLAIN, check
 from tests.waiting import HANG_S, until
 
 PROGRAM = """
+import time
 import sglc as sgl
 
 @sgl.function
@@ -52,6 +53,15 @@ def send(q: str) -> str:
     with open("sent.txt", "a") as file:
         file.write(q + "\\n")
     return "ok"
+
+@sgl.tool
+def slow(q: str) -> str:
+    time.sleep(0.4)
+    return "ok"
+
+@sgl.function
+def waits(s, rules, q):
+    s += rules + q + slow(q) + sgl.gen("a", max_tokens=8)
 
 @sgl.function
 def approved(s, rules, q):
@@ -148,18 +158,26 @@ def test_every_shard_is_given_to_one_replica(seed: int) -> None:
     replicas = draw.randrange(1, 6)
     schedule = Schedule(sizes, replicas)
     given: list[range] = []
-    while (shard := schedule.next(draw.randrange(replicas))) is not None:
+    everybody = range(replicas)
+    while (shard := schedule.next(draw.randrange(replicas), everybody)) is not None:
         given.append(shard)
+        assert bool(schedule) == (sum(map(len, given)) < sum(sizes))
     assert sorted(place for shard in given for place in shard) == [*range(sum(sizes))]
-    assert [schedule.next(replica) for replica in range(replicas)] == [None] * replicas
+    assert [schedule.next(replica, everybody) for replica in everybody] == [None] * replicas
 
 
 def test_a_replica_has_shards_in_their_order_until_it_helps_others() -> None:
     schedule = Schedule([10] * 8, 2)
-    assert [schedule.next(0) for _ in range(5)] == [
+    assert [schedule.next(0, {1}) for _ in range(5)] == [
         range(10), range(10, 20), range(20, 30), range(30, 40), range(70, 80)
     ]  # fmt: skip
-    assert schedule.next(1) == range(40, 50)
+    assert schedule.next(1, {0}) == range(40, 50)
+    assert schedule.next(0, ()) is None
+
+
+def test_a_part_that_ends_in_a_long_shard_has_no_more_than_is_its_own() -> None:
+    schedule = Schedule([30, 28, 6], 2)
+    assert [schedule.next(1, ()), schedule.next(1, ())] == [range(30, 58), range(58, 64)]
 
 
 def test_shares() -> None:
@@ -211,6 +229,20 @@ def test_two_servers_give_and_compute_what_one_does(
         Path("rows.jsonl").write_text("".join(lines[place::2]))
         assert run(f"half{place}.jsonl", url) == 0
     assert computed("half0.jsonl") + computed("half1.jsonl") > computed("two.jsonl") + 0.9 * 10 * 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [8, 40])
+def test_a_batch_that_one_server_has_room_for_is_shared(
+    folder: Path, urls: list[str], capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    """A server of these is handed 128 rows at once: none takes what another one has places for."""
+    write_rows(count, 1)
+    assert run("two.jsonl", ",".join(urls)) == 0
+    said = capsys.readouterr().err
+    rows = [int(line.split(": ")[2].split()[0]) for line in said.splitlines() if " rows; tokens" in line]
+    assert sum(rows) == count
+    assert min(rows) >= count // 4
 
 
 @pytest.mark.slow
@@ -279,6 +311,50 @@ def test_rows_go_on_inside(folder: Path, servers: list[Server], urls: list[str])
 
 
 @pytest.mark.slow
+def test_a_tool_may_end_behind_its_row(folder: Path, urls: list[str]) -> None:
+    """The row has failed by then, and the next one of its replica runs."""
+    write_rows(2, 6)
+    both, limits = ",".join(urls), ("--row-timeout", "0.2", "--concurrency", "1")
+    assert run("out.jsonl", both, *limits, program="waits") == 1
+    assert {row["error"]["code"] for row in results("out.jsonl")} == {"SGLC411"}
+    assert len(results("out.jsonl")) == 12
+    lines = [json.loads(line) for line in Path("out.jsonl.journal/recording.jsonl").read_text().splitlines()]
+    assert any(line.get("is") == "called" for line in lines)
+    assert run("out.jsonl", both, "--resume", "--retry-failed", "--redo", "slow", program="waits") == 0
+    assert all(row["error"] is None for row in results("out.jsonl"))
+
+
+@pytest.mark.slow
+def test_a_replica_that_nobody_asks_goes_no_further(
+    folder: Path, servers: list[Server], urls: list[str]
+) -> None:
+    """An actor lives on when its driver is killed: what it did then would be done again."""
+    options = argparse.Namespace(
+        program="prog.py:sampled", tools=None, device="cpu", dtype=None, concurrency=2, output="o", json=False
+    )
+    replica = LocalReplica(Work(options, {}, {"seed": 1}), urls[0])
+    replica.open()
+    before = servers[0].info()["submits"]
+    rows = [(number, pickle.dumps({"rules": "a", "q": f"{number}"})) for number in range(40)]
+    made = replica.step(rows, Tape({"seed": 1}, {}, {}))
+    assert made.lines or made.ended
+    time.sleep(1.0)
+    assert servers[0].info()["submits"] - before < 40
+    count = len(made.ended)
+    while count < 40:  # it goes on when somebody asks
+        count += len(replica.step((), Tape({"seed": 1}, {}, {})).ended)
+    replica.close()
+
+
+def test_rows_for_a_replica_that_was_started_again_are_given_to_another() -> None:
+    """Ray starts an actor anew that died between two calls, and the next call is the new one's."""
+    replica = LocalReplica(Work(argparse.Namespace(), {}, {}), "http://127.0.0.1:1")
+    with pytest.raises(Lost):
+        replica.step([(0, b"")], Tape({}, {}, {}))
+    replica.close()
+
+
+@pytest.mark.slow
 def test_a_batch_ends_where_no_server_is_left(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -305,14 +381,11 @@ def test_a_batch_ends_where_no_server_is_left(
 
 @pytest.mark.slow
 def test_a_server_that_drains_fails_no_row(
-    folder: Path, urls: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, urls: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It listens, and refuses every request, as long as one goes on that came before."""
     write_rows(4, 20)
     with running(*SERVER) as server:
-        patience = Patience(attempts=2, first_wait_s=0.1)
-        known = ServerBackend(ServerOptions(url=server.url, patience=patience))
-        monkeypatch.setitem(registry._CONNECTED, ("http", server.url, ""), known)
         where = urlsplit(server.url)
         with socket.create_connection((where.hostname or "", where.port or 0)) as other:
             other.sendall(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")

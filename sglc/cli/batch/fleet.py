@@ -242,12 +242,12 @@ class Fleet:
         if self._again:
             return self._again.popleft()
         own = member.shard
-        while self._parts and not own:
-            schedule, rows = self._parts[0]
-            if (shard := schedule.next(member.number)) is None:
+        if not own:
+            helped = {other.number for other in self.members if _needs(other, member)}
+            shards = ((rows, schedule.next(member.number, helped)) for schedule, rows in self._parts)
+            own.extend(next((rows.at(shard) for rows, shard in shards if shard is not None), ()))
+            while self._parts and not self._parts[0][0]:
                 self._parts.popleft()
-            else:
-                own.extend(rows.at(shard))
         return own.popleft() if own else None
 
     @property
@@ -261,7 +261,7 @@ class Fleet:
     def _keep(self, member: Member, made: Made) -> None:
         """What a replica has handed over is here."""
         assert self._journal is not None
-        self._journal.take(made.lines, [one.row for one in made.ended])
+        self._journal.take(made.lines, member.running, [one.row for one in made.ended])
         if made.ended:
             with self._changing():
                 for one in made.ended:
@@ -293,3 +293,10 @@ class Fleet:
             if self._problem is None and isinstance(error, SglcError):
                 self._problem = error
         self._told.put(error)
+
+
+def _needs(other: Member, member: Member) -> bool:
+    """Whether a replica may take of another one's part: not as long as that one has places for it, or comes."""
+    if not member.running:
+        return True
+    return member.rows > 0 if other.opened is None else len(other.running) >= other.opened.rows

@@ -79,8 +79,10 @@ class SharedJournal:
         self._lines = 0
         self._lock = threading.Lock()
 
-    def take(self, lines: Iterable[Json], over: Iterable[int]) -> None:
-        """Write what rows did; it is known until they are `over`.
+    def take(self, lines: Iterable[Json], live: Container[int], over: Iterable[int]) -> None:
+        """Write what rows did; of those that are `live` it is known until they are `over`.
+
+        A tool may end behind its row, which did not wait for it any more: that is written and not known.
 
         Raises:
             RunError: SGLC423, it cannot be written.
@@ -91,7 +93,8 @@ class SharedJournal:
             ]
             for line in new:
                 self._lines += 1
-                self._tape.enter(self._lines, line)
+                if "described" in line or line["row"] in live:
+                    self._tape.enter(self._lines, line)
                 if self._writer is not None:
                     self._writer.write(line, "now" if line is new[-1] else "later")
             for row in over:

@@ -1,12 +1,13 @@
 """One of several places where the rows of a batch run: it is handed rows, and hands over what has ended.
 
-It is used by one thread, in this process or as an actor on another machine.
+It runs in a process of its own, or as an actor on another machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import math
 import pickle
 import shlex
 import signal
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from sglc.api.plan import LoadedPlan
     from sglc.ir.plan.backend import Backend
 
-_WAIT_S = 1.0  # for something to hand over, before it is asked whether the server is still there
+WAIT_S = 1.0  # for something to hand over, before it is asked whether the server is still there
+_SILENT_S = 0.02  # between two steps; who is not asked for longer has no driver, and goes no further
 _READY_S = 600.0  # for a server that loads its model
 _KNOCK_S = 5.0  # for a machine that does not answer
 
@@ -124,19 +126,16 @@ class _Rows:
 
 
 class LocalReplica:
-    """Rows that this process runs, on a back end of its own.
+    """Rows that this process runs, on a back end of its own, which is as `registry.connect` takes it."""
 
-    Args:
-        backend: as `registry.connect` takes it.
-        function: the program; None: the one that `work` names.
-    """
-
-    def __init__(self, work: Work, backend: str | None, function: Function | LoadedPlan | None = None) -> None:
+    def __init__(self, work: Work, backend: str | None) -> None:
         self.name = work.command or backend or "local"
-        self._work, self._spec, self._function = work, backend, function
+        self._work, self._spec = work, backend
+        self._function: Function | LoadedPlan | None = None
         self._change = threading.Condition()
-        self._has = _Rows()
+        self._has: _Rows | None = None  # before it has opened: also an actor that was started again
         self._size = 0  # rows that may be live
+        self._until_s = 0.0  # rows go on; they do while it is waited for them
         self._server: subprocess.Popen[bytes] | None = None
         self._backend: Backend | None = None
 
@@ -161,7 +160,13 @@ class LocalReplica:
 
     def step(self, rows: Sequence[NumberedRow], known: Tape) -> Made:
         """As of `Replica`."""
-        has = self._has
+        self.take(rows, known)
+        return self.made()
+
+    def take(self, rows: Sequence[NumberedRow], known: Tape) -> None:
+        """The half of `step` that any thread may do."""
+        if (has := self._has) is None:
+            raise Lost("it was started again")
         with self._change:
             if has.known is None:
                 has.known = known
@@ -169,7 +174,15 @@ class LocalReplica:
             has.known.targets.update(known.targets)
             has.coming.extend(rows)
             self._change.notify_all()
-            self._change.wait_for(lambda: has.ended or has.lines or has.problem is not None, _WAIT_S)
+
+    def made(self) -> Made:
+        """The other half."""
+        has = self._has
+        assert has is not None
+        with self._change:
+            self._until_s = math.inf
+            self._change.notify_all()
+            self._change.wait_for(lambda: has.ended or has.lines or has.problem is not None, WAIT_S)
         if has.live and (has.ended or has.lines):
             time.sleep(self._work.linger_s)
         with self._change:
@@ -186,14 +199,17 @@ class LocalReplica:
                 raise Lost(f"the server at `{self._spec}` has gone")
         if has.problem is not None and not (made or lines):
             raise has.problem
+        with self._change:
+            self._until_s = time.monotonic() + _SILENT_S
         return Made(made, lines)
 
     def close(self) -> None:
         """As of `Replica`."""
-        with self._change:
-            self._has.over = True
-            self._change.notify_all()
-        self._has.control.stop()
+        if (has := self._has) is not None:
+            with self._change:
+                has.over = True
+                self._change.notify_all()
+            has.control.stop()
         if self._address is not None and self._backend is not None:
             self._backend.close()
         if self._server is not None:
@@ -209,6 +225,7 @@ class LocalReplica:
             with self._change:
                 has.lines.append(line)
                 self._change.notify_all()
+                self._change.wait_for(lambda: has.over or time.monotonic() < self._until_s)
 
         try:
             with self._change:
@@ -236,7 +253,11 @@ class LocalReplica:
         while True:
             with self._change:
                 self._change.wait_for(
-                    lambda: has.control.stopped or has.over or (has.coming and has.live < self._size)
+                    lambda: (
+                        has.control.stopped
+                        or has.over
+                        or (has.coming and has.live < self._size and time.monotonic() < self._until_s)
+                    )
                 )
                 if has.over or has.control.stopped:
                     return
@@ -283,7 +304,7 @@ class LocalReplica:
             try:
                 # It ends with this process, whatever ends that.
                 self._server = subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, stdout=told, stderr=told, preexec_fn=_end_with_parent
+                    words, stdin=subprocess.DEVNULL, stdout=told, stderr=told, preexec_fn=end_with_parent
                 )
             except OSError as error:
                 raise BackendError(
@@ -323,5 +344,6 @@ def listens(host: str, port: int) -> bool:
     return True
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Have this process be killed when the thread that started it ends, by kill -9, too."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

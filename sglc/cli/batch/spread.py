@@ -15,7 +15,8 @@ from sglc.cli.batch.fleet import Fleet
 from sglc.cli.batch.journal import SharedJournal, begin_journal
 from sglc.cli.batch.loop import asked_for, destination, limits_of_rows, settled, show
 from sglc.cli.batch.manifest import write_manifest
-from sglc.cli.batch.replica import LocalReplica, Replica, Work
+from sglc.cli.batch.process_replica import ProcessReplica
+from sglc.cli.batch.replica import Replica, Work
 from sglc.cli.batch.rows import LOOKED_AT, RowFile
 from sglc.cli.batch.sorted_rows import SortedRows
 from sglc.cli.options import say
@@ -92,7 +93,7 @@ def run_spread(
         of_stream = {**asked, **limits_of_rows(options), "seed": manifest.seed, "resume": True}
         of_stream.pop("journal", None)  # each replica has the rows of its own
         work = Work(_plain(options), given, of_stream, options.replica_command)
-        fleet = Fleet(_replicas(function, options, work), budget.admits if budget.limited else None)
+        fleet = Fleet(_replicas(options, work), budget.admits if budget.limited else None)
         ending.callback(fleet.stop)
         fleet.open()
         numbered = ((number, row) for number, row in enumerate(rows) if number not in to)
@@ -121,10 +122,10 @@ def run_spread(
     return code
 
 
-def _replicas(function: Function | LoadedPlan, options: argparse.Namespace, work: Work) -> Sequence[Replica]:
+def _replicas(options: argparse.Namespace, work: Work) -> Sequence[Replica]:
     backends = backends_of(options.backend)
     if not options.cluster:
-        return [LocalReplica(work, one, function) for one in backends]
+        return [ProcessReplica(work, one) for one in backends if one is not None]
     from sglc.cli.batch.ray_replicas import ray_replicas
 
     return ray_replicas(options.cluster, work, [_absolute(one) for one in backends], options.replicas)

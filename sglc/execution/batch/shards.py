@@ -7,7 +7,7 @@ least in common, and a replica gets them in their order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import accumulate, pairwise
 
 _SHARDS_EACH = 16  # of a replica, so that all end at about the same time
@@ -50,12 +50,22 @@ class Schedule:
         ends = [*accumulate(sizes, initial=0)]
         self._parts: list[deque[range]] = [deque() for _ in range(replicas)]
         for begin, end in pairwise(ends):
-            self._parts[begin * replicas // ends[-1]].append(range(begin, end))
+            self._parts[(begin + end) * replicas // (2 * ends[-1])].append(range(begin, end))
 
-    def next(self, replica: int) -> range | None:
-        """The places of its next rows; None: all have been given away."""
+    def __bool__(self) -> bool:
+        """Whether there are any left."""
+        return any(self._parts)
+
+    def next(self, replica: int, helped: Container[int]) -> range | None:
+        """The places of its next rows; None: nothing is left for it.
+
+        Args:
+            helped: the replicas whose parts it may take of.
+        """
         own = self._parts[replica]
         if own:
             return own.popleft()
-        longest = max(self._parts, key=lambda part: part[-1].stop - part[0].start if part else 0)
-        return longest.pop() if longest else None
+        others = [part for number, part in enumerate(self._parts) if part and number in helped]
+        if not others:
+            return None
+        return max(others, key=lambda part: part[-1].stop - part[0].start).pop()
