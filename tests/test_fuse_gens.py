@@ -235,7 +235,7 @@ def test_a_record_is_one_request_of_a_real_server(server: Server, name: str) -> 
         whole = [result for result in made if "ended at `max_tokens`" not in str(result.error())]
         assert sum(result.usage.calls == 1 for result in whole) >= len(rows) // 2  # digits have no end
         for result in whole:
-            check(result, name, most_calls=2)
+            check(result, name, most_calls=3)  # two more for answers that were cut
         check_values(whole, name, answered)
 
 

@@ -36,7 +36,10 @@ def press_ctrl_c(when: Callable[[], object]) -> None:
         frame = sys._current_frames()[main]
         return (frame, frame.f_lasti) if frame.f_code is threading.Condition.wait.__code__ else None
 
+    begun = threading.Event()
+
     def press() -> None:
+        begun.wait()  # the main thread waits for this one to start, too
         until(when)
         before = None
         while (now := place()) is None or now != before:
@@ -45,6 +48,7 @@ def press_ctrl_c(when: Callable[[], object]) -> None:
         signal.pthread_kill(main, signal.SIGINT)
 
     threading.Thread(target=press, daemon=True).start()
+    begun.set()
 
 
 class Gate:

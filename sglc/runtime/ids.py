@@ -11,9 +11,8 @@ RequestId = int
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """How many leading ids are equal."""
     shorter = min(len(a), len(b))
-    if (
-        a[:shorter] == b[:shorter]
-    ):  # many are, and this takes no time; a list is no tuple, and is looked through
+    # Many are, which takes no time to see. A list is no tuple, and is looked through.
+    if a[:shorter] == b[:shorter]:
         return shorter
     for i, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:

@@ -50,9 +50,9 @@ def prefixes_of_forks_twice(patch: pytest.MonkeyPatch) -> None:
     """What stands before a fork counts as computed in every branch."""
     add = PrefixTree.add
 
-    def alone(self: PrefixTree, *args: Any) -> tuple[int, int, bool]:
+    def alone(self: PrefixTree, *args: Any) -> tuple[int, int, bool, int]:
         add(self, *args)
-        return 0, 0, False
+        return 0, 0, False, 0
 
     patch.setattr(PrefixTree, "add", alone)
 

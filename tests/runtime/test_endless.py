@@ -187,6 +187,7 @@ def test_the_refusal_says_which_rule() -> None:
 
 NEVER_ENDS = """
 from sglc.ir.sampling import Sampling
+from sglc.runtime.engine.matcher_threads import _LEFT
 from tests.runtime import test_engine
 from tests.runtime.test_engine import EOS, LONG
 from tests.runtime.test_grammar import LETTERS
@@ -199,7 +200,7 @@ request = bench.engine.gen(handle, held, [1], eos_ids=EOS, constraint=LETTERS.of
 free = bench.gen(LONG[:7])
 bench.run()
 error = bench.of(request)[-1].error
-print(error.code, bench.samples(free)[0][2], bench.nothing_left(), bench.engine.threads.lost)
+print(error.code, bench.samples(free)[0][2], bench.nothing_left(), len(_LEFT))
 """
 
 
