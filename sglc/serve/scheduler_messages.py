@@ -10,7 +10,6 @@ import json
 import re
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
@@ -123,32 +122,46 @@ def _whole(value: Any) -> Any:
 # -- answers -----------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
 class _Told:
-    """What was told of a text so far: how many of its tokens, and what is known of its prompt."""
+    """What was told of a text so far: how many of its tokens, and what is known of its prompt.
 
-    tokens: int = 0
-    cached: int = 0
-    prompt: tuple[Sequence[TokenLogprob], Tops] = ((), ())
+    `message` is a chunk of it, which is filled anew with each.
+    """
+
+    __slots__ = ("cached", "chunk", "message", "prompt", "size", "tokens")
+
+    def __init__(self, request_id: str, choice: int, size: int) -> None:
+        self.tokens = self.cached = 0
+        self.size = size  # of its prompt
+        self.prompt: tuple[Sequence[TokenLogprob], Tops] = ((), ())
+        self.message = pb.GenerateResponse(request_id=request_id)
+        self.chunk = self.message.chunk
+        self.chunk.prompt_tokens, self.chunk.index = size, choice
 
 
 class Answering:
-    """The answer to one request, as messages that bear its id."""
+    """The answer to one request, as messages that bear its id, on the wire's form."""
 
     def __init__(self, request_id: str, body: GenerateBody, work: Work, tokenizer: ServedTokenizer) -> None:
         self._request_id, self._body, self._work, self._tokenizer = request_id, body, work, tokenizer
-        self._told = [_Told() for _ in range(work.choices)]
+        self._told = [
+            _Told(request_id, choice, len(work.prompt_of(choice).ids)) for choice in range(work.choices)
+        ]
 
-    def chunks(self, pieces: Sequence[Piece]) -> list[Any]:
+    def chunks(self, pieces: Sequence[Piece]) -> list[bytes]:
         """What has come together of a stream: a message for each text, and one more for each that ended."""
-        made = []
-        several = self._work.choices > 1
+        made: list[bytes] = []
+        if not pieces:
+            return made
+        several = len(self._told) > 1
         for choice, own in _by_choice(pieces).items() if several else ((0, pieces),):
             told, first, last = self._told[choice], own[0], own[-1]
-            tokens: list[TokenLogprob] = []
+            tokens: Sequence[TokenLogprob] = first.tokens
+            if len(own) > 1:
+                tokens = [token for piece in own for token in piece.tokens]
             for piece in own:
-                told.cached = max(told.cached, piece.cached)
-                tokens += piece.tokens
+                if piece.cached > told.cached:
+                    told.cached = piece.cached
             if first.begins:
                 told.prompt = first.prompt_logprobs, first.prompt_tops
             ids = [id_ for _, id_, _ in tokens]
@@ -156,22 +169,20 @@ class Answering:
                 ids += self._behind(last.last)
             told.tokens += len(tokens)
             if ids:
-                message = pb.GenerateResponse(request_id=self._request_id)
-                chunk = message.chunk
-                chunk.token_ids.extend(ids)
-                chunk.completion_tokens = told.tokens
-                self._tell_about(chunk, choice)
+                chunk = told.chunk
+                chunk.token_ids[:] = ids
+                chunk.completion_tokens, chunk.cached_tokens = told.tokens, min(told.cached, told.size)
                 if self._body.return_logprob:
                     tops = [top for piece in own for top in piece.tops]
                     self._add_logprobs(chunk, tokens, tops, told.prompt if first.begins else ((), ()))
-                made.append(message)
+                made.append(told.message.SerializeToString())
             if last.last is not None:
                 made.append(self._complete(choice, last.last, last.usage.completion))
         return made
 
-    def whole(self, ends: Sequence[GenDone]) -> list[Any]:
+    def whole(self, ends: Sequence[GenDone]) -> list[bytes]:
         """The messages of an answer that is not streamed: one for each text."""
-        made: list[Any] = []
+        made: list[bytes] = []
         for end in ends:
             for sample, spent in zip(end.samples, made_by_each(end), strict=True):
                 told = self._told[len(made)]
@@ -180,25 +191,24 @@ class Answering:
                 made.append(self._complete(len(made), sample, spent))
         return made
 
-    def _complete(self, choice: int, sample: Sample, spent: int) -> Any:
+    def _complete(self, choice: int, sample: Sample, spent: int) -> bytes:
+        told = self._told[choice]
         complete = pb.GenerateComplete(
             output_ids=[*sample.ids, *self._behind(sample)],
             finish_reason=sample.finish,
             completion_tokens=spent,
+            prompt_tokens=told.size,
+            cached_tokens=min(told.cached, told.size),
+            index=choice,
         )
-        self._tell_about(complete, choice)
         if isinstance(sample.matched, str):
             complete.matched_stop_str = sample.matched
         elif sample.matched is not None:
             complete.matched_token_id = sample.matched
         if self._body.return_logprob:
-            self._add_logprobs(complete, tokens_of(sample), tops_of(sample), self._told[choice].prompt)
-        return pb.GenerateResponse(request_id=self._request_id, complete=complete)
-
-    def _tell_about(self, message: Any, choice: int) -> None:
-        size = len(self._work.prompt_of(choice).ids)
-        message.prompt_tokens, message.index = size, choice
-        message.cached_tokens = min(self._told[choice].cached, size)
+            self._add_logprobs(complete, tokens_of(sample), tops_of(sample), told.prompt)
+        message = pb.GenerateResponse(request_id=self._request_id, complete=complete)
+        return message.SerializeToString()
 
     def _behind(self, sample: Sample) -> list[int]:
         """Ids of what a text has behind its kept ones: a stop string may begin inside of a token."""
@@ -213,6 +223,8 @@ class Answering:
         tops: Tops,
         prompt: tuple[Sequence[TokenLogprob], Tops],
     ) -> None:
+        message.ClearField("output_logprobs")
+        message.ClearField("input_logprobs")
         output, given = message.output_logprobs, message.input_logprobs
         output.token_logprobs.extend([logprob for logprob, _, _ in tokens])
         output.token_ids.extend([id_ for _, id_, _ in tokens])
