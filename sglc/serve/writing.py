@@ -16,8 +16,8 @@ _Begun = Coroutine[Future[Any], None, None]
 class Writing:
     """The messages of one call: each is begun at once, and waited for only before the next one.
 
-    Mostly it has gone by then, and nobody has to be woken to hear that. There is never more than one on its way,
-    which is all that gRPC takes; what is not through when this is left is given up.
+    Mostly it has gone by then, and nobody has to be woken to hear that. There is never more than one on its
+    way, which is all that gRPC takes; what is not through when this is left is given up.
 
     Args:
         put: sends a message, as `write` of a context of `grpc.aio`: what it waits for are futures.
