@@ -19,7 +19,7 @@ from smg_grpc_proto import sglang_scheduler_pb2 as pb
 from sglc.ir.plan.events import GenDone, Sample, TokenLogprob
 from sglc.serve.bodies import GenerateBody
 from sglc.serve.fields import WHOLE_CHARACTERS
-from sglc.serve.limits import Limits, check_lists
+from sglc.serve.limits import check_sizes
 from sglc.serve.logprobs import Tops
 from sglc.serve.problems import Refusal, of_body
 from sglc.serve.prompts import ServedTokenizer
@@ -35,16 +35,18 @@ _OF_TEXT = {"skip_special_tokens", "spaces_between_special_tokens", "stream_inte
 _NAMES = {"ebnf_grammar": "ebnf"}
 # What our clients say of sampling in a request's id, which gateways pass on whole.
 _IN_ID = re.compile(r"sglc-[0-9a-f]{32}:(\{.*\})", re.DOTALL)
+_LONGEST_ID = 1 << 15  # characters: each message of an answer bears it
+_MOST_BYTES = 1 << 16  # of custom_params
+_MOST_DIGITS = 20  # of a number that is written as text
 # What 0 means of fields that nobody can leave out on the wire: nothing, but a temperature of 0 is greedy.
 _OF_ZERO = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "n": 1}
 
 
-def body_of(request: Any, most: Callable[[int], int], limits: Limits, max_len: int) -> GenerateBody:
+def body_of(request: Any, most: Callable[[int], int], max_len: int) -> GenerateBody:
     """What a `GenerateRequest` asks for, as a body of `/generate`.
 
     Args:
         most: tokens of an answer that no limit is named for, of a prompt of so many ids.
-        limits: of requests.
         max_len: tokens that the model has room for.
 
     Raises:
@@ -55,6 +57,10 @@ def body_of(request: Any, most: Callable[[int], int], limits: Limits, max_len: i
             raise _unsupported(field.name)
     if not request.HasField("tokenized"):
         raise Refusal(400, "`tokenized` is missing", param="tokenized", code="missing_field")
+    check_sizes([request.tokenized.input_ids], "input_ids", max_len, 0)
+    if len(request.request_id) > _LONGEST_ID:
+        message = f"`request_id` has more than {_LONGEST_ID} characters"
+        raise Refusal(400, message, param="request_id", code="invalid_value")
     ids = list(request.tokenized.input_ids)
     asked = _sampling(request.sampling_params)
     given: dict[str, Any] = {
@@ -67,7 +73,6 @@ def body_of(request: Any, most: Callable[[int], int], limits: Limits, max_len: i
         "top_logprobs_num": request.top_logprobs_num,
         "stream": request.stream,
     }
-    check_lists(limits, given, max_len)
     try:
         return GenerateBody.model_validate(given, context=WHOLE_CHARACTERS)
     except ValidationError as error:
@@ -84,9 +89,7 @@ def _sampling(sampling: Any) -> dict[str, Any]:
     for field, value in sampling.ListFields():
         name = _NAMES.get(field.name, field.name)
         if name == "custom_params":
-            made |= {
-                key: own if key == "cache_salt" else _whole(own) for key, own in MessageToDict(value).items()
-            }
+            made |= {key: own if key == "cache_salt" else _whole(own) for key, own in _custom(value).items()}
         elif name == "logit_bias":
             made[name] = {key: _short(bias) for key, bias in value.items()}
         elif isinstance(value, float):
@@ -94,6 +97,17 @@ def _sampling(sampling: Any) -> dict[str, Any]:
         elif name not in _OF_TEXT:
             made[name] = value if isinstance(value, bool | int | str) else list(value)
     return made
+
+
+def _custom(given: Any) -> dict[str, Any]:
+    try:
+        if given.ByteSize() <= _MOST_BYTES:
+            return MessageToDict(given)
+        said = f"has more than {_MOST_BYTES} bytes"
+    except ValueError:  # as JSON has no number for it
+        said = "has a number that is not finite"
+    name = "sampling_params.custom_params"
+    raise Refusal(400, f"`{name}` {said}", param=name, code="invalid_value")
 
 
 def _of_id(request_id: str) -> Any:
@@ -116,7 +130,8 @@ def _whole(value: Any) -> Any:
     """All numbers of a `Struct` are floats; a seed of more than 53 bits is written as text."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
+    digits = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS
+    return int(value) if digits else value
 
 
 # -- answers -----------------------------------------------------------------------------------------

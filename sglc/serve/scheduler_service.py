@@ -160,7 +160,7 @@ class SchedulerService:
     async def _generate(self, request: Any, scope: Scope, writing: Writing) -> None:
         service = self._service
         most = lambda size: max(1, min(service.limits.chat_tokens, service.max_len - size))  # noqa: E731
-        body = body_of(request, most, service.limits, service.max_len)
+        body = body_of(request, most, service.max_len)
         field, given = body.prompts
         check_counts(service.limits, given, field, body.sampling_params.n)
         prompts = await at_once_or_apart(given, of_given, service.tokenizer, given, field, service.max_len)
