@@ -39,6 +39,7 @@ from sglc.bench.session import TEMPERATURE
 from sglc.bench.throughput import OFFLINE
 
 BUDGET = 16_384  # tokens of a step, as `sglc bench offline` has it on CUDA
+KINDS = ("whole", "stream", "whole, gRPC", "stream, gRPC")
 GOALS = {"whole": 0.95, "stream": 0.85, "whole, gRPC": 0.97}  # of what comes out of the engine alone
 
 
@@ -89,10 +90,12 @@ async def over_grpc(port: int, todo: work.Offline, stream: bool) -> dict[str, An
     return {"tokens": tokens, "events": events, "seconds": took_s, "client_cpu_s": cpu_s}
 
 
-def served(pid: int, ports: dict[str, int], todo: work.Offline, rounds: int) -> dict[str, list[dict[str, Any]]]:
-    """What each round took, whole answers and streams in turns; one more of each before them."""
+def served(
+    pid: int, ports: dict[str, int], todo: work.Offline, rounds: int, kinds: Sequence[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """What each round took, the kinds of answers in turns; one more of each before them."""
     server = Server(pid, ports["http"])
-    made: dict[str, list[dict[str, Any]]] = {"whole": [], "stream": [], "whole, gRPC": [], "stream, gRPC": []}
+    made: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
     for _ in range(rounds + 1):
         for kind, found in made.items():
             flush = urllib.request.Request(f"http://127.0.0.1:{server.port}/flush_cache", method="POST")
@@ -127,8 +130,10 @@ def main() -> None:
     parser.add_argument("--model", default="qwen3-0.6b", help="a shape with random weights")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=("http", "grpc"), help="only these answers")
     parser.add_argument("--out", type=Path, help="where the result is stored")
     arguments = parser.parse_args()
+    kinds = [kind for kind in KINDS if arguments.only in (None, "grpc" if "gRPC" in kind else "http")]
     device = place(Options(device=arguments.device))
     todo = work.offline(0, **OFFLINE[device])
     alone = in_process(arguments.model, device, arguments.rounds)
@@ -136,7 +141,7 @@ def main() -> None:
     options = ("--device", device, "--token-budget", str(BUDGET)) if device == "cuda" else ("--device", device)
     named = ("serve", "--port", "0", "--grpc-port", "0", "--model", f"dummy:{folder}", *options)
     with started("sglc.cli", *named) as (pid, ports):
-        rounds = served(pid, ports, todo, arguments.rounds)
+        rounds = served(pid, ports, todo, arguments.rounds, kinds)
     per_s = alone["cases"][0]["value"]
     found = {kind: figures(made, todo, per_s) for kind, made in rounds.items()}
     report = {

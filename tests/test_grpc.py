@@ -87,9 +87,9 @@ def client(small_model: Path) -> Iterator[Client]:
 # -- generation ------------------------------------------------------------------------------------
 
 
-def seeded(seed: int) -> Struct:
+def seeded(seed: object) -> Struct:
     made = Struct()
-    made.update({"sampling_seed": str(seed)})
+    made.update({"sampling_seed": seed if isinstance(seed, float | list) else str(seed)})
     return made
 
 
@@ -219,6 +219,7 @@ def test_an_id_can_say_how_a_text_is_sampled(client: Client) -> None:
     """As our own client has it pass a gateway, which knows nothing of seeds."""
     name = f"sglc-{'0' * 32}:"
     asked = '{"temperature": 0.9, "sampling_seed": 3, "max_new_tokens": 5}'
+    list(client.generate())  # else the first of the two would be the one that fills the cache
     (named,) = client.generate(request_id=name + asked)
     (told,) = client.generate(temperature=0.9, custom_params=seeded(3), max_new_tokens=5)
     assert (named.request_id, named.complete) == (name + asked, told.complete)
@@ -327,6 +328,11 @@ def test_every_call_is_answered_or_refused_by_its_name(client: Client) -> None:
         ({"mm_inputs": pb.MultimodalInputs(image_urls=["x"])}, "`mm_inputs` is not supported"),
         ({"disaggregated_params": pb.DisaggregatedParams()}, "`disaggregated_params` is not supported"),
         ({"custom_params": seeded(2**64)}, "`sampling_params.sampling_seed`"),
+        ({"custom_params": seeded("9" * 5_000)}, "`sampling_params.sampling_seed`"),  # too long for `int`
+        ({"custom_params": seeded("\u0663")}, "`sampling_params.sampling_seed`"),  # a digit, but none of ours
+        ({"custom_params": seeded(float("inf"))}, "`sampling_params.custom_params` has a number"),
+        ({"custom_params": seeded([1.0] * 10_000)}, "`sampling_params.custom_params` has more than"),
+        ({"request_id": "x" * 40_000}, "`request_id` has more than"),
     ],
 )
 def test_what_is_wrong_is_refused_by_name(client: Client, fields: dict[str, Any], said: str) -> None:
@@ -340,7 +346,8 @@ def test_no_message_is_too_large_or_too_wrong(client: Client) -> None:
     with pytest.raises(grpc.RpcError, match="`tokenized` is missing"):
         list(client.stub.Generate(pb.GenerateRequest(), timeout=HANG_S))
     raw = client.channel.unary_stream("/sglang.grpc.scheduler.SglangScheduler/Generate")
-    for data, code in ((b"\xff" * 64, STATUS.INVALID_ARGUMENT), (bytes(80 << 20), STATUS.RESOURCE_EXHAUSTED)):
+    # A map of the latter size takes long to read, and all that is said of an answer is much shorter.
+    for data, code in ((b"\xff" * 64, STATUS.INVALID_ARGUMENT), (bytes(3 << 20), STATUS.RESOURCE_EXHAUSTED)):
         assert refused(raw(data, timeout=HANG_S))[0] == code
     other = client.channel.unary_unary("/sglang.grpc.scheduler.SglangScheduler/NoSuchCall")
     with pytest.raises(grpc.RpcError) as error:

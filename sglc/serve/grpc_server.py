@@ -15,6 +15,8 @@ from sglc.serve.scheduler_service import SERVICE, SchedulerService
 from sglc.serve.service import Service
 from sglc.serve.tls import Certificate
 
+_ID_BYTES = 5  # of an id of a prompt, at most
+_BESIDE_BYTES = 2 << 20  # what a message may have beside them: to read a map of a million entries takes seconds
 _PING_MS = 10_000  # gateways look every 30 s whether we are there; gRPC itself would hang up on who does
 _LAST_S = 1.0  # for what is left to be sent behind the end of all answers
 
@@ -36,10 +38,10 @@ class GrpcServer:
 
     async def start(self) -> str:
         """Begin; gives the address."""
-        most = self.service.limits
+        most, longest = self.service.limits, _BESIDE_BYTES + _ID_BYTES * self.service.max_len
         self._server = grpc.aio.server(
             options=(
-                ("grpc.max_receive_message_length", most.body),
+                ("grpc.max_receive_message_length", min(most.body, longest)),
                 ("grpc.max_send_message_length", -1),  # an answer is as long as was asked for
                 ("grpc.max_concurrent_streams", most.connections),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_MS),

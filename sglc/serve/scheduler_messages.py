@@ -10,7 +10,6 @@ import json
 import re
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
@@ -20,7 +19,7 @@ from smg_grpc_proto import sglang_scheduler_pb2 as pb
 from sglc.ir.plan.events import GenDone, Sample, TokenLogprob
 from sglc.serve.bodies import GenerateBody
 from sglc.serve.fields import WHOLE_CHARACTERS
-from sglc.serve.limits import Limits, check_lists
+from sglc.serve.limits import check_sizes
 from sglc.serve.logprobs import Tops
 from sglc.serve.problems import Refusal, of_body
 from sglc.serve.prompts import ServedTokenizer
@@ -36,16 +35,18 @@ _OF_TEXT = {"skip_special_tokens", "spaces_between_special_tokens", "stream_inte
 _NAMES = {"ebnf_grammar": "ebnf"}
 # What our clients say of sampling in a request's id, which gateways pass on whole.
 _IN_ID = re.compile(r"sglc-[0-9a-f]{32}:(\{.*\})", re.DOTALL)
+_LONGEST_ID = 1 << 15  # characters: each message of an answer bears it
+_MOST_BYTES = 1 << 16  # of custom_params
+_MOST_DIGITS = 20  # of a number that is written as text
 # What 0 means of fields that nobody can leave out on the wire: nothing, but a temperature of 0 is greedy.
 _OF_ZERO = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "n": 1}
 
 
-def body_of(request: Any, most: Callable[[int], int], limits: Limits, max_len: int) -> GenerateBody:
+def body_of(request: Any, most: Callable[[int], int], max_len: int) -> GenerateBody:
     """What a `GenerateRequest` asks for, as a body of `/generate`.
 
     Args:
         most: tokens of an answer that no limit is named for, of a prompt of so many ids.
-        limits: of requests.
         max_len: tokens that the model has room for.
 
     Raises:
@@ -56,6 +57,10 @@ def body_of(request: Any, most: Callable[[int], int], limits: Limits, max_len: i
             raise _unsupported(field.name)
     if not request.HasField("tokenized"):
         raise Refusal(400, "`tokenized` is missing", param="tokenized", code="missing_field")
+    check_sizes([request.tokenized.input_ids], "input_ids", max_len, 0)
+    if len(request.request_id) > _LONGEST_ID:
+        message = f"`request_id` has more than {_LONGEST_ID} characters"
+        raise Refusal(400, message, param="request_id", code="invalid_value")
     ids = list(request.tokenized.input_ids)
     asked = _sampling(request.sampling_params)
     given: dict[str, Any] = {
@@ -68,7 +73,6 @@ def body_of(request: Any, most: Callable[[int], int], limits: Limits, max_len: i
         "top_logprobs_num": request.top_logprobs_num,
         "stream": request.stream,
     }
-    check_lists(limits, given, max_len)
     try:
         return GenerateBody.model_validate(given, context=WHOLE_CHARACTERS)
     except ValidationError as error:
@@ -85,9 +89,7 @@ def _sampling(sampling: Any) -> dict[str, Any]:
     for field, value in sampling.ListFields():
         name = _NAMES.get(field.name, field.name)
         if name == "custom_params":
-            made |= {
-                key: own if key == "cache_salt" else _whole(own) for key, own in MessageToDict(value).items()
-            }
+            made |= {key: own if key == "cache_salt" else _whole(own) for key, own in _custom(value).items()}
         elif name == "logit_bias":
             made[name] = {key: _short(bias) for key, bias in value.items()}
         elif isinstance(value, float):
@@ -95,6 +97,17 @@ def _sampling(sampling: Any) -> dict[str, Any]:
         elif name not in _OF_TEXT:
             made[name] = value if isinstance(value, bool | int | str) else list(value)
     return made
+
+
+def _custom(given: Any) -> dict[str, Any]:
+    try:
+        if given.ByteSize() <= _MOST_BYTES:
+            return MessageToDict(given)
+        said = f"has more than {_MOST_BYTES} bytes"
+    except ValueError:  # as JSON has no number for it
+        said = "has a number that is not finite"
+    name = "sampling_params.custom_params"
+    raise Refusal(400, f"`{name}` {said}", param=name, code="invalid_value")
 
 
 def _of_id(request_id: str) -> Any:
@@ -117,38 +130,53 @@ def _whole(value: Any) -> Any:
     """All numbers of a `Struct` are floats; a seed of more than 53 bits is written as text."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
+    digits = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS
+    return int(value) if digits else value
 
 
 # -- answers -----------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
 class _Told:
-    """What was told of a text so far: how many of its tokens, and what is known of its prompt."""
+    """What was told of a text so far: how many of its tokens, and what is known of its prompt.
 
-    tokens: int = 0
-    cached: int = 0
-    prompt: tuple[Sequence[TokenLogprob], Tops] = ((), ())
+    `message` is a chunk of it, which is filled anew with each.
+    """
+
+    __slots__ = ("cached", "chunk", "message", "prompt", "size", "tokens")
+
+    def __init__(self, request_id: str, choice: int, size: int) -> None:
+        self.tokens = self.cached = 0
+        self.size = size  # of its prompt
+        self.prompt: tuple[Sequence[TokenLogprob], Tops] = ((), ())
+        self.message = pb.GenerateResponse(request_id=request_id)
+        self.chunk = self.message.chunk
+        self.chunk.prompt_tokens, self.chunk.index = size, choice
 
 
 class Answering:
-    """The answer to one request, as messages that bear its id."""
+    """The answer to one request, as messages that bear its id, on the wire's form."""
 
     def __init__(self, request_id: str, body: GenerateBody, work: Work, tokenizer: ServedTokenizer) -> None:
         self._request_id, self._body, self._work, self._tokenizer = request_id, body, work, tokenizer
-        self._told = [_Told() for _ in range(work.choices)]
+        self._told = [
+            _Told(request_id, choice, len(work.prompt_of(choice).ids)) for choice in range(work.choices)
+        ]
 
-    def chunks(self, pieces: Sequence[Piece]) -> list[Any]:
+    def chunks(self, pieces: Sequence[Piece]) -> list[bytes]:
         """What has come together of a stream: a message for each text, and one more for each that ended."""
-        made = []
-        several = self._work.choices > 1
+        made: list[bytes] = []
+        if not pieces:
+            return made
+        several = len(self._told) > 1
         for choice, own in _by_choice(pieces).items() if several else ((0, pieces),):
             told, first, last = self._told[choice], own[0], own[-1]
-            tokens: list[TokenLogprob] = []
+            tokens: Sequence[TokenLogprob] = first.tokens
+            if len(own) > 1:
+                tokens = [token for piece in own for token in piece.tokens]
             for piece in own:
-                told.cached = max(told.cached, piece.cached)
-                tokens += piece.tokens
+                if piece.cached > told.cached:
+                    told.cached = piece.cached
             if first.begins:
                 told.prompt = first.prompt_logprobs, first.prompt_tops
             ids = [id_ for _, id_, _ in tokens]
@@ -156,22 +184,20 @@ class Answering:
                 ids += self._behind(last.last)
             told.tokens += len(tokens)
             if ids:
-                message = pb.GenerateResponse(request_id=self._request_id)
-                chunk = message.chunk
-                chunk.token_ids.extend(ids)
-                chunk.completion_tokens = told.tokens
-                self._tell_about(chunk, choice)
+                chunk = told.chunk
+                chunk.token_ids[:] = ids
+                chunk.completion_tokens, chunk.cached_tokens = told.tokens, min(told.cached, told.size)
                 if self._body.return_logprob:
                     tops = [top for piece in own for top in piece.tops]
                     self._add_logprobs(chunk, tokens, tops, told.prompt if first.begins else ((), ()))
-                made.append(message)
+                made.append(told.message.SerializeToString())
             if last.last is not None:
                 made.append(self._complete(choice, last.last, last.usage.completion))
         return made
 
-    def whole(self, ends: Sequence[GenDone]) -> list[Any]:
+    def whole(self, ends: Sequence[GenDone]) -> list[bytes]:
         """The messages of an answer that is not streamed: one for each text."""
-        made: list[Any] = []
+        made: list[bytes] = []
         for end in ends:
             for sample, spent in zip(end.samples, made_by_each(end), strict=True):
                 told = self._told[len(made)]
@@ -180,25 +206,24 @@ class Answering:
                 made.append(self._complete(len(made), sample, spent))
         return made
 
-    def _complete(self, choice: int, sample: Sample, spent: int) -> Any:
+    def _complete(self, choice: int, sample: Sample, spent: int) -> bytes:
+        told = self._told[choice]
         complete = pb.GenerateComplete(
             output_ids=[*sample.ids, *self._behind(sample)],
             finish_reason=sample.finish,
             completion_tokens=spent,
+            prompt_tokens=told.size,
+            cached_tokens=min(told.cached, told.size),
+            index=choice,
         )
-        self._tell_about(complete, choice)
         if isinstance(sample.matched, str):
             complete.matched_stop_str = sample.matched
         elif sample.matched is not None:
             complete.matched_token_id = sample.matched
         if self._body.return_logprob:
-            self._add_logprobs(complete, tokens_of(sample), tops_of(sample), self._told[choice].prompt)
-        return pb.GenerateResponse(request_id=self._request_id, complete=complete)
-
-    def _tell_about(self, message: Any, choice: int) -> None:
-        size = len(self._work.prompt_of(choice).ids)
-        message.prompt_tokens, message.index = size, choice
-        message.cached_tokens = min(self._told[choice].cached, size)
+            self._add_logprobs(complete, tokens_of(sample), tops_of(sample), told.prompt)
+        message = pb.GenerateResponse(request_id=self._request_id, complete=complete)
+        return message.SerializeToString()
 
     def _behind(self, sample: Sample) -> list[int]:
         """Ids of what a text has behind its kept ones: a stop string may begin inside of a token."""
@@ -213,6 +238,8 @@ class Answering:
         tops: Tops,
         prompt: tuple[Sequence[TokenLogprob], Tops],
     ) -> None:
+        message.ClearField("output_logprobs")
+        message.ClearField("input_logprobs")
         output, given = message.output_logprobs, message.input_logprobs
         output.token_logprobs.extend([logprob for logprob, _, _ in tokens])
         output.token_ids.extend([id_ for _, id_, _ in tokens])

@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 from urllib.parse import unquote
 
@@ -45,7 +46,8 @@ from sglc.serve.scheduler_messages import Answering, body_of
 from sglc.serve.sending import Patience
 from sglc.serve.service import Service
 from sglc.serve.state import HEALTH_S, Shared, load_of
-from sglc.serve.work import Work, done, pieces
+from sglc.serve.work import Choices, Work, done
+from sglc.serve.writing import Writing
 
 SERVICE = pb.DESCRIPTOR.services_by_name["SglangScheduler"]
 _CALL, _ANSWER = "sglc.grpc.call", "sglc.grpc.answer"  # of a call's scope: what answers it, and the answer
@@ -68,8 +70,7 @@ _STATUSES = {
     503: grpc.StatusCode.UNAVAILABLE,
 }
 
-_Write = Callable[[Any], Awaitable[None]]
-_Answer = Callable[[Any, Scope, _Write], Awaitable[Any]]  # the message, or None where all were written
+_Answer = Callable[[Any, Scope, Writing], Awaitable[Any]]  # the message, or None where all were written
 
 
 class SchedulerService:
@@ -108,10 +109,7 @@ class SchedulerService:
             kind = grpc.unary_unary_rpc_method_handler
             if method.server_streaming:
                 kind = grpc.unary_stream_rpc_method_handler
-            handlers[method.name] = kind(
-                self._through_the_door(method),
-                response_serializer=GetMessageClass(method.output_type).SerializeToString,
-            )
+            handlers[method.name] = kind(self._through_the_door(method))
         return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
 
     def _through_the_door(self, method: Any) -> Callable[[bytes, Any], Awaitable[Any]]:
@@ -127,12 +125,7 @@ class SchedulerService:
                 except DecodeError:
                     message = f"the message is no `{method.input_type.name}`"
                     raise Refusal(400, message, code="bad_request") from None
-                return await answer(request, scope, write)
-
-            async def write(message: Any) -> None:
-                patience.begin()
-                await context.write(message)
-                patience.end()
+                return await answer(request, scope, writing)
 
             scope = {
                 "type": "http",
@@ -144,15 +137,18 @@ class SchedulerService:
             }
             told = _Told()
             try:
-                with Patience(self._service.stall_s) as patience:
+                with Patience(self._service.stall_s) as patience, Writing(context.write, patience) as writing:
                     await self._guarded(scope, _nothing, told.hear)
+                    if told.refusal is None:
+                        await writing.end()
             except TimeoutError:
                 await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the client does not read")
             if told.refusal is not None:
                 code, message = told.refusal
                 await context.abort(code, message, told.trailing)
             context.set_trailing_metadata(told.trailing)
-            return scope[_ANSWER]
+            made = scope[_ANSWER]
+            return None if made is None else made.SerializeToString()
 
         async def stream(data: bytes, context: Any) -> None:
             await call(data, context)
@@ -161,10 +157,10 @@ class SchedulerService:
 
     # -- generation ----------------------------------------------------------------------------------
 
-    async def _generate(self, request: Any, scope: Scope, write: _Write) -> None:
+    async def _generate(self, request: Any, scope: Scope, writing: Writing) -> None:
         service = self._service
         most = lambda size: max(1, min(service.limits.chat_tokens, service.max_len - size))  # noqa: E731
-        body = body_of(request, most, service.limits, service.max_len)
+        body = body_of(request, most, service.max_len)
         field, given = body.prompts
         check_counts(service.limits, given, field, body.sampling_params.n)
         prompts = await at_once_or_apart(given, of_given, service.tokenizer, given, field, service.max_len)
@@ -175,21 +171,27 @@ class SchedulerService:
         answering = Answering(request_id, body, work, service.tokenizer)
         if not body.stream:
             for message in answering.whole(await done(service.backend, work)):
-                await write(message)
+                await writing.write(message)
             return
-        left, clock = work.choices, asyncio.get_running_loop().time
-        async with aclosing(pieces(service.backend, work)) as batches:
-            waits_s = clock()
-            async for batch in batches:
-                waited_s = clock() - waits_s
-                for message in answering.chunks(batch):
-                    await write(message)
-                left -= sum(piece.last is not None for piece in batch)
-                if left and waited_s < (pause_s := _MESSAGE_S * service.metrics.active):
-                    await asyncio.sleep(pause_s)
-                waits_s = clock()
+        # Each message wakes what waits for it: here that is one task, and not all that is behind the door.
+        await asyncio.create_task(self._stream(Choices(work), answering, writing))
 
-    async def _abort(self, request: Any, scope: Scope, write: _Write) -> Any:
+    async def _stream(self, choices: Choices, answering: Answering, writing: Writing) -> None:
+        metrics = self._service.metrics
+        async with aclosing(choices.begin(self._service.backend)) as batches:
+            waits_s = perf_counter()
+            async for batch in batches:
+                made, refusal = choices.pieces(batch)
+                for message in answering.chunks(made):
+                    await writing.write(message)
+                if refusal is not None:
+                    await writing.end()
+                    raise refusal
+                if choices.left and choices.last_s - waits_s < (pause_s := _MESSAGE_S * metrics.active):
+                    await asyncio.sleep(pause_s)
+                waits_s = perf_counter()
+
+    async def _abort(self, request: Any, scope: Scope, writing: Writing) -> Any:
         if not request.request_id:
             raise Refusal(400, "`request_id` is missing", param="request_id", code="missing_field")
         found = self._service.drain.abort(request.request_id)
@@ -198,7 +200,7 @@ class SchedulerService:
 
     # -- what there is, and how it is ----------------------------------------------------------------
 
-    async def _health(self, request: Any, scope: Scope, write: _Write) -> Any:
+    async def _health(self, request: Any, scope: Scope, writing: Writing) -> Any:
         try:
             async with asyncio.timeout(HEALTH_S):
                 await self._info.ask()
@@ -206,7 +208,7 @@ class SchedulerService:
             return pb.HealthCheckResponse(healthy=False, message="the runtime does not answer")
         return pb.HealthCheckResponse(healthy=True, message="ok")
 
-    async def _model_info(self, request: Any, scope: Scope, write: _Write) -> Any:
+    async def _model_info(self, request: Any, scope: Scope, writing: Writing) -> Any:
         service, tokenizer = self._service, self._service.tokenizer
         config = {} if service.folder is None else read_json(service.folder / "config.json")
         ids = {text: id_ for id_, text in tokenizer.control.items()}
@@ -225,7 +227,7 @@ class SchedulerService:
             pad_token_id=ids.get(tokenizer.named.get("pad_token", "")),
         )
 
-    async def _server_info(self, request: Any, scope: Scope, write: _Write) -> Any:
+    async def _server_info(self, request: Any, scope: Scope, writing: Writing) -> Any:
         info, service = await self._info.ask(), self._service
         made = pb.GetServerInfoResponse(
             active_requests=service.metrics.active,
@@ -239,7 +241,7 @@ class SchedulerService:
         made.start_time.FromSeconds(int(self._began_s))
         return made
 
-    async def _loads(self, request: Any, scope: Scope, write: _Write) -> Any:
+    async def _loads(self, request: Any, scope: Scope, writing: Writing) -> Any:
         if unknown := sorted(set(request.include) - _SECTIONS):
             raise Refusal(
                 400, f"`include` has no section `{unknown[0]}`", param="include", code="invalid_value"
@@ -273,20 +275,21 @@ class SchedulerService:
             ),
         )
 
-    async def _flush_cache(self, request: Any, scope: Scope, write: _Write) -> Any:
+    async def _flush_cache(self, request: Any, scope: Scope, writing: Writing) -> Any:
         await self._flush.ask()
         return common_pb2.FlushCacheResponse(success=True, message="flushed")
 
-    async def _tokenizer(self, request: Any, scope: Scope, write: _Write) -> None:
+    async def _tokenizer(self, request: Any, scope: Scope, writing: Writing) -> None:
         if self._service.folder is None:
             raise Refusal(501, "this back end's tokenizer has no files", code="not_found")
         data = await asyncio.to_thread(_archive, self._service.folder, self._service.tokenizer)
         for begin in range(0, len(data), _PIECE_BYTES):
             last = begin + _PIECE_BYTES >= len(data)
             digest = hashlib.sha256(data).hexdigest() if last else ""
-            await write(common_pb2.GetTokenizerChunk(data=data[begin : begin + _PIECE_BYTES], sha256=digest))
+            chunk = common_pb2.GetTokenizerChunk(data=data[begin : begin + _PIECE_BYTES], sha256=digest)
+            await writing.write(chunk.SerializeToString())
 
-    async def _kv_events(self, request: Any, scope: Scope, write: _Write) -> None:
+    async def _kv_events(self, request: Any, scope: Scope, writing: Writing) -> None:
         """All that is cached, and then what changes, until the client goes away or the server is to end.
 
         A client that reads too slowly, or goes on with a number, is told everything anew.
@@ -304,7 +307,7 @@ class SchedulerService:
                 told = await asyncio.to_thread(follow, count)
                 if told["changes"]:
                     for batch in kv_batches(told["changes"], told["page_size"], number):
-                        await write(batch)
+                        await writing.write(batch.SerializeToString())
                         number += 1
                 count = told["count"]
                 await asyncio.sleep(_FOLLOW_S)
@@ -313,7 +316,7 @@ class SchedulerService:
             if not self._followers:
                 asyncio.get_running_loop().run_in_executor(None, _end_log, follow)
 
-    async def _adapters(self, request: Any, scope: Scope, write: _Write) -> Any:
+    async def _adapters(self, request: Any, scope: Scope, writing: Writing) -> Any:
         return pb.ListLoadedLoRAAdaptersResponse()
 
 

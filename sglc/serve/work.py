@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 from sglc.errors import Loc
 from sglc.ir.core import Site
@@ -22,7 +22,7 @@ from sglc.ir.target import Target
 from sglc.serve.access_log import SPENT
 from sglc.serve.logprobs import Tops
 from sglc.serve.metrics import Spent
-from sglc.serve.problems import refusal_of
+from sglc.serve.problems import Refusal, refusal_of
 from sglc.serve.prompts import ServedPrompt
 from sglc.serve.sampling import seed_of
 
@@ -104,9 +104,15 @@ async def done(backend: ServedBackend, work: Work) -> list[GenDone]:
         nodes += _begun(prompt, len(nodes))
         nodes.append(_gen(work, len(nodes) - 1, number, work.sampling))
     ended = {}
-    async with aclosing(_events(backend, work, nodes, streams=False)) as events:
-        async for batch in events:
-            ended.update({event.node: event for event in batch if isinstance(event, GenDone)})
+    spent = _counted(work)
+    async with aclosing(backend.watch(_segment(work, nodes), streams=False)) as batches:
+        async for batch in batches:
+            for event in batch:
+                if isinstance(event, NodeFailed):
+                    raise refusal_of(event.error)
+                if isinstance(event, GenDone):
+                    _account(work, nodes[event.node], event.usage, spent)
+                    ended[event.node] = event
     return [ended[node] for node in sorted(ended)]
 
 
@@ -140,43 +146,70 @@ class _Progress:
     last_s: float = 0.0
 
 
+class Choices:
+    """The choices of `work`, each sample a generation of its own, with the seed that it has among n."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        nodes: list[Node] = []
+        self._choice_of: dict[int, int] = {}
+        for number, prompt in enumerate(work.prompts):
+            nodes += _begun(prompt, len(nodes))
+            stream = len(nodes) - 1
+            for sample in range(work.sampling.n):
+                assert work.sampling.seed is not None
+                own = replace(work.sampling, n=1, seed=seed_of(work.sampling.seed, sample))
+                self._choice_of[len(nodes)] = len(self._choice_of)
+                nodes.append(_gen(work, stream, number, own, (sample,) if work.sampling.n > 1 else ()))
+        self._told = [_Progress() for _ in self._choice_of]
+        self._nodes = nodes
+        self._spent = _counted(work)
+        self.left = len(self._told)  # that have not ended
+        self.last_s = perf_counter()  # when something has come
+
+    def begin(self, backend: ServedBackend) -> AsyncGenerator[Sequence[Event], None]:
+        """Their events, which are for `pieces`."""
+        return backend.watch(_segment(self._work, self._nodes), streams=True)
+
+    def pieces(self, batch: Sequence[Event]) -> tuple[list[Piece], Refusal | None]:
+        """What has come together, and why nothing more is wanted of what comes: one has failed."""
+        spent = self._spent
+        self.last_s = now_s = perf_counter()
+        if spent.first_s is None:
+            spent.first_s = now_s
+        made = []
+        for event in batch:
+            if isinstance(event, NodeFailed):
+                return made, refusal_of(event.error)
+            assert isinstance(event, Delta | GenDone)  # nothing is chosen
+            if isinstance(event, GenDone):
+                _account(self._work, self._nodes[event.node], event.usage, spent)
+                self.left -= 1
+            choice = self._choice_of[event.node]
+            told = self._told[choice]
+            piece = _piece(choice, event, told)
+            if count := len(piece.tokens):  # those that come together have the time since the last ones
+                if told.last_s:
+                    spent.between.observe((now_s - told.last_s) / count, count)
+                told.last_s = now_s
+            made.append(piece)
+        return made, None
+
+
 async def pieces(backend: ServedBackend, work: Work) -> AsyncGenerator[list[Piece], None]:
     """All choices as they come, what is there already together.
-
-    Each sample is a generation of its own, with the seed that it has among n.
 
     Raises:
         Refusal: one failed; the others are aborted.
     """
-    nodes: list[Node] = []
-    choice_of: dict[int, int] = {}
-    for number, prompt in enumerate(work.prompts):
-        nodes += _begun(prompt, len(nodes))
-        stream = len(nodes) - 1
-        for sample in range(work.sampling.n):
-            assert work.sampling.seed is not None
-            own = replace(work.sampling, n=1, seed=seed_of(work.sampling.seed, sample))
-            choice_of[len(nodes)] = len(choice_of)
-            nodes.append(_gen(work, stream, number, own, (sample,) if work.sampling.n > 1 else ()))
-    told = {choice: _Progress() for choice in choice_of.values()}
-    spent = SPENT.get()
-    async with aclosing(_events(backend, work, nodes, streams=True)) as events:
-        async for batch in events:
-            now_s = perf_counter()
-            if spent.first_s is None:
-                spent.first_s = now_s
-            made = [_piece(choice_of[event.node], event, told[choice_of[event.node]]) for event in batch]
-            for piece in made:
-                _time(piece, told[piece.choice], now_s, spent)
-            yield made
-
-
-def _time(piece: Piece, told: _Progress, now_s: float, spent: Spent) -> None:
-    """Tokens that come together have the time since the last ones between them."""
-    if count := len(piece.tokens):
-        if told.last_s:
-            spent.between.observe((now_s - told.last_s) / count, count)
-        told.last_s = now_s
+    choices = Choices(work)
+    async with aclosing(choices.begin(backend)) as batches:
+        async for batch in batches:
+            made, refusal = choices.pieces(batch)
+            if made:
+                yield made
+            if refusal is not None:
+                raise refusal
 
 
 def _piece(choice: int, event: Delta | GenDone, told: _Progress) -> Piece:
@@ -186,21 +219,15 @@ def _piece(choice: int, event: Delta | GenDone, told: _Progress) -> Piece:
         told.characters += len(event.text)
         told.tokens += len(event.tokens)
         return Piece(
-            choice,
-            event.text,
-            event.tokens,
-            event.top_logprobs,
-            begins,
-            event.prompt_logprobs,
-            event.prompt_top_logprobs,
-            cached=event.cached,
-        )
+            choice, event.text, event.tokens, event.top_logprobs, begins, event.prompt_logprobs,
+            event.prompt_top_logprobs, cached=event.cached,
+        )  # fmt: skip
     sample = event.samples[0]
     prompt = (event.prompt_logprobs, event.prompt_top_logprobs) if begins else ((), ())
     return Piece(
         choice,
         sample.text[told.characters :],
-        tokens_of(sample)[told.tokens :],
+        tokens_of(sample, told.tokens),
         tops_of(sample)[told.tokens :],
         begins,
         *prompt,
@@ -211,9 +238,10 @@ def _piece(choice: int, event: Delta | GenDone, told: _Progress) -> Piece:
     )
 
 
-def tokens_of(sample: Sample) -> tuple[TokenLogprob, ...]:
-    """The kept tokens of a sample; their texts are the server's to add."""
-    return tuple((logprob, id_, None) for logprob, id_ in zip(sample.logprobs, sample.ids, strict=True))
+def tokens_of(sample: Sample, first: int = 0) -> tuple[TokenLogprob, ...]:
+    """The kept tokens of a sample, from `first` on; their texts are the server's to add."""
+    kept = zip(sample.logprobs[first:], sample.ids[first:], strict=True)
+    return tuple([(logprob, id_, None) for logprob, id_ in kept])
 
 
 def tops_of(sample: Sample) -> Tops:
@@ -237,13 +265,15 @@ def _gen(work: Work, stream: int, number: int, sampling: Sampling, branch: tuple
     return GenNode(stream, site, sampling, Loc(f"<{work.endpoint}>", 1))
 
 
-async def _events(
-    backend: ServedBackend, work: Work, nodes: Sequence[Node], *, streams: bool
-) -> AsyncGenerator[Sequence[Delta | GenDone], None]:
-    """What generations say, until the last one has ended."""
+def _counted(work: Work) -> Spent:
+    """What the request of this task has spent, now that it makes text."""
     spent = SPENT.get()
     spent.prompt, spent.completion = sum(len(prompt.ids) for prompt in work.prompts), 0
-    segment = Segment(
+    return spent
+
+
+def _segment(work: Work, nodes: Sequence[Node]) -> Segment:
+    return Segment(
         tuple(nodes),
         priority=work.priority,
         share=work.share,
@@ -251,16 +281,6 @@ async def _events(
         hints=work.hints if work.choices == 1 else None,  # which are of one text
         room=work.room,
     )
-    async with aclosing(backend.watch(segment, streams=streams)) as batches:
-        async for batch in batches:
-            for number, event in enumerate(batch):
-                if isinstance(event, NodeFailed):
-                    if number:
-                        yield cast(Sequence[Delta | GenDone], batch[:number])
-                    raise refusal_of(event.error)
-                if isinstance(event, GenDone):
-                    _account(work, nodes[event.node], event.usage, spent)
-            yield cast(Sequence[Delta | GenDone], batch)  # nothing is chosen
 
 
 def _account(work: Work, node: Node, usage: Usage, spent: Spent) -> None:

@@ -152,7 +152,7 @@ class LocalBackend:
         except SglcError as error:
             yield [NodeFailed(node, error) for node in range(len(segment.nodes))]
             return
-        emit, done = (lambda event: mail.put(inbox, event)), (lambda: mail.put(inbox, None))
+        emit, done = functools.partial(mail.put, inbox), functools.partial(mail.put, inbox, None)
         compiling: asyncio.Task[None] | None = None
         compiler = self._compiler
         if compiler is not None and _has_constraints(segment) and (forms := compiler.forms_of(segment)):
@@ -163,7 +163,11 @@ class LocalBackend:
             run = runtime.submit(segment, emit, done, streams=streams)
         finished = False
         try:
-            while events := await inbox.take():
+            while True:
+                if (coming := inbox.coming()) is not None:
+                    await coming
+                if not (events := inbox.take()):
+                    break
                 yield events
             finished = True
         finally:

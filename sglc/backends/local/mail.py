@@ -33,12 +33,16 @@ class Inbox:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
-    async def take(self) -> list[Event]:
-        """What has come; waits for some, and gives none behind the last."""
-        if not self._events and not self._ended:
-            self._reader = asyncio.get_running_loop().create_future()
-            await self._reader
-            self._reader = None
+    def coming(self) -> asyncio.Future[None] | None:
+        """What to await before `take`; None: nothing, something has come, or all has."""
+        if self._events or self._ended:
+            return None
+        self._reader = asyncio.get_running_loop().create_future()
+        return self._reader
+
+    def take(self) -> list[Event]:
+        """What has come; none behind the last."""
+        self._reader = None
         events, self._events = self._events, []
         return events
 

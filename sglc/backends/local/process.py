@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -300,8 +300,7 @@ class RuntimeProcess:
                         with self._lock:
                             self._loaded_s = time.monotonic()
                     case wire.Events() as events:
-                        for number, event in wire.decode_events(events):
-                            self._take(number, event)
+                        self._take(wire.decode_events(events))
                     case wire.WorkerState(content):
                         with self._lock:
                             self._state = time.monotonic(), content
@@ -316,17 +315,18 @@ class RuntimeProcess:
             process.wait()
             process.stdin.close()
 
-    def _take(self, number: int, event: Event | None) -> None:
-        run = self._runs.get(number)
-        if run is None:
-            return  # it was aborted
-        if event is None:
-            self._runs.pop(number, None)
-            run.done()
-            return
-        if not isinstance(event, Delta):
-            run.open.discard(event.node)
-        run.emit(event)
+    def _take(self, events: Sequence[tuple[int, Event | None]]) -> None:
+        for number, event in events:
+            run = self._runs.get(number)
+            if run is None:
+                continue  # it was aborted
+            if event is None:
+                self._runs.pop(number, None)
+                run.done()
+                continue
+            if not isinstance(event, Delta):
+                run.open.discard(event.node)
+            run.emit(event)
 
     def _dead(self, status: int) -> SglcError:
         if self._closing:

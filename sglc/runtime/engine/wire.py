@@ -90,6 +90,7 @@ ERRORS: Mapping[str, type[SglcError]] = {
 }
 
 _T = TypeVar("_T")
+_NOT_IT = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # of bytes that are not what is read
 _Tagged = tuple[int, Raw]
 
 
@@ -288,7 +289,13 @@ def decode_events(frame: Events) -> list[tuple[int, Event | None]]:
     Raises:
         BackendError: SGLC507, not an event.
     """
-    return [(run, _event(number, raw)) for run, number, raw in frame.batch]
+    try:
+        return [
+            (run, _DELTAS.decode(raw) if number == _DELTA else _event(number, raw))
+            for run, number, raw in frame.batch
+        ]
+    except _NOT_IT as error:
+        raise _malformed(str(error)) from None
 
 
 def _event(number: int, raw: Raw) -> Event | None:
@@ -409,7 +416,7 @@ def _written_type(hint: Any) -> Any:
 def _decoded(decoder: msgspec.msgpack.Decoder[_T], frame: bytes | Raw) -> _T:
     try:
         return decoder.decode(frame)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except _NOT_IT as error:
         raise _malformed(str(error)) from None
 
 
@@ -419,3 +426,4 @@ def _malformed(what: str) -> BackendError:
 
 _LAYOUTS = {kind: _layout(kind) for kind in KINDS.values()}
 _BYTES = msgspec.msgpack.Decoder(bytes)
+_DELTA, _DELTAS = _NUMBERS[Delta], msgspec.msgpack.Decoder(Delta)  # most events are
