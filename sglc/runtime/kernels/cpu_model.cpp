@@ -196,18 +196,23 @@ inline vi pair(vi word, int e) {
   return e ? vi(vs(word) >> 8) : vi(vs(vs(word) << 8) >> 8);
 }
 
-// sum + a * b of both halves of every lane.
+// sum + a * b of both halves of every lane. Where these are two instructions, the compiler must not make trees of the
+// sums, for which there are not enough registers.
 inline vi dot(vi sum, vi a, vi b) {
 #if defined(__AVX512VNNI__)
   return vi(_mm512_dpwssd_epi32(__m512i(sum), __m512i(a), __m512i(b)));
-#elif defined(__AVX512BW__)
-  return sum + vi(_mm512_madd_epi16(__m512i(a), __m512i(b)));
-#elif defined(__AVXVNNI__)
+#elif !defined(__AVX512F__) && defined(__AVXVNNI__)
   return vi(_mm256_dpwssd_avx_epi32(__m256i(sum), __m256i(a), __m256i(b)));
+#elif defined(__AVX512BW__) || (defined(__AVX2__) && !defined(__AVX512F__)) || (defined(__SSE2__) && !defined(__AVX__))
+#if defined(__AVX512BW__)
+  sum += vi(_mm512_madd_epi16(__m512i(a), __m512i(b)));
 #elif defined(__AVX2__)
-  return sum + vi(_mm256_madd_epi16(__m256i(a), __m256i(b)));
-#elif defined(__SSE2__) && !defined(__AVX__)
-  return sum + vi(_mm_madd_epi16(__m128i(a), __m128i(b)));
+  sum += vi(_mm256_madd_epi16(__m256i(a), __m256i(b)));
+#else
+  sum += vi(_mm_madd_epi16(__m128i(a), __m128i(b)));
+#endif
+  asm("" : "+x"(sum));
+  return sum;
 #else
   return sum + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
 #endif
@@ -312,6 +317,7 @@ void few(const char* tile, const Rows& rows, float* out, long ldo) {
 #pragma GCC unroll 4
       for (int s = 0; s < SUB; s++) {
         std::conditional_t<INTEGERS, vi, vf> part[R][CHAINS] = {};
+        if constexpr (INTEGERS && SUB > 1) asm volatile("" ::: "memory");  // inputs are read again: registers are few
 #pragma GCC unroll 8
         for (int j = 0; j < WORDS; j++) {
           const vi word = load<vi>(words + j * LANES + s * W);
