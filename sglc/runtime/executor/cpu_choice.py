@@ -1,4 +1,4 @@
-"""Whether products of integers are faster than those of floats here: measured once, and kept beside the kernels.
+"""Whether products of integers are faster here than those of floats: measured once, kept beside the kernels.
 
 One answer for all numbers of rows: what a row gives must not depend on what else is in its step.
 """

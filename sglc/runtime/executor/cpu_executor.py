@@ -52,12 +52,12 @@ class CpuExecutor(TorchExecutor):
         eos_ids: Sequence[int] | None = None,
         integers: bool = False,
     ) -> None:
-        self._library, self._packed, self._integers = library, packed, integers
+        self._library, self._packed, self.integers = library, packed, integers
         super().__init__(config, weights, page_size=page_size, pages=pages, eos_ids=eos_ids)
 
     def _load(self, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:
         threads = free_cores()
-        self._cpu_model = CpuModel(self._library, self.config, weights, self._packed, threads, self._integers)
+        self._cpu_model = CpuModel(self._library, self.config, weights, self._packed, threads, self.integers)
         self._logits, self._draw = self._cpu_model.logits, partial(draw, self._library, threads)
         shape = self._cpu_model.pool_shape(self.pages, self.page_size)
         self._pool = empty_pool(shape, self.pages * self.page_size, dtype, self._device)

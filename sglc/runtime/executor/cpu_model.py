@@ -1,7 +1,7 @@
 """The Llama family on the CPU through compiled kernels: weights and steps as C structures.
 
-float32 throughout, and equal to `torch_model.Llama` up to float rounding, for every cut of a batch into steps; or,
-where matrices are of codes, with their inputs as integers of 16 bits, each row by itself.
+float32 throughout, and equal to `torch_model.Llama` up to float rounding, for every cut of a batch into steps;
+or, where matrices are of codes, with their inputs as integers of 16 bits, each row by itself.
 """
 
 from __future__ import annotations

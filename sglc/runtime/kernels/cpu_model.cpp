@@ -503,7 +503,7 @@ inline void in_parts(int count, int most, F&& what) {
 // The panel `index` of x W^T: out [rows][PANEL].
 void panel_of(const Matrix& a, int index, const Rows& x, float* out) {
   const int first = index * (PANEL / LANES), tiles = std::min(PANEL / LANES, (a.n + LANES - 1) / LANES - first);
-  if (x.count <= SEVERAL) {
+  if (x.sums && x.count <= SEVERAL) {
     for (int t = 0; t < tiles; t++)
       in_parts(x.count, FEW, [&](int from, int to) {
         few_of(a, a.tile(first + t), x.part(from, to), out + from * PANEL + t * LANES);
