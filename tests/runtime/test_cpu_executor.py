@@ -18,8 +18,10 @@ from sglc import knobs
 from sglc.errors import BackendError
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.engine.loading import cpu_executor
+from sglc.runtime.executor import cpu_choice
 from sglc.runtime.executor.cpu_executor import CpuExecutor, free_cores
-from sglc.runtime.executor.cpu_model import CpuModel, draw, fits
+from sglc.runtime.executor.cpu_model import CpuModel, draw, fits, head_product
 from sglc.runtime.executor.sampler import SamplerInput, drawn, noise_keys
 from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.kernels import cpu_build
@@ -48,12 +50,19 @@ SIZES: dict[str, object] = {
 def instruction_sets() -> list[str]:
     """Flags that leave sets out, of those that this machine has: each is another width of registers."""
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
-    return ["", *["-mno-avx512f"] * ("avx512f" in flags), *["-mno-avx"] * ("avx2" in flags)]
+    narrow = "-mno-avx512f" + " -mno-avxvnni" * ("avx_vnni" in flags)
+    return [
+        "",
+        *["-mno-avx512vnni"] * ("avx512_vnni" in flags),
+        *["-mno-avx512f"] * ("avx_vnni" in flags and "avx512f" in flags),
+        *[narrow] * ("avx512f" in flags),
+        *["-mno-avx"] * ("avx2" in flags),
+    ]
 
 
 @pytest.fixture(scope="module", params=some_of(instruction_sets(), 1, 2))
 def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
-    return ctypes.CDLL(str(cpu_build.build(*filter(None, [request.param]))))
+    return ctypes.CDLL(str(cpu_build.build(*request.param.split())))
 
 
 @pytest.mark.parametrize("vocab", [17, 64, 5003])
@@ -282,6 +291,71 @@ def test_products_of_every_kind(kernels: ctypes.CDLL, tmp_path: Path, kind: Kind
     )
 
 
+def coded(bits: int, outputs: int, inputs: int, seed: int) -> tuple[PackedMatrix, NDArray[np.float64]]:
+    """A random matrix of codes, and the numbers that it means."""
+    random = np.random.default_rng(seed)
+    low, high = (0, 16) if bits == 4 else (-128, 128)
+    codes = random.integers(low, high, (outputs, inputs))
+    scale, minimum = random.standard_normal((2, outputs, inputs // 32)).astype(np.float32)
+    weight = codes * scale.repeat(32, 1).astype(np.float64) + minimum.repeat(32, 1)
+    return pack_codes(codes, scale, minimum, bits), weight
+
+
+ROWS = some_of([1, 2, 3, 4, 5, 8, 9, 13, 24, 193, 400], 4, 11)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_inputs_of_16_bits_are_multiplied_exactly(kernels: ctypes.CDLL, bits: int, rows: int) -> None:
+    """Integers without a rest give what float64 gives, but for the float32 of the sums of groups."""
+    random = np.random.default_rng(rows)
+    matrix, weight = coded(bits, 91, 1056, rows)
+    whole = random.integers(-32767, 32768, (rows, 33, 32))
+    whole[:, :, 7] = 32767 * random.choice([-1, 1], (rows, 33))
+    x = (whole * 2.0 ** random.integers(-20, 4, (rows, 33, 1))).reshape(rows, -1).astype(np.float32)
+    got = head_product(kernels, 2, matrix, True, x)
+    size = np.abs(x).astype(np.float64) @ np.abs(weight).T
+    assert (np.abs(got - x @ weight.T) <= 1e-6 * size).all()
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_inputs_of_16_bits_have_a_bound(kernels: ctypes.CDLL, bits: int, rows: int) -> None:
+    """Half a step of a group for each of its weights, with outliers in some groups."""
+    random = np.random.default_rng(rows)
+    matrix, weight = coded(bits, 91, 1056, rows)
+    x = random.standard_normal((rows, 1056)) * np.where(random.random((rows, 1056)) < 0.01, 1000, 1)
+    x = x.astype(np.float32)
+    got = head_product(kernels, 2, matrix, True, x)
+    groups = np.abs(weight).reshape(91, 33, 32)
+    codes = np.abs(weight).max() * 2  # of a weight without its minimum, at most
+    step = np.abs(x).reshape(rows, 33, 32).max(2) / 65534
+    bound = step @ (groups.sum(2) + codes).T + 2e-6 * (np.abs(x) @ np.abs(weight).T)
+    error = np.abs(got - x.astype(np.float64) @ weight.T)
+    assert (error <= bound).all()
+    assert error.max() > 1e-7 * np.abs(got).max()  # they are not float32's
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_row_of_integers_does_not_depend_on_others(kernels: ctypes.CDLL, bits: int) -> None:
+    """To the last bit, beside rows that are not numbers, too, and whatever the number of threads."""
+    random = np.random.default_rng(bits)
+    matrix, _ = coded(bits, 91, 1056, bits)
+    x = random.standard_normal((400, 1056)).astype(np.float32)
+    x[5], x[17, 3], x[30, 900], x[50, 64:96], x[60] = 0, np.nan, np.inf, 0, x[60] * np.float32(1e-35)
+    alone = np.concatenate([head_product(kernels, 1, matrix, True, x[i : i + 1]) for i in range(len(x))])
+    for rows in range(1, at_depth(20, 30, 400)):
+        begin = int(random.integers(0, len(x) - rows))
+        some = np.ascontiguousarray(x[begin : begin + rows])
+        np.testing.assert_array_equal(head_product(kernels, 3, matrix, True, some), alone[begin : begin + rows])
+    np.testing.assert_array_equal(head_product(kernels, 2, matrix, True, x), alone)
+    finite = np.isfinite(alone).all(1)
+    assert np.flatnonzero(~finite).tolist() == [17, 30]
+    assert np.isnan(alone[17]).all() and not np.isfinite(alone[30]).any()  # noqa: PT018
+    assert (alone[5] == 0).all()
+    assert np.abs(alone[60]).max() < 1e-28
+
+
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q4_K", "Q8_0", "Q5_0", "Q6_K"])
 def test_codes_of_a_file_are_its_numbers(kernels: ctypes.CDLL, tmp_path: Path, name: str) -> None:
     """Times the unit matrix: the weights themselves, each to the last bit but two."""
@@ -311,6 +385,26 @@ def test_codes_of_a_file_are_its_numbers(kernels: ctypes.CDLL, tmp_path: Path, n
     for rows in (1, columns):
         got = np.concatenate([cpu.logits(part).numpy() for part in torch.eye(columns).split(rows)])
         np.testing.assert_allclose(got.T, wanted, rtol=3e-7, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q4_K", "Q8_0"])
+def test_formats_with_inputs_of_16_bits(kernels: ctypes.CDLL, name: str) -> None:
+    random = np.random.default_rng(4)
+    kind = GGMLQuantizationType[name]
+    if name == "Q4_K":
+        data = random.integers(0, 256, (40, 3, 144), np.uint8)
+        data[..., :4] = np.array([0.02, 0.03], np.float16).view(np.uint8)
+        data = data.reshape(40, -1)
+    else:
+        data = quantize(random.standard_normal((40, 768)).astype(np.float32), kind)
+    shape = np.array([768, 40], np.uint64)
+    matrix = pack_gguf(ReaderTensor("t", kind, shape, 40 * 768, data.nbytes, 0, data, None))  # type: ignore[arg-type]
+    assert matrix is not None
+    weight = dequantize(data, kind).astype(np.float64)
+    for rows in (1, 9, 40):
+        x = random.standard_normal((rows, 768)).astype(np.float32)
+        got = head_product(kernels, 1, matrix, True, x)
+        np.testing.assert_allclose(got, x @ weight.T, atol=1e-4 * np.abs(weight).max() * 768**0.5)
 
 
 def test_matrices_of_one_kind_become_one() -> None:
@@ -402,3 +496,68 @@ def test_the_default_model_in_the_width_of_its_file(
         if isinstance(event, SampleDone):
             assert event.ids == default_answers[key].ids
             np.testing.assert_allclose(event.logprobs, default_answers[key].logprobs, atol=1e-3)
+
+
+@pytest.mark.model
+def test_the_default_model_with_inputs_of_16_bits(
+    kernels: ctypes.CDLL, smollm2: Path, default_weights: dict[str, torch.Tensor]
+) -> None:
+    """Logits lie near those of float32, and are the same to the last bit however a prompt is cut into steps."""
+    config, packed = load_config(smollm2), read_packed(smollm2)
+    ids = np.random.default_rng(7).integers(1000, 40000, at_depth(60, 90, 300)).tolist()
+
+    def logits(integers: bool, budget: int) -> list[float]:
+        executor = CpuExecutor(kernels, config, default_weights, packed, pages=200, integers=integers)
+        engine = Engine(executor, EngineConfig(token_budget=budget, max_rows=4, max_len=700))
+        engine.score(engine.extend(None, ids[:-20]), [tuple(ids[-20:]), tuple(ids[-9:])])
+        scored: list[float] = []
+        while not engine.idle:
+            for event in engine.step():
+                if isinstance(event, ScoreDone):
+                    scored = [logprob for row in event.logprobs for logprob in row]
+        return scored
+
+    exact, near = logits(False, 512), logits(True, 512)
+    assert len(near) == 29
+    np.testing.assert_allclose(near, exact, atol=0.02)
+    assert near != exact
+    assert logits(True, 24) == logits(True, 7 + len(ids) // 2) == near
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("exact", "fast", "wanted"), [(False, True, True), (False, False, False), (True, True, False)]
+)
+def test_integers_where_they_are_faster_and_float32_is_not_asked_for(
+    smollm2: Path, monkeypatch: pytest.MonkeyPatch, exact: bool, fast: bool, wanted: bool
+) -> None:
+    monkeypatch.setattr(cpu_choice, "integers", lambda *_: fast)
+    executor = cpu_executor(smollm2, load_config(smollm2), torch.float32, 16, 8, (2,), exact)
+    assert isinstance(executor, CpuExecutor)
+    assert executor.integers is wanted
+
+
+def test_what_is_faster_is_measured_once(
+    kernels: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SGLC_DEBUG", "1")
+    library = ctypes.CDLL(kernels._name)
+    library._name = str(tmp_path / "cpu-0.so")
+    slow, fast = (
+        {"floats": [1.0, 1, 1], "integers": [2.0, 1, 0.6]},
+        {"floats": [1.0, 1, 1], "integers": [0.5, 1, 1]},
+    )
+    seconds = cpu_choice.measured(library, 1)
+    assert min(*seconds["floats"], *seconds["integers"]) > 0
+    made = iter([slow, fast, fast])
+    monkeypatch.setattr(cpu_choice, "measured", lambda *_: next(made))
+    assert not cpu_choice.integers(library, 1)
+    assert "0.50, 1.00, 1.67 times as fast" in capfd.readouterr().err
+    assert not cpu_choice.integers(library, 1)  # kept
+    kept = tmp_path / "cpu-0.json"
+    assert cpu_choice._kept(kept, fast) == slow  # measured at the same time: the first one's holds
+    kept.unlink()
+    assert cpu_choice.integers(library, 1)
+    assert [file.name for file in tmp_path.iterdir()] == [kept.name]
+    kept.write_text("{")
+    assert cpu_choice.integers(library, 1)

@@ -7,7 +7,7 @@ log-probabilities are those that the reference gives the same text.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ import torch
 from sglc.backends.local import LocalBackend
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.engine.loading import LocalOptions
 from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.model.weights import load_config, load_weights
@@ -200,12 +201,20 @@ def test_default_model_scores(
         compare_scores(default_reference, encode(prompt), choices, got)
 
 
-def test_default_model_log_probabilities(local: LocalBackend, default_reference: PreTrainedModel) -> None:
+@pytest.fixture(scope="module")
+def exact_local(smollm2: Path) -> Iterator[LocalBackend]:
+    """In float32 on the CPU, too, where `auto` may multiply by inputs of 16 bits."""
+    backend = LocalBackend(LocalOptions("smollm2", dtype="float32"))
+    yield backend
+    backend.close()
+
+
+def test_default_model_log_probabilities(exact_local: LocalBackend, default_reference: PreTrainedModel) -> None:
     """Of the prompt, of what was generated, and of the likeliest ids; the second time the prompt is cached."""
     prompt = "The capital of France is"
     asked = {"max_tokens": 6, "temperature": 0.9, "top_p": 0.9, "frequency_penalty": 0.4, "logprob_text": True}
     for begin in (0, 3):
-        done = answer(local, prompt, logprobs_from=begin, top_logprobs=4, **asked)
+        done = answer(exact_local, prompt, logprobs_from=begin, top_logprobs=4, **asked)
         (sample,) = done.samples
         with torch.inference_mode():
             logits = default_reference(torch.tensor([[*done.prompt_ids, *sample.ids]])).logits[0]

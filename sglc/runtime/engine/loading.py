@@ -29,7 +29,8 @@ _COMPILING = "sglc: compiling kernels for this model and GPU, which is done once
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """How the runtime is set up. `device`: auto, cpu or cuda. `dtype`: auto, float32, bfloat16, float16.
+    """How the runtime is set up. `device`: auto, cpu or cuda. `dtype`: auto, float32, bfloat16, float16;
+    float32 multiplies in float32 on a CPU, too, where auto takes what is fastest.
 
     `kv_dtype`: auto (as `dtype`) or fp8 (CUDA only). `max_rows`, `token_budget`: rows in flight and tokens of
     a step; None means 64 and 2,048 on the CPU, 256 and 8,192 on CUDA. `process`: whether it
@@ -75,7 +76,8 @@ def load(options: LocalOptions, folder: Path, tokenizer: Tokenizer | None) -> Ma
         return _on_cuda(options, config, load_weights(folder, config, dtype, device), tokenizer)
     token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
     pages = (options.kv_bytes or _KV_BYTES) // (token_bytes * options.page_size)
-    executor = cpu_executor(folder, config, dtype, options.page_size, pages, tokenizer.eos_ids)
+    exact = options.dtype != "auto"
+    executor = cpu_executor(folder, config, dtype, options.page_size, pages, tokenizer.eos_ids, exact)
     engine_config = EngineConfig(
         token_budget=token_budget,
         max_rows=max_rows,
@@ -87,12 +89,23 @@ def load(options: LocalOptions, folder: Path, tokenizer: Tokenizer | None) -> Ma
 
 
 def cpu_executor(
-    folder: Path, config: ModelConfig, dtype: torch.dtype, page_size: int, pages: int, eos_ids: Sequence[int]
+    folder: Path,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    page_size: int,
+    pages: int,
+    eos_ids: Sequence[int],
+    exact: bool = True,
 ) -> TorchExecutor:
-    """The fastest executor for this CPU: kernels compiled here, in float32, if they can be had; or torch."""
+    """The fastest executor for this CPU: kernels compiled here, in float32, if they can be had; or torch.
+
+    Args:
+        exact: whether products of a quantized file are float32's, too; or of integers, where these are faster.
+    """
     import torch
 
-    from sglc.runtime.executor.cpu_executor import CpuExecutor
+    from sglc.runtime.executor.cpu_choice import integers
+    from sglc.runtime.executor.cpu_executor import CpuExecutor, free_cores
     from sglc.runtime.executor.cpu_model import fits
     from sglc.runtime.executor.torch_executor import TorchExecutor
     from sglc.runtime.kernels.cpu_build import library
@@ -104,7 +117,16 @@ def cpu_executor(
     if kernels is None:
         return TorchExecutor(config, weights, dtype=dtype, page_size=page_size, pages=pages, eos_ids=eos_ids)
     packed = read_packed(folder)
-    return CpuExecutor(kernels, config, weights, packed, page_size=page_size, pages=pages, eos_ids=eos_ids)
+    return CpuExecutor(
+        kernels,
+        config,
+        weights,
+        packed,
+        page_size=page_size,
+        pages=pages,
+        eos_ids=eos_ids,
+        integers=bool(packed) and not exact and integers(kernels, free_cores()),
+    )
 
 
 def _on_cuda(

@@ -29,11 +29,11 @@ _STRETCH = 2.0
 
 
 class CpuExecutor(TorchExecutor):
-    """A `TorchExecutor` whose forward pass is one call of compiled code, in float32.
+    """A `TorchExecutor` whose forward pass is one call of compiled code.
 
     Args:
         library: `kernels.cpu_build.library()`.
-        weights, packed: as `CpuModel` takes them.
+        weights, packed, integers: as `CpuModel` takes them.
         page_size, pages, eos_ids: as in `TorchExecutor`; sizes for which `cpu_model.fits` is true.
 
     Raises:
@@ -50,13 +50,14 @@ class CpuExecutor(TorchExecutor):
         page_size: int = 16,
         pages: int = 1024,
         eos_ids: Sequence[int] | None = None,
+        integers: bool = False,
     ) -> None:
-        self._library, self._packed = library, packed
+        self._library, self._packed, self.integers = library, packed, integers
         super().__init__(config, weights, page_size=page_size, pages=pages, eos_ids=eos_ids)
 
     def _load(self, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:
         threads = free_cores()
-        self._cpu_model = CpuModel(self._library, self.config, weights, self._packed, threads)
+        self._cpu_model = CpuModel(self._library, self.config, weights, self._packed, threads, self.integers)
         self._logits, self._draw = self._cpu_model.logits, partial(draw, self._library, threads)
         shape = self._cpu_model.pool_shape(self.pages, self.page_size)
         self._pool = empty_pool(shape, self.pages * self.page_size, dtype, self._device)

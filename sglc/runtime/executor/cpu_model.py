@@ -1,6 +1,7 @@
 """The Llama family on the CPU through compiled kernels: weights and steps as C structures.
 
-float32 throughout. Equal to `torch_model.Llama` up to float rounding, for every cut of a batch into steps.
+float32 throughout, and equal to `torch_model.Llama` up to float rounding, for every cut of a batch into steps;
+or, where matrices are of codes, with their inputs as integers of 16 bits, each row by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from sglc.runtime.executor.sampler import SamplerInput
 from sglc.runtime.model.config import ModelConfig
-from sglc.runtime.model.packed_weights import GROUP, LANES, PackedMatrix, pack_floats
+from sglc.runtime.model.packed_weights import GROUP, LANES, Kind, PackedMatrix, pack_floats
 from sglc.runtime.model.rope import rope_table
 from sglc.runtime.step import I32, Batch, TokenTree
 
@@ -35,7 +36,7 @@ def fits(config: ModelConfig, page_size: int) -> bool:
 
 class _Matrix(Structure):
     _fields_ = (
-        ("kind", c_int32), ("rows", c_int32), ("columns", c_int32), ("pad", c_int32),
+        ("kind", c_int32), ("rows", c_int32), ("columns", c_int32), ("integers", c_int32),
         ("data", c_void_p), ("bias", c_void_p),
     )  # fmt: skip
 
@@ -75,6 +76,7 @@ class CpuModel:
             are not looked at. The caller may drop the mapping.
         packed: matrices of a quantized file by name, `self_attn.qkv_proj` for the three of a layer.
         threads: cores to use.
+        integers: whether inputs of matrices of codes are made integers of 16 bits.
     """
 
     def __init__(
@@ -84,8 +86,9 @@ class CpuModel:
         weights: Mapping[str, Tensor],
         packed: Mapping[str, PackedMatrix],
         threads: int,
+        integers: bool = False,
     ) -> None:
-        self._library, self._config, self._threads = library, config, threads
+        self._library, self._config, self._threads, self._integers = library, config, threads, integers
         self._kept: list[NDArray[np.generic]] = []  # what the structures point to
         self._weights: Mapping[str, Tensor] = weights
         self._packed: Mapping[str, PackedMatrix] = packed
@@ -179,13 +182,33 @@ class CpuModel:
         self._kept.append(matrix.data)
         biases = [self._weights[f"{part}.bias"] for part in parts if f"{part}.bias" in self._weights]
         bias = self._floats(torch.cat(biases)) if biases else None
-        return _Matrix(matrix.kind, matrix.rows, matrix.columns, 0, matrix.data.ctypes.data, bias)
+        return _matrix(matrix, self._integers, bias)
 
     def _floats(self, tensor: Tensor) -> int:
         """The address of a copy that is kept."""
         copy = np.array(tensor.float().numpy(), order="C")
         self._kept.append(copy)
         return copy.ctypes.data
+
+
+def head_product(
+    library: ctypes.CDLL, threads: int, matrix: PackedMatrix, integers: bool, x: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """x [R, K] times `matrix` [N, K]: [R, N]."""
+    model = _Model(head=_matrix(matrix, integers))
+    out = np.empty((len(x), matrix.rows), np.float32)
+    library.sglc_logits(
+        c_int32(threads), ctypes.byref(model), c_void_p(x.ctypes.data), c_int32(len(x)),
+        c_void_p(out.ctypes.data),
+    )  # fmt: skip
+    return out
+
+
+def _matrix(matrix: PackedMatrix, integers: bool, bias: int | None = None) -> _Matrix:
+    """`matrix` as the kernels see it: whoever holds it keeps its data."""
+    coded = matrix.kind in (Kind.Q4, Kind.Q8)
+    address = matrix.data.ctypes.data
+    return _Matrix(matrix.kind, matrix.rows, matrix.columns, integers and coded, address, bias)
 
 
 def draw(

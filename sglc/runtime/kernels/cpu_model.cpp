@@ -2,7 +2,9 @@
 //
 // Built by `cpu_build.py` with the machine's own compiler and flags; vectors are the compiler's generic ones, so
 // one text serves AVX-512, AVX2 and NEON. What is exact: weights are the numbers of their file (a code times its
-// scale, plus its minimum), products and sums are float32.
+// scale, plus its minimum), products and sums are float32. Where a matrix of codes says `integers`, its inputs are
+// integers of 16 bits instead, each group of 32 with a scale of its own: the sum of a group is exact, and the same
+// to the last bit whatever other rows there are.
 //
 // Weights [N, K] lie as tiles of 16 outputs by groups of 32 inputs (see packed_weights.py):
 //   F32   float[32][16]
@@ -30,7 +32,7 @@
 #include <type_traits>
 #include <vector>
 
-#if defined(__AVX512F__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -53,12 +55,16 @@ constexpr int AHEAD = 4096;     // bytes of weights
 constexpr int GROUP = 32;       // inputs that share a scale
 constexpr int DEPTH = 1024;     // inputs of a decoded panel: it stays in the second cache
 constexpr int BLOCK_ROWS = 192; // rows that a decoded panel serves
+constexpr float LEAST = 1e-30f; // the largest of a group of inputs, below which they are 0
 constexpr int CHUNK = 256;      // keys between two rescalings of the softmax
 constexpr int QUERIES = 24;     // queries that share a pass over keys; `cpu_model.fits` knows it
 
 typedef float vf __attribute__((vector_size(4 * W)));
 typedef int32_t vi __attribute__((vector_size(4 * W)));
 typedef uint32_t vu __attribute__((vector_size(4 * W)));
+typedef int16_t vs __attribute__((vector_size(4 * W)));
+typedef float vf4 __attribute__((vector_size(16)));
+typedef int32_t vi4 __attribute__((vector_size(16)));
 
 template <class V, class T>
 inline V load(const T* at) {
@@ -161,7 +167,7 @@ class Threads {
 enum Kind : int32_t { F32, BF16, Q8, Q4 };
 
 struct Matrix {
-  int32_t kind, n, k, pad;
+  int32_t kind, n, k, integers;  // `integers`: of Q8 and Q4, inputs are made integers
   const char* data;
   const float* bias;
 
@@ -183,6 +189,79 @@ inline vf code(vi word, int e) {
   return __builtin_convertvector((word << (24 - 8 * e)) >> 24, vf);
 }
 
+// Codes `e` and `e` + half a word of every word, as integers of 16 bits.
+template <int KIND>
+inline vi pair(vi word, int e) {
+  if constexpr (KIND == Q4) return vi((vu(word) >> (4 * e)) & 0x000f000fu);
+  return e ? vi(vs(word) >> 8) : vi(vs(vs(word) << 8) >> 8);
+}
+
+// sum + a * b of both halves of every lane. Where these are two instructions, the compiler must not make trees of the
+// sums, for which there are not enough registers.
+inline vi dot(vi sum, vi a, vi b) {
+#if defined(__AVX512VNNI__)
+  return vi(_mm512_dpwssd_epi32(__m512i(sum), __m512i(a), __m512i(b)));
+#elif !defined(__AVX512F__) && defined(__AVXVNNI__)
+  return vi(_mm256_dpwssd_avx_epi32(__m256i(sum), __m256i(a), __m256i(b)));
+#elif defined(__AVX512BW__) || (defined(__AVX2__) && !defined(__AVX512F__)) || (defined(__SSE2__) && !defined(__AVX__))
+#if defined(__AVX512BW__)
+  sum += vi(_mm512_madd_epi16(__m512i(a), __m512i(b)));
+#elif defined(__AVX2__)
+  sum += vi(_mm256_madd_epi16(__m256i(a), __m256i(b)));
+#else
+  sum += vi(_mm_madd_epi16(__m128i(a), __m128i(b)));
+#endif
+  asm("" : "+x"(sum));
+  return sum;
+#else
+  return sum + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
+// Rows of inputs of a product, [count][k]. `sums` [count][k / 32]: those of x by group, or null. As integers:
+// `pairs` [count][k / 2], in the order in which codes come out of words, and `scales` [count][k / 32]; or null.
+struct Rows {
+  int count;
+  long k;
+  const float *x, *sums;
+  const int32_t* pairs;
+  const float* scales;
+
+  Rows part(int from, int to) const {
+    const long groups = k / GROUP;
+    return {to - from,
+            k,
+            x + from * k,
+            sums ? sums + from * groups : nullptr,
+            pairs ? pairs + from * k / 2 : nullptr,
+            pairs ? scales + from * groups : nullptr};
+  }
+};
+
+// A group of inputs: its largest becomes 32767. What is not finite makes its scale so, and what is next to nothing 0.
+template <int PER>
+inline void to_integers(const float* x, int32_t* pairs, float* scale, float* sum) {
+  constexpr int PARTS = GROUP / 4;  // registers of four everywhere: what is summed across is short
+  vf4 part[PARTS], top = {}, whole = {};
+  for (int i = 0; i < PARTS; i++) {
+    part[i] = load<vf4>(x + i * 4);
+    const vf4 size = part[i] < 0.0f ? -part[i] : part[i];
+    top = size > top ? size : top, whole += part[i];
+  }
+  const float most = std::max(std::max(top[0], top[1]), std::max(top[2], top[3]));
+  *sum = (whole[0] + whole[1]) + (whole[2] + whole[3]);
+  *scale = (most > LEAST ? most / 32767.0f : 0.0f) + 0.0f * *sum;
+  const float by = most > LEAST ? 32767.0f / most : 0.0f;
+  vi4 code[PARTS];  // to the nearest, of two to the even one
+  for (int i = 0; i < PARTS; i++) code[i] = (vi4)(part[i] * by + 12582912.0f);
+  for (int i = 0; i < PARTS; i += 2) {
+    const vi4 a = code[i], b = code[i + 1];
+    const vi4 low = PER == 8 ? a : vi4{a[0], a[1], b[0], b[1]}, high = PER == 8 ? b : vi4{a[2], a[3], b[2], b[3]};
+    const vi4 made = (low & 0xffff) | high << 16;
+    memcpy(pairs + i * 2, &made, sizeof made);
+  }
+}
+
 // Sixteen weights of one input, as registers.
 template <int KIND>
 inline vf plain(const char* group, int k, int s) {
@@ -197,10 +276,21 @@ inline void fetch(const char* weights, int bytes) {
   for (int line = 0; line < bytes; line += 64) __builtin_prefetch(weights + AHEAD + line);
 }
 
-// out[R][16] = x[R][K] times one tile; `sums` [R][K / 32] are those of x by group.
-template <int KIND, int R>
-void few(const char* tile, int groups, const float* x, long ldx, const float* sums, float* out, long ldo) {
-  constexpr int CHAINS = R == 1 ? 4 : R == 2 ? 2 : 1;  // sums that do not wait for each other
+// What a group adds: its sum by the scales of codes and inputs, and its minimum. In a product of integers it is added
+// in the same order whatever the number of rows.
+inline vf grown(vf total, vi sum, vf by, vf least, float x_scale, float x_sum) {
+  total += __builtin_convertvector(sum, vf) * (by * x_scale);
+  total += least * x_sum;
+  return total;
+}
+
+// out[R][16] = R rows of x times one tile.
+template <int KIND, int R, bool INTEGERS>
+void few(const char* tile, const Rows& rows, float* out, long ldo) {
+  constexpr int CHAINS = R == 1 ? 4 : R == 2 || INTEGERS ? 2 : 1;  // sums that do not wait for each other
+  const int groups = rows.k / GROUP;
+  const long ldx = rows.k;
+  const float *x = rows.x, *sums = rows.sums;
   vf total[R][SUB] = {};
   if constexpr (KIND == F32 || KIND == BF16) {
     vf part[R][SUB][CHAINS] = {};
@@ -226,24 +316,36 @@ void few(const char* tile, int groups, const float* x, long ldx, const float* su
       fetch(tile, (WORDS + 2) * 64);
 #pragma GCC unroll 4
       for (int s = 0; s < SUB; s++) {
-        vf part[R][CHAINS] = {};
+        std::conditional_t<INTEGERS, vi, vf> part[R][CHAINS] = {};
+        if constexpr (INTEGERS && SUB > 1) asm volatile("" ::: "memory");  // inputs are read again: registers are few
 #pragma GCC unroll 8
         for (int j = 0; j < WORDS; j++) {
           const vi word = load<vi>(words + j * LANES + s * W);
 #pragma GCC unroll 8
-          for (int e = 0; e < PER; e++) {
-            const vf w = code<KIND>(word, e);
+          for (int e = 0; e < (INTEGERS ? PER / 2 : PER); e++) {
+            if constexpr (INTEGERS) {
+              const vi w = pair<KIND>(word, e);
 #pragma GCC unroll 8
-            for (int r = 0; r < R; r++) part[r][e % CHAINS] += w * x[r * ldx + g * GROUP + j * PER + e];
+              for (int r = 0; r < R; r++)
+                part[r][e % CHAINS] =
+                    dot(part[r][e % CHAINS], w, rows.pairs[(r * groups + g) * (GROUP / 2) + j * PER / 2 + e] - vi{});
+            } else {
+              const vf w = code<KIND>(word, e);
+#pragma GCC unroll 8
+              for (int r = 0; r < R; r++) part[r][e % CHAINS] += w * x[r * ldx + g * GROUP + j * PER + e];
+            }
           }
         }
         const vf by = load<vf>(scale + s * W), least = load<vf>(scale + LANES + s * W);
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
-          vf sum = part[r][0];
+          auto sum = part[r][0];
 #pragma GCC unroll 4
           for (int c = 1; c < CHAINS; c++) sum += part[r][c];
-          total[r][s] += sum * by + least * sums[r * groups + g];
+          if constexpr (INTEGERS)
+            total[r][s] = grown(total[r][s], sum, by, least, rows.scales[r * groups + g], sums[r * groups + g]);
+          else
+            total[r][s] += sum * by + least * sums[r * groups + g];
         }
       }
       tile = reinterpret_cast<const char*>(scale + 2 * LANES);
@@ -284,6 +386,71 @@ void decode(const Matrix& a, const char* group, float* out, long stride) {
   }
 }
 
+// One group of a tile as integers: pairs [16][PANEL], and behind the panel's scales and minima [2][PANEL].
+template <int KIND>
+void decode_pairs(const char* group, int32_t* out) {
+  constexpr int PER = per_word(KIND), WORDS = GROUP / PER;
+  const int32_t* words = reinterpret_cast<const int32_t*>(group);
+  for (int s = 0; s < SUB; s++) {
+    for (int j = 0; j < WORDS; j++) {
+      const vi word = load<vi>(words + j * LANES + s * W);
+#pragma GCC unroll 4
+      for (int e = 0; e < PER / 2; e++) {
+        const vi made = pair<KIND>(word, e);
+        memcpy(out + (j * PER / 2 + e) * PANEL + s * W, &made, sizeof made);
+      }
+    }
+    for (int i = 0; i < 2; i++)
+      memcpy(out + (GROUP / 2 + i) * PANEL + s * W, words + (WORDS + i) * LANES + s * W, 4 * W);
+  }
+}
+
+constexpr int LINES = GROUP / 2 + 2;  // of a decoded group: pairs, scales, minima
+
+// c[R][PANEL] += R rows of x, from group `begin` on, times panel[groups][LINES][PANEL].
+template <int R>
+void rank(const int32_t* panel, int begin, int groups, const Rows& x, float* c) {
+  const long of_row = x.k / GROUP;
+  const int32_t* pairs = x.pairs + begin * (GROUP / 2);
+  const float *scales = x.scales + begin, *sums = x.sums + begin;
+  vf total[R][VECS];
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < VECS; v++) total[r][v] = load<vf>(c + r * PANEL + v * W);
+  for (int g = 0; g < groups; g++, pairs += GROUP / 2, scales++, sums++) {
+    vi sum[R][VECS] = {};
+#pragma GCC unroll 2
+    for (int k = 0; k < GROUP / 2; k++, panel += PANEL) {
+      vi w[VECS];
+#pragma GCC unroll 4
+      for (int v = 0; v < VECS; v++) w[v] = load<vi>(panel + v * W);
+#pragma GCC unroll 12
+      for (int r = 0; r < R; r++) {
+        const vi one = pairs[r * of_row * (GROUP / 2) + k] - vi{};
+#pragma GCC unroll 4
+        for (int v = 0; v < VECS; v++) sum[r][v] = dot(sum[r][v], w[v], one);
+      }
+    }
+    vf by[VECS], least[VECS];
+#pragma GCC unroll 4
+    for (int v = 0; v < VECS; v++, panel += W) by[v] = load<vf>(reinterpret_cast<const float*>(panel));
+#pragma GCC unroll 4
+    for (int v = 0; v < VECS; v++, panel += W) least[v] = load<vf>(reinterpret_cast<const float*>(panel));
+#pragma GCC unroll 12
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+      for (int v = 0; v < VECS; v++)
+        total[r][v] = grown(total[r][v], sum[r][v], by[v], least[v], scales[r * of_row], sums[r * of_row]);
+  }
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < VECS; v++) store(c + r * PANEL + v * W, total[r][v]);
+}
+
+template <int R>
+void rank_of(const int32_t* panel, int begin, int groups, const Rows& x, float* c) {
+  if (x.count == R) return rank<R>(panel, begin, groups, x, c);
+  if constexpr (R > 1) rank_of<R - 1>(panel, begin, groups, x, c);
+}
+
 // c[R][PANEL] += x[R][depth] times panel[depth][PANEL].
 template <int R>
 void rank(const float* panel, int depth, const float* x, long ldx, float* c) {
@@ -311,48 +478,60 @@ void rank_of(int rows, const float* panel, int depth, const float* x, long ldx, 
   if constexpr (R > 1) rank_of<R - 1>(rows, panel, depth, x, ldx, c);
 }
 
-template <int KIND, int R = FEW>
-void few_of(int rows, const char* tile, int groups, const float* x, long ldx, const float* sums, float* out, long ldo) {
-  if (rows == R) return few<KIND, R>(tile, groups, x, ldx, sums, out, ldo);
-  if constexpr (R > 1) few_of<KIND, R - 1>(rows, tile, groups, x, ldx, sums, out, ldo);
+template <int KIND, bool INTEGERS = false, int R = FEW>
+void few_of(const char* tile, const Rows& x, float* out) {
+  if (x.count == R) return few<KIND, R, INTEGERS>(tile, x, out, PANEL);
+  if constexpr (R > 1) few_of<KIND, INTEGERS, R - 1>(tile, x, out);
 }
 
-void few_of(const Matrix& a, int rows, const char* tile, const float* x, const float* sums, float* out) {
+void few_of(const Matrix& a, const char* tile, const Rows& x, float* out) {
   switch (a.kind) {
-    case F32: return few_of<F32>(rows, tile, a.k / GROUP, x, a.k, sums, out, PANEL);
-    case BF16: return few_of<BF16>(rows, tile, a.k / GROUP, x, a.k, sums, out, PANEL);
-    case Q8: return few_of<Q8>(rows, tile, a.k / GROUP, x, a.k, sums, out, PANEL);
-    default: return few_of<Q4>(rows, tile, a.k / GROUP, x, a.k, sums, out, PANEL);
+    case F32: return few_of<F32>(tile, x, out);
+    case BF16: return few_of<BF16>(tile, x, out);
+    case Q8: return x.pairs ? few_of<Q8, true>(tile, x, out) : few_of<Q8>(tile, x, out);
+    default: return x.pairs ? few_of<Q4, true>(tile, x, out) : few_of<Q4>(tile, x, out);
   }
 }
 
-// The panel `index` of x W^T for `rows` rows: out [rows][PANEL]. `sums`: null if there are more rows than `SEVERAL`.
-void panel_of(const Matrix& a, int index, const float* x, int rows, const float* sums, float* out) {
-  const int groups = a.k / GROUP, first = index * (PANEL / LANES);
-  const int tiles = std::min(PANEL / LANES, (a.n + LANES - 1) / LANES - first);
-  if (sums) {
-    const int parts = (rows + FEW - 1) / FEW;
+// Call `what` with the ends of nearly equal parts of `count`, each of `most` or fewer.
+template <class F>
+inline void in_parts(int count, int most, F&& what) {
+  const int parts = (count + most - 1) / most;
+  for (int p = 0; p < parts; p++) what(count * p / parts, count * (p + 1) / parts);
+}
+
+// The panel `index` of x W^T: out [rows][PANEL].
+void panel_of(const Matrix& a, int index, const Rows& x, float* out) {
+  const int first = index * (PANEL / LANES), tiles = std::min(PANEL / LANES, (a.n + LANES - 1) / LANES - first);
+  if (x.sums && x.count <= SEVERAL) {
     for (int t = 0; t < tiles; t++)
-      for (int p = 0; p < parts; p++) {
-        const int from = rows * p / parts, count = rows * (p + 1) / parts - from;
-        few_of(a, count, a.tile(first + t), x + long(from) * a.k, sums + from * groups, out + from * PANEL + t * LANES);
-      }
+      in_parts(x.count, FEW, [&](int from, int to) {
+        few_of(a, a.tile(first + t), x.part(from, to), out + from * PANEL + t * LANES);
+      });
     return;
   }
   alignas(64) static thread_local float panel[DEPTH * PANEL];
-  memset(out, 0, sizeof(float) * rows * PANEL);
+  memset(out, 0, sizeof(float) * x.count * PANEL);
   for (int begin = 0; begin < a.k; begin += DEPTH) {
     const int depth = std::min(DEPTH, a.k - begin);
     for (int t = 0; t < tiles; t++) {
       const char* group = a.tile(first + t) + begin / GROUP * a.group_bytes();
       for (int k = 0; k < depth; k += GROUP, group += a.group_bytes())
-        decode(a, group, panel + long(k) * PANEL + t * LANES, PANEL);
+        if (x.pairs) {
+          fetch(group, int(a.group_bytes()));
+          int32_t* to = reinterpret_cast<int32_t*>(panel) + long(k) / GROUP * LINES * PANEL + t * LANES;
+          a.kind == Q4 ? decode_pairs<Q4>(group, to) : decode_pairs<Q8>(group, to);
+        } else {
+          decode(a, group, panel + long(k) * PANEL + t * LANES, PANEL);
+        }
     }
-    const int parts = (rows + ROWS - 1) / ROWS;  // of nearly equal size
-    for (int p = 0; p < parts; p++) {
-      const int from = rows * p / parts, to = rows * (p + 1) / parts;
-      rank_of<ROWS>(to - from, panel, depth, x + long(from) * a.k + begin, a.k, out + from * PANEL);
-    }
+    in_parts(x.count, ROWS, [&](int from, int to) {
+      float* c = out + from * PANEL;
+      if (x.pairs)
+        rank_of<ROWS>(reinterpret_cast<int32_t*>(panel), begin / GROUP, depth / GROUP, x.part(from, to), c);
+      else
+        rank_of<ROWS>(to - from, panel, depth, x.x + long(from) * a.k + begin, a.k, c);
+    });
   }
 }
 
@@ -375,19 +554,26 @@ enum Then { STORE, ADD, GATE };
 
 // STORE: out = x a^T + bias. ADD: out += x a^T. GATE: out = silu(x gate^T) * (x a^T).
 void multiply(Threads& threads, const float* x, int rows, const Matrix& a, const Matrix* gate, float* out, Then then) {
-  float sums[SEVERAL * 512];
-  const int groups = a.k / GROUP;
-  std::vector<float> more;
-  float* sum = nullptr;
-  if (rows <= SEVERAL) {
-    sum = sums;
-    if (groups > 512) more.resize(long(SEVERAL) * groups), sum = more.data();
-    for (int r = 0; r < rows; r++)
-      for (int g = 0; g < groups; g++) {
-        float s = 0;
-        for (int k = 0; k < GROUP; k++) s += x[long(r) * a.k + g * GROUP + k];
-        sum[r * groups + g] = s;
-      }
+  static thread_local std::vector<float> sums, scales;  // of the thread that called for the step
+  static thread_local std::vector<int32_t> pairs;
+  const long groups = a.k / GROUP;
+  Rows inputs = {rows, a.k, x, nullptr, nullptr, nullptr};
+  if (a.integers && (!gate || gate->kind == a.kind)) {
+    sums.resize(rows * groups), scales.resize(rows * groups), pairs.resize(rows * groups * GROUP / 2);
+    inputs = {rows, a.k, x, sums.data(), pairs.data(), scales.data()};
+    constexpr int PART = 8;
+    threads.run((rows + PART - 1) / PART, [&, at = pairs.data(), scale = scales.data(), sum = sums.data()](int part) {
+      for (long i = part * PART * groups; i < std::min(rows, (part + 1) * PART) * groups; i++)
+        a.kind == Q4 ? to_integers<per_word(Q4)>(x + i * GROUP, at + i * GROUP / 2, scale + i, sum + i)
+                     : to_integers<per_word(Q8)>(x + i * GROUP, at + i * GROUP / 2, scale + i, sum + i);
+    });
+  } else if (rows <= SEVERAL) {
+    sums.resize(rows * groups), inputs.sums = sums.data();
+    for (long i = 0; i < rows * groups; i++) {
+      float s = 0;
+      for (int k = 0; k < GROUP; k++) s += x[i * GROUP + k];
+      sums[i] = s;
+    }
   }
   const int panels = (a.n + PANEL - 1) / PANEL, blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
   // A task of few rows is a few panels: claiming one costs as much as a small panel.
@@ -398,9 +584,8 @@ void multiply(Threads& threads, const float* x, int rows, const Matrix& a, const
     const int from = BLOCK_ROWS * (task / tasks), count = std::min(BLOCK_ROWS, rows - from);
     const int last = std::min(panels, (task % tasks + 1) * together);
     for (int panel = task % tasks * together; panel < last; panel++) {
-      const float* at = x + long(from) * a.k;
-      panel_of(a, panel, at, count, sum, made);
-      if (then == GATE) panel_of(*gate, panel, at, count, sum, gates);
+      panel_of(a, panel, inputs.part(from, from + count), made);
+      if (then == GATE) panel_of(*gate, panel, inputs.part(from, from + count), gates);
       const int left = panel * PANEL, width = std::min(PANEL, a.n - left);
       for (int r = 0; r < count; r++) {
         float* to = out + long(from + r) * a.n + left;
