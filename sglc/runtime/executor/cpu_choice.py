@@ -24,6 +24,7 @@ from sglc.runtime.model.packed_weights import pack_codes
 _ROWS = (1, 16, 128)
 _OUTPUTS, _INPUTS = 512, 1024
 _TURNS = 8  # 20 ms in all
+_KINDS = ("floats", "integers")
 
 Seconds = Mapping[str, Sequence[float]]
 
@@ -57,7 +58,7 @@ def measured(library: ctypes.CDLL, threads: int) -> Seconds:
     scale = random.random((2, _OUTPUTS, _INPUTS // 32), np.float32)
     matrix = pack_codes(codes, scale[0], scale[1], 4)
     x = random.random((max(_ROWS), _INPUTS), np.float32)
-    seconds = {"floats": [math.inf] * len(_ROWS), "integers": [math.inf] * len(_ROWS)}
+    seconds = {name: [math.inf] * len(_ROWS) for name in _KINDS}
     for _ in range(_TURNS):
         for place, rows in enumerate(_ROWS):
             for name, times in seconds.items():
@@ -69,10 +70,10 @@ def measured(library: ctypes.CDLL, threads: int) -> Seconds:
 
 def _read(file: Path) -> Seconds | None:
     try:
-        found: Seconds = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return {name: [float(found[name][place]) for place in range(len(_ROWS))] for name in _KINDS}
+    except (OSError, ValueError, LookupError, TypeError):  # something else lies there
         return None
-    return found
 
 
 def _kept(file: Path, seconds: Seconds) -> Seconds:
