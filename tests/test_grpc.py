@@ -357,6 +357,20 @@ def test_no_message_is_too_large_or_too_wrong(client: Client) -> None:
     assert client.server.idle()
 
 
+def test_calls_that_come_together_are_all_answered(client: Client) -> None:
+    """gRPC would drop some of more than 1,000, without a status of ours."""
+    address = re.search(r"at grpc://(\S+)$", client.server.log.read_text(), re.MULTILINE)
+    assert address is not None
+
+    async def asked() -> list[Any]:
+        async with grpc.aio.insecure_channel(address[1]) as channel:
+            stub = sglang_scheduler_pb2_grpc.SglangSchedulerStub(channel)
+            calls = [stub.Abort(pb.AbortRequest(request_id="nobody"), timeout=HANG_S) for _ in range(3_000)]
+            return await asyncio.gather(*calls)
+
+    assert not any(answer.success for answer in asyncio.run(asked()))
+
+
 # -- what the server says of itself ----------------------------------------------------------------
 
 

@@ -93,6 +93,13 @@ def small(small_model: Path) -> Iterator[Client]:
         yield client
 
 
+def test_events_are_not_counted_beyond_what_a_number_holds(small: Client) -> None:
+    subscriber = Subscriber(small, 2**64 - 1)
+    until(lambda: subscriber.error is not None)
+    assert subscriber.error is not None
+    assert subscriber.error.code() == STATUS.INVALID_ARGUMENT
+
+
 def test_events_add_up_to_what_is_cached(small: Client) -> None:
     rng, follower = random.Random(5), Subscriber(small)
     until(lambda: follower.numbers == [1])

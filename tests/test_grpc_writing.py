@@ -6,12 +6,14 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 from smg_grpc_proto import sglang_scheduler_pb2 as pb
+from smg_grpc_proto.generated import common_pb2
 
 from sglc.ir.plan.events import Delta, Event, GenDone, Sample, Usage
 from sglc.ir.plan.segment import Segment
@@ -241,3 +243,27 @@ def test_a_client_that_does_not_read_is_left(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(generated(backend, call, stall_s=0.05))
     assert call.status == (grpc.StatusCode.DEADLINE_EXCEEDED, "the client does not read")
     assert (len(call.wire.taken), backend.closed) == (1, True)
+
+
+def test_who_asks_together_for_the_tokenizer_shares_its_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def archive(service: Service) -> bytes:
+        made.append(service)
+        return b"zip" * 100_000
+
+    monkeypatch.setattr(scheduler_service, "_archive", archive)
+
+    async def asked() -> list[bytes]:
+        service = Service(Steps(1), Characters(), "steps", 4_000, folder=Path("/x"))  # type: ignore[arg-type]
+        handler = scheduler_service.SchedulerService(service, Access()).handler
+        method = SimpleNamespace(method=scheduler_service.path_of("GetTokenizer"), invocation_metadata=())
+        calls = [Call() for _ in range(20)]
+        await asyncio.gather(*(handler.service(method).unary_stream(b"", call) for call in calls))
+        return [
+            b"".join(common_pb2.GetTokenizerChunk.FromString(each).data for each in call.wire.taken)
+            for call in calls
+        ]
+
+    assert set(asyncio.run(asked())) == {b"zip" * 100_000}
+    assert len(made) == 1

@@ -16,7 +16,7 @@ from sglc.serve.service import Service
 from sglc.serve.tls import Certificate
 
 _ID_BYTES = 5  # of an id of a prompt, at most
-_BESIDE_BYTES = 2 << 20  # what a message may have beside them: to read a map of a million entries takes seconds
+_BESIDE_BYTES = 1 << 20  # what a message may have beside them: to read a map of a million entries takes seconds
 _PING_MS = 10_000  # gateways look every 30 s whether we are there; gRPC itself would hang up on who does
 _LAST_S = 1.0  # for what is left to be sent behind the end of all answers
 
@@ -44,6 +44,10 @@ class GrpcServer:
                 ("grpc.max_receive_message_length", min(most.body, longest)),
                 ("grpc.max_send_message_length", -1),  # an answer is as long as was asked for
                 ("grpc.max_concurrent_streams", most.connections),
+                # Calls that come together wait to be taken; of more than 1,000 gRPC would drop some, without a
+                # word of why.
+                ("grpc.server.max_pending_requests", most.connections),
+                ("grpc.server.max_pending_requests_hard_limit", most.connections),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.so_reuseport", 0),

@@ -102,7 +102,7 @@ def _sampling(sampling: Any) -> dict[str, Any]:
 def _custom(given: Any) -> dict[str, Any]:
     try:
         if given.ByteSize() <= _MOST_BYTES:
-            return MessageToDict(given)
+            return dict(MessageToDict(given))
         said = f"has more than {_MOST_BYTES} bytes"
     except ValueError:  # as JSON has no number for it
         said = "has a number that is not finite"
@@ -223,7 +223,8 @@ class Answering:
         if self._body.return_logprob:
             self._add_logprobs(complete, tokens_of(sample), tops_of(sample), told.prompt)
         message = pb.GenerateResponse(request_id=self._request_id, complete=complete)
-        return message.SerializeToString()
+        written: bytes = message.SerializeToString()
+        return written
 
     def _behind(self, sample: Sample) -> list[int]:
         """Ids of what a text has behind its kept ones: a stop string may begin inside of a token."""

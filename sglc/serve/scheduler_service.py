@@ -17,7 +17,6 @@ from contextlib import aclosing, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 from urllib.parse import unquote
@@ -57,6 +56,7 @@ _PIECE_BYTES = 1 << 16  # of the tokenizer's files in one message
 _MESSAGE_S = 0.0002
 _FOLLOW_S = 0.05  # between two looks at the cache
 _FOLLOWERS = 16  # of the cache, at most
+_LAST_NUMBER = 2**63 - 1  # that events can be counted from: their counts have 64 bits
 _SECTIONS = {"core", "memory", "spec", "lora", "disagg", "queues", "all"}
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # equal files make equal archives
 _STATUSES = {
@@ -81,6 +81,7 @@ class SchedulerService:
         self._began_s = time.time()
         self._info = Shared(lambda: asyncio.to_thread(service.backend.server_info))
         self._flush = Shared(lambda: asyncio.to_thread(service.backend.flush_cache))
+        self._files = Shared(lambda: asyncio.to_thread(_archive, service))
         self._followers = 0  # of the cache
         # Names and origins guard against pages in browsers, which do not speak gRPC.
         self._guarded = guarded(
@@ -127,7 +128,7 @@ class SchedulerService:
                     raise Refusal(400, message, code="bad_request") from None
                 return await answer(request, scope, writing)
 
-            scope = {
+            scope: Scope = {
                 "type": "http",
                 "method": "POST" if name == "Generate" else "GET",  # the other ones take no place in the queue
                 "path": path_of(name),
@@ -147,8 +148,8 @@ class SchedulerService:
                 code, message = told.refusal
                 await context.abort(code, message, told.trailing)
             context.set_trailing_metadata(told.trailing)
-            made = scope[_ANSWER]
-            return None if made is None else made.SerializeToString()
+            message = scope[_ANSWER]
+            return None if message is None else message.SerializeToString()
 
         async def stream(data: bytes, context: Any) -> None:
             await call(data, context)
@@ -282,7 +283,7 @@ class SchedulerService:
     async def _tokenizer(self, request: Any, scope: Scope, writing: Writing) -> None:
         if self._service.folder is None:
             raise Refusal(501, "this back end's tokenizer has no files", code="not_found")
-        data = await asyncio.to_thread(_archive, self._service.folder, self._service.tokenizer)
+        data = await self._files.ask()
         for begin in range(0, len(data), _PIECE_BYTES):
             last = begin + _PIECE_BYTES >= len(data)
             digest = hashlib.sha256(data).hexdigest() if last else ""
@@ -299,6 +300,9 @@ class SchedulerService:
             raise Refusal(501, "this back end has no cache to tell of", code="not_found")
         if self._followers >= _FOLLOWERS:
             raise Refusal(429, f"{_FOLLOWERS} clients follow the cache already", code="queue_full")
+        if request.start_sequence_number > _LAST_NUMBER:
+            name = "start_sequence_number"
+            raise Refusal(400, f"`{name}` is above 2^63-1", param=name, code="invalid_value")
         self._service.drain.stay(scope)
         self._followers += 1
         count, number = -1, request.start_sequence_number or 1
@@ -378,11 +382,13 @@ def _client(peer: str) -> tuple[str, int] | None:
     return (address.strip("[]"), int(port)) if port.isdecimal() else None
 
 
-def _archive(folder: Path, tokenizer: ServedTokenizer) -> bytes:
+def _archive(service: Service) -> bytes:
     """The files of a model that say how texts become ids, as an archive; equal ones make the same.
 
     A template that knows no tools has them told as chats over HTTP have: the peer fills it in.
     """
+    folder, tokenizer = service.folder, service.tokenizer
+    assert folder is not None
     files = {name: (folder / name).read_bytes() for name in TEXT_FILES if (folder / name).is_file()}
     if tokenizer.template is not None and _knows_no_tools(tokenizer):
         files["chat_template.jinja"] = template_with_tools(tokenizer.template).encode()

@@ -177,7 +177,7 @@ class Choices:
         self.last_s = now_s = perf_counter()
         if spent.first_s is None:
             spent.first_s = now_s
-        made = []
+        made: list[Piece] = []
         for event in batch:
             if isinstance(event, NodeFailed):
                 return made, refusal_of(event.error)
