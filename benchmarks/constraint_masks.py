@@ -3,7 +3,7 @@
 Every engine walks the same tokens: at each it gives the mask, and reads the token. `cold`: the first walk
 behind the compilation; `warm`: the second, of a request that comes later. Microseconds a token, medians of
 `ROUNDS` compilations for every token, and of these the mean and the largest. The small vocabulary is the
-default model's, the large one has pairs of its tokens besides (`constraint_forms.pairs`), for want of a
+default model's, the large one has pairs of its tokens besides (`pairs_vocabulary`), for want of a
 tokenizer of that size. Writes benchmarks/results/constraint-masks-<cpu>.json.
 
     python -m benchmarks.constraint_masks
@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from benchmarks.constraint_forms import ENGINES, PATTERNS, Engine, Guidance, Own, OwnWalk, Walk, XGrammar
-from benchmarks.constraint_forms import pairs as with_pairs
 from benchmarks.machine import ROOT, result_path, setting
+from benchmarks.pairs_vocabulary import pairs as with_pairs
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.model.registry import prepare

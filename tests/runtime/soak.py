@@ -12,6 +12,7 @@ import random
 import re
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -259,6 +260,8 @@ class Driver:
         self.preempted = 0  # rows that gave way
         self.forced = 0  # tokens that were not sampled
         self.late = 0  # rows that waited for what they may sample, each step counted
+        self.aborted = 0
+        self.aborted_late = 0  # of these, while a sample waited for what it may be
 
     def _random_ids(self, length: int) -> tuple[int, ...]:
         return tuple(self.rng.randrange(VOCAB) for _ in range(length))
@@ -458,6 +461,9 @@ class Driver:
         if self.jobs and self.rng.random() < 0.5:
             request = self.rng.choice(list(self.jobs))
             nodes = sum(1 for _ in self._nodes())
+            self.aborted += 1
+            known = self.engine._requests.get(request)  # None: it is over, and its event is on its way
+            self.aborted_late += known is not None and any(one.asked is not None for one in known.samples)
             self.engine.abort(request)
             assert sum(1 for _ in self._nodes()) <= nodes, "an abort adds to the tree"
             del self.jobs[request]  # an event for it is now a KeyError
@@ -848,18 +854,21 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/soak-engine.json"))
     arguments = parser.parse_args()
-    start, requests, tokens = time.monotonic(), 0, 0
+    start, found = time.monotonic(), Counter[str]()
     for driver in soak(arguments.steps, arguments.seed):
-        requests += driver.finished
-        tokens += driver.oracle.extended
+        found["requests"] += driver.finished
+        found["tokens"] += driver.oracle.extended
+        found["rows that waited for a mask, by step"] += driver.late
+        found["rows that gave way"] += driver.preempted
+        found["aborted"] += driver.aborted
+        found["aborted while a mask was late"] += driver.aborted_late
     seconds = time.monotonic() - start
-    print(f"{arguments.steps} steps, {requests} requests, {tokens} tokens, {seconds:.1f} s: no violation")
+    print(f"{arguments.steps} steps, {dict(found)}, {seconds:.1f} s: no violation")
     report = {
         "what": "random work on the engine with the oracle, every invariant checked after every step",
         "steps": arguments.steps,
         "seed": arguments.seed,
-        "requests": requests,
-        "tokens": tokens,
+        **found,
         "violations": 0,  # the first one ends the run with its assertion
         "seconds": round(seconds, 1),
         "python": platform.python_version(),

@@ -20,6 +20,7 @@ from sglc.runtime.constraints.alike_states import alike_states
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.token_automaton import TokenAutomaton, Vocabulary, build
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
+from tests.constraints.random_patterns import goal_states, random_pattern
 from tests.depth import at_depth, few, some_of
 from tests.soak_constrained import REGEXES
 from tests.test_regex import patterns
@@ -175,23 +176,6 @@ def test_what_cannot_be_written_is_refused(pattern: str) -> None:
     assert failure.value.code == "SGLC454"
 
 
-def random_pattern(rng: random.Random, depth: int = 3) -> str:
-    """Classes, literals and their like, nested."""
-    if depth == 0 or rng.random() < 0.3:
-        return rng.choice(
-            ("[a-z]", "[A-Z]", r"\d", r"\w", r"\s", ".", '[^"]', "[가-힣]", "é", "the ", '"name": "', "ing",
-             " and", "12", "[,.!]", "[ab]", r"\{", "한국", "-")
-        )  # fmt: skip
-    parts = [random_pattern(rng, depth - 1) for _ in range(rng.randint(1, 3))]
-    match rng.randrange(3):
-        case 0:
-            return "".join(parts)
-        case 1:
-            return f"(?:{'|'.join(parts)})"
-        case _:
-            return f"(?:{''.join(parts)}){rng.choice(('*', '+', '?', '{1,4}', '{2}'))}"
-
-
 @pytest.mark.slow
 def test_masks_of_many_patterns_on_a_real_vocabulary(default_tokenizer: LocalTokenizer) -> None:
     """Many patterns, behind random prefixes of what the masks allow: no difference to a token at a time."""
@@ -218,21 +202,6 @@ def test_masks_of_many_patterns_on_a_real_vocabulary(default_tokenizer: LocalTok
                 break
             state = automaton.advance(state, int(rng.choice(allowed)))
     assert looked_at > at_depth(1, 60, 150)
-
-
-def goal_states(dfa: ByteDfa, tokens: Sequence[bytes]) -> set[int]:
-    """States from which bytes that are tokens lead to a match: every byte of a token is one here."""
-    single = sorted({data[0] for data in tokens if len(data) == 1})
-    goals = {state for state, accepting in enumerate(dfa.accepting) if accepting}
-    while True:
-        more = {
-            state
-            for state in range(len(dfa.moves))
-            if state not in goals and any(dfa.moves[state][dfa.classes[byte]] in goals for byte in single)
-        }
-        if not more:
-            return goals
-        goals |= more
 
 
 def test_on_a_real_vocabulary(default_tokenizer: LocalTokenizer) -> None:
