@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sglc.bench.constrained import CHARACTER, WORDS
 from sglc.ir.grammar.regex import compile_regex
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.constraints.token_automaton import TokenAutomaton, Vocabulary, build
-from tests.soak_constrained import CHARACTER, WORDS
 
 _BYTE = r"(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _HEX = "[0-9a-fA-F]"

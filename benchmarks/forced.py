@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from sglc.backends.local import LocalBackend, LocalOptions
+from sglc.bench.constrained import CHARACTER
 from sglc.errors import Loc
 from sglc.ir.core import Site
 from sglc.ir.plan.events import GenDone
 from sglc.ir.plan.segment import ExtendNode, GenNode, OpenNode, Segment
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine import jump_forward
-from tests.soak_constrained import CHARACTER, CITY
+from tests.soak_constrained import CITY
 
 ABOUT = "{} is a character in Harry Potter. Please fill in the following information about this character.\n"
 WORK = {

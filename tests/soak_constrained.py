@@ -20,6 +20,7 @@ from typing import Any
 import jsonschema
 
 from sglc.backends.local import LocalBackend, LocalOptions
+from sglc.bench.constrained import CHARACTER
 from sglc.errors import Loc
 from sglc.ir.core import Site
 from sglc.ir.grammar.dfa import DEAD, run
@@ -30,15 +31,6 @@ from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.constraint import Constraints
 from tests.constraints.random_tags import holds
 
-WORDS = r"[\w\d\s]{1,16}"
-CHARACTER = (
-    r'\{\n    "name": "' + WORDS + r'",\n    "house": "(Gryffindor|Slytherin|Ravenclaw|Hufflepuff)",\n'
-    r'    "blood status": "(Pure-blood|Half-blood|Muggle-born)",\n'
-    r'    "occupation": "(student|teacher|auror|ministry of magic|death eater|order of the phoenix)",\n'
-    r'    "wand": \{\n        "wood": "' + WORDS + r'",\n        "core": "' + WORDS + r'",\n'
-    r'        "length": [0-9]{1,2}\.[0-9]{0,2}\n    \},\n    "alive": "(Alive|Deceased)",\n'
-    r'    "patronus": "' + WORDS + r'",\n    "bogart": "' + WORDS + r'"\n\}'
-)  # SGLang's own example
 CITY = (
     r'\{"city": "[A-Za-z ]{1,20}", "country": "[A-Za-z ]{1,20}", "population": [0-9]{1,9}, '
     r'"capital": (true|false)\}'

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from sglc.bench import chain, fork, host, mixed, rig, shapes, throughput, work
+from sglc.bench import chain, constrained, fork, host, mixed, rig, shapes, throughput, work
 from sglc.bench.floor import (
     H200,
 )
 from sglc.bench.options import Options
+from sglc.bench.profile import Profile
+from sglc.bench.session import repeat
 from sglc.cli import main
 from sglc.errors import UsageError
 from tests.depth import some_of
@@ -123,6 +125,43 @@ def test_ceilings_are_for_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:
         for dtype in ("float32", "bfloat16")
     }
     assert {dtype: rig.ceilings for dtype, rig in made.items()} == {"float32": None, "bfloat16": H200}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_threads")
+def test_constrained_rows_are_beside_free_ones_and_the_floor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where a step's time goes, if that is asked for."""
+    split = Profile(9, 100.0, 0.25, 0.0, {"GEMM": 70.0, "copies": 5.0}, {}, {})
+    monkeypatch.setattr(rig, "known_device", lambda name: H200)
+    monkeypatch.setattr(
+        constrained, "repeat", lambda rounds, profiled, one: (repeat(rounds, False, one)[0], split)
+    )
+    monkeypatch.setattr(constrained, "FORMS", {"letters": constrained.FORMS["letters"]})
+    monkeypatch.setattr(constrained, "OPTIONS", {})
+    monkeypatch.setattr(constrained, "_TEXTS", 2)
+    result = measured(
+        "constrained", "--model", "tiny", "--dtype", "bfloat16", tmp_path=tmp_path, capsys=capsys
+    )  # fmt: skip
+    cases = {case["name"]: case for case in result["cases"]}
+    assert list(cases) == [
+        "1 rows, free", "1 rows, letters", "1 rows, character, forced tokens",
+        "4 rows, free", "4 rows, letters", "4 rows, half free, half forms", "4 rows, 64 forms",
+    ]  # fmt: skip
+    for name, case in cases.items():
+        free, figures = cases[f"{name.partition(',')[0]}, free"], case["figures"]
+        assert figures["of_free"] == pytest.approx(case["value"] / free["value"], abs=1e-3)
+        assert 0 < case["share"] < 1
+        assert case["floor"] > case["value"]
+        times = {key: figures[key] for key in ("step_us", "device_us", "copies_us", "waits_for_host_us")}
+        assert times == {"step_us": 100, "device_us": 70, "copies_us": 5, "waits_for_host_us": 25}
+    character = cases["1 rows, character, forced tokens"]
+    assert character["counts"]["requests"] == 2
+    assert character["figures"]["forced"] > character["counts"]["tokens_out"] / 2
+    assert character["counts"]["steps"] < character["counts"]["tokens_out"] / 2
+    # The weights are read once a step, so the floor is of fewer steps than there are tokens.
+    assert character["floor"] > 2 * cases["1 rows, free"]["floor"]
 
 
 @pytest.mark.usefixtures("few_threads")
@@ -276,6 +315,6 @@ def test_a_model_that_the_work_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> 
 def test_every_workload_has_small_sizes() -> None:
     sizes = (
         throughput.OFFLINE, throughput.OFFLINE_WARM_UP, throughput.BS1, throughput.FEW_SHOT, throughput.TREE,
-        fork.SIZES, chain.SIZES, chain.PROGRAMS, mixed.SIZES,
+        fork.SIZES, chain.SIZES, chain.PROGRAMS, mixed.SIZES, constrained.SIZES,
     )  # fmt: skip
     assert all(each.keys() == {"cpu", "cuda"} for each in sizes)

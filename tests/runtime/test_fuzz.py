@@ -15,7 +15,8 @@ PARTS = at_depth(1, 1, 20)
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_work_keeps_every_invariant(part: int) -> None:
-    finished = cut = cached = matched = steered = scored = branched = preempted = forced = late = 0
+    finished = cut = cached = matched = steered = scored = branched = preempted = forced = late = aborted = 0
+    aborted_late = 0
     for driver in soak(PART, seed=10_000 * part):
         finished += driver.finished
         cut += driver.cuts
@@ -27,6 +28,8 @@ def test_random_work_keeps_every_invariant(part: int) -> None:
         preempted += driver.preempted
         forced += driver.forced
         late += driver.late
+        aborted += driver.aborted
+        aborted_late += driver.aborted_late
     # The streams are not empty ones.
     assert finished > 0.16 * PART
     assert cut > 0.01 * PART
@@ -38,6 +41,8 @@ def test_random_work_keeps_every_invariant(part: int) -> None:
     assert preempted > 0.002 * PART
     assert forced > 0.08 * PART
     assert late > 0.1 * PART
+    assert aborted > 0.01 * PART
+    assert aborted_late > 0.0001 * PART or PART < 2_000
 
 
 @pytest.mark.slow
