@@ -357,7 +357,7 @@ class CudaExecutor:
     def _fetched(self, here: Tensor) -> Tensor:
         """A copy in pinned memory, queued behind what the device still does."""
         if self._device.type == "cpu":
-            return here
+            return here.clone()  # the next step writes there, maybe before this one is drained
         there = torch.empty(here.shape, dtype=here.dtype, pin_memory=here.numel() > 0)
         return there.copy_(here, non_blocking=True)
 

@@ -36,9 +36,10 @@ if not CUDA:  # minutes in Triton's interpreter
     pytestmark.append(pytest.mark.nightly)
 DEVICE = "cuda" if CUDA else "cpu"
 BATCHES = at_depth(1, 2, 3) if CUDA else at_depth(1, 1, 3)
-REQUESTS = 24 if CUDA else 7
-LONGEST = 40 if CUDA else 8
+REQUESTS = 24 if CUDA else 12
+LONGEST = 40 if CUDA else 14
 EOS = (2,)
+RUNS = Sampling(regex="(<<[a-z]{2}-----[a-z]{2}==>[0-9])*--")
 PIECES = [
     '{"',
     '": ',
@@ -67,17 +68,25 @@ def small_vocabulary() -> list[bytes]:
 
 def random_sampling(rng: Random) -> Sampling:
     """A form, or none, and options that go with it."""
-    forms = [*FORMS.values(), Sampling(), *(Sampling(regex=f"x{random_pattern(rng)}") for _ in range(8))]
+    forms = [
+        *FORMS.values(),
+        Sampling(),
+        RUNS,
+        RUNS,
+        *(Sampling(regex=f"x{random_pattern(rng)}") for _ in range(8)),
+    ]
+    steered = rng.random() < 0.4  # of others the executor follows the form
     fields: dict[str, object] = {
         "max_tokens": rng.randint(1, LONGEST), "temperature": rng.choice((0.0, 0.7, 1.0)),
         "top_p": rng.choice((1.0, 1.0, 0.7)), "top_k": rng.choice((-1, -1, 3, 40)),
         "min_p": rng.choice((0.0, 0.0, 0.1)), "min_tokens": rng.choice((0, 0, 1)),
-        "frequency_penalty": rng.choice((0.0, 0.0, 0.6)), "presence_penalty": rng.choice((0.0, 0.0, -0.8)),
-        "repetition_penalty": rng.choice((1.0, 1.0, 1.3)), "n": rng.choice((1, 1, 2)),
+        "frequency_penalty": steered * rng.choice((0.0, 0.6)),
+        "presence_penalty": steered * rng.choice((0.0, -0.8)),
+        "repetition_penalty": rng.choice((1.0, 1.3)) if steered else 1.0, "n": rng.choice((1, 1, 2)),
         "logit_bias": rng.choice(((), ((9, 2.0),), ((99, -100.0), (100, 4.0)))),
         "top_logprobs": rng.choice((0, 0, 3)), "logprobs_from": rng.choice((None, None, 0)),
         "ignore_eos": rng.random() < 0.3, "canonical": rng.random() < 0.5,
-        "stop_token_ids": rng.choice(((), (), (40, 41, 42))),
+        "stop_token_ids": (40, 41, 42) * (steered and rng.random() < 0.5),
     }  # fmt: skip
     form = rng.choice(forms)
     return Sampling(**fields, regex=form.regex, json_schema=form.json_schema, ebnf=form.ebnf)  # type: ignore[arg-type]
@@ -161,7 +170,7 @@ def test_forms_with_options_are_those_of_the_cpu(
         CudaExecutor(
             config, {name: weight.to(DEVICE) for name, weight in weights.items()}, device=DEVICE, page_size=4,
             pages=300, max_rows=8, max_tokens=48, max_len=128, eos_ids=EOS, token_bytes=tokens,
-            depth=2 if CUDA else 1,  # on the CPU nobody copies what the next step writes over
+            depth=2,
         ),
         TorchExecutor(config, weights, device="cpu", page_size=4, pages=300, eos_ids=EOS),
     ]  # fmt: skip
