@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sglc.runtime.kernels.race import order_of
+
 _TILE = 2048  # logits that a program reads
 _MOST_GROUPS = 2048  # of a row
 _GROUP = 128  # logits, at least
@@ -16,9 +18,9 @@ _NONE = tl.constexpr(-(2**63))
 @triton.jit
 def _keys(logits, numbers, there):
     """int64 in the order of the logits: of equal ones the lower number is first, what is not `there` last."""
-    bits = logits.to(tl.int32, bitcast=True)
-    ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)
-    return tl.where(there, (ordered << 32) | (0x7FFFFFFF - numbers).to(tl.int64), _NONE)
+    return tl.where(
+        there, (order_of(logits, 0).to(tl.int64) << 32) | (0x7FFFFFFF - numbers).to(tl.int64), _NONE
+    )
 
 
 @triton.jit

@@ -26,6 +26,28 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-3.4028234663852886e38)  # of float32; below it is only -inf, which is never sampled
 
 
+def part_length(vocab: int, parts: int, tile: int) -> int:
+    """How many tokens each of `parts` of a row has, a multiple of `tile`."""
+    return triton.cdiv(triton.cdiv(vocab, parts), tile) * tile
+
+
+@triton.jit
+def order_of(x, idle):
+    """int32 that grow with x, one for every bit pattern of the type x was widened from, `idle` bits wider.
+
+    The zeros get two. They tie all the same: what is found is a float again, which both reach.
+    """
+    bits = x.to(tl.int32, bitcast=True)
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> idle
+
+
+@triton.jit
+def value_of(order, idle):
+    """The float32 that `order_of` gives `order`."""
+    bits = tl.where(order < 0, ((order << idle) | ((1 << idle) - 1)) ^ 0x7FFFFFFF, order << idle)
+    return bits.to(tl.float32, bitcast=True)
+
+
 @triton.jit
 def load_tile(logits, start, end, banned, eos, eos_count, masks, masked, adjust, adjusted, BLOCK: tl.constexpr):
     """Logits of the tokens from `start`, float32 [BLOCK], -inf from `end` on; then what is sampled from: less

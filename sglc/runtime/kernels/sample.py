@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sglc.runtime.kernels.automata import STACK_AT, AutomataTables, mask_at, state_behind
 from sglc.runtime.kernels.pushdown_masks import pushdown_masks, stack_behind
-from sglc.runtime.kernels.race import LOG2E, LOWEST, race_part, race_winner, row_field
+from sglc.runtime.kernels.race import LOG2E, LOWEST, part_length, race_part, race_winner, row_field
 from sglc.runtime.kernels.rows import (
     ADJUSTED,
     AUTOMATON,
@@ -144,11 +144,10 @@ def _race(
         if RACING == _WHOLE:
             if tl.program_id(0) == 0:
                 tl.store(listed + tl.arange(0, LISTS), 0)
-            temperature, _, _, min_p, by_k, _, _ = row_filters(
+            _, _, _, below, by_k, _, _ = row_filters(
                 fields, capacity, tl.load(rows + ROW * row_stride + r), vocab
             )
             races = races & (not by_k)
-            below = tl.where(min_p > 0, tl.log(tl.maximum(min_p, 1e-30)) * temperature, float("-inf"))
         if races:
             race_part(
                 logits, rows, fields, eos, masks, adjust, values, winners,
@@ -223,7 +222,7 @@ def race_parts(rows: int, vocab: int, *, filters: bool = False) -> tuple[int, in
     shape = race_shape(rows)
     least = _FILTERED_PARTS if filters else 1
     wanted = min(max(shape.programs // rows, least), triton.cdiv(vocab, shape.block), _MOST_PARTS)
-    chunk = triton.cdiv(triton.cdiv(vocab, wanted), shape.block) * shape.block
+    chunk = part_length(vocab, wanted, shape.block)
     return triton.cdiv(vocab, chunk), chunk
 
 

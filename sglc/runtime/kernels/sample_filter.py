@@ -17,7 +17,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sglc.runtime.kernels.race import LOG2E, LOWEST, allowed_of, load_tile, row_at, row_field
+from sglc.runtime.kernels.race import (
+    LOG2E,
+    LOWEST,
+    allowed_of,
+    load_tile,
+    order_of,
+    part_length,
+    row_at,
+    row_field,
+    value_of,
+)
 from sglc.runtime.kernels.rows import TOP_P
 from sglc.runtime.kernels.winners import BY_K, BY_P, WinnerScratch, listed_as, row_filters
 from sglc.runtime.step import Filters
@@ -36,23 +46,6 @@ _IDLE_BITS = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
 
 
 @triton.jit
-def _order(x, idle):
-    """int32 that grow with x, one for every bit pattern of the type x was widened from, `idle` bits wider.
-
-    The zeros get two. They tie all the same: what is found is a float again, which both reach.
-    """
-    bits = x.to(tl.int32, bitcast=True)
-    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> idle
-
-
-@triton.jit
-def _value(order, idle):
-    """The float32 that `_order` gives `order`."""
-    bits = tl.where(order < 0, ((order << idle) | ((1 << idle) - 1)) ^ 0x7FFFFFFF, order << idle)
-    return bits.to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def _above(
     logits, order, ceiling, scale, vocab, banned, eos, eos_count, masks, masked, adjust, adjusted,
     idle, BLOCK: tl.constexpr,
@@ -64,7 +57,7 @@ def _above(
         allowed = load_tile(
             logits, start, vocab, banned, eos, eos_count, masks, masked, adjust, adjusted, BLOCK
         )[1]
-        above = _order(allowed, idle) > order
+        above = order_of(allowed, idle) > order
         count += tl.sum(above.to(tl.int32), 0)
         mass += tl.sum(tl.where(above, tl.exp2((allowed - ceiling) * scale), 0.0), 0).to(tl.float64)
     return count, mass
@@ -83,7 +76,7 @@ def _kept(
     the smallest with M(t) < p * what top_k left. Both t are among the logits, so ties with them stay.
     They are found by bisection over the bit patterns.
     """
-    most = _order(top, idle)
+    most = order_of(top, idle)
     found = most
     if by_k:
         low = bottom
@@ -105,7 +98,7 @@ def _kept(
             logits, high, ceiling, scale, length, banned, eos, eos_count, masks, masked, adjust, adjusted,
             idle, BLOCK,
         )  # fmt: skip
-        weight = tl.exp2((_value(high, idle) - ceiling) * scale)
+        weight = tl.exp2((value_of(high, idle) - ceiling) * scale)
         left = mass + (top_k - count) * weight.to(tl.float64)
     if top_p < 1:
         low = bottom
@@ -121,7 +114,7 @@ def _kept(
             else:
                 low = middle
         found = high
-    return _value(found, idle)
+    return value_of(found, idle)
 
 
 @triton.jit
@@ -184,16 +177,16 @@ def _keep_by_k(
     row, logits, banned, masks, masked, adjust, adjusted = row_at(
         logits, rows, fields, masks, adjust, logits_stride, row_stride, capacity, mask_stride, adjust_stride, r
     )
-    temperature, top_k, top_p, min_p, _, _, _ = row_filters(fields, capacity, row, vocab)
+    temperature, top_k, top_p, reach, _, _, _ = row_filters(fields, capacity, row, vocab)
     # Where something was added, logits have digits that their type has not.
     idle = tl.where(adjusted, 0, IDLE)
     at = tl.arange(0, _GROUPS)
     live = at * GROUP < vocab
     found = tl.load(peaks + r * _GROUPS + at, mask=live, other=float("-inf"))
     ceiling = tl.maximum(tl.max(found, 0), LOWEST)
-    orders = _order(found, idle)
-    top = _order(ceiling, idle)
-    low = _order(tl.full([], float("-inf"), tl.float32), idle)
+    orders = order_of(found, idle)
+    top = order_of(ceiling, idle)
+    low = order_of(tl.full([], float("-inf"), tl.float32), idle)
     if top_k * GROUP <= vocab:  # there are that many groups
         low = tl.maximum(low, tl.min(tl.where(live, orders, top), 0) - 1)
     bound = _kth(orders, low, top, top_k)
@@ -215,7 +208,7 @@ def _keep_by_k(
             logits, ids, there[:, None] & (ids < vocab), banned, eos, eos_count, masks, masked, adjust, adjusted
         )
         allowed = tl.reshape(allowed, [_ROOM])
-        count = _gathered(likely, count, allowed, _order(allowed, idle) >= bound, _ROOM)
+        count = _gathered(likely, count, allowed, order_of(allowed, idle) >= bound, _ROOM)
     tl.debug_barrier()
     scale = LOG2E / tl.maximum(temperature, 1e-30)
     if count > _ROOM:
@@ -229,10 +222,8 @@ def _keep_by_k(
             masks, False, adjust, False, idle, _ROOM,
         )  # fmt: skip
     else:
-        kept = _value(_kth(_order(tl.load(likely + places), idle), bound - 1, top, top_k), idle)
-    if min_p > 0:
-        kept = tl.maximum(kept, ceiling + tl.log(min_p) * temperature)
-    tl.store(lowest + r, kept)
+        kept = value_of(_kth(order_of(tl.load(likely + places), idle), bound - 1, top, top_k), idle)
+    tl.store(lowest + r, tl.maximum(kept, ceiling + reach))
 
 
 @triton.jit
@@ -348,7 +339,7 @@ def _keep_by_p(
     row, logits, banned, masks, masked, adjust, adjusted = row_at(
         logits, rows, fields, masks, adjust, logits_stride, row_stride, capacity, mask_stride, adjust_stride, r
     )
-    temperature, top_k, top_p, min_p, _, _, _ = row_filters(fields, capacity, row, vocab)
+    temperature, top_k, top_p, reach, _, _, _ = row_filters(fields, capacity, row, vocab)
     ceiling, total = tl.load(ceilings + r), tl.load(totals + r)
     idle = tl.where(adjusted, 0, IDLE)
     scale = LOG2E / tl.maximum(temperature, 1e-30)
@@ -356,7 +347,7 @@ def _keep_by_p(
         pivots + r * 2 * _PIVOTS, masses + r * 2 * _PIVOTS * _PARTS, ceiling, total * top_p, 2
     )
     # Of a pivot, which has more digits than a logit, it may be that of the next logit above.
-    bottom = _order(low, idle) - (low > float("-inf")).to(tl.int32)
+    bottom = order_of(low, idle) - (low > float("-inf")).to(tl.int32)
     if tl.max(tl.load(missed + r * _PARTS + tl.arange(0, _PARTS)), 0) == 0:
         kept = _kept(
             likely + r * _ROOM, _ROOM, bottom, high, above, ceiling, scale, total, top_k, top_p, False, False,
@@ -367,9 +358,7 @@ def _keep_by_p(
             logits, vocab, bottom, high, 0.0, ceiling, scale, total, top_k, top_p, False, banned, eos,
             eos_count, masks, masked, adjust, adjusted, idle, _ROOM,
         )  # fmt: skip
-    if min_p > 0:
-        kept = tl.maximum(kept, ceiling + tl.log(min_p) * temperature)
-    tl.store(lowest + r, kept)
+    tl.store(lowest + r, tl.maximum(kept, ceiling + reach))
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,7 +407,7 @@ def filter_rows(
     idle = _IDLE_BITS[logits.dtype]
     listed = (known.listed, len(known.lowest))
     parts = _PARTS.value  # Triton's interpreter divides by no constexpr
-    chunk = triton.cdiv(triton.cdiv(vocab, parts), _TILE.value) * _TILE.value  # of whole tiles of all
+    chunk = part_length(vocab, parts, _TILE.value)
     programs = (min(count * parts, _PROGRAMS),)
     if Filters.TOP_K in kinds:
         group = max(_GROUP, triton.next_power_of_2(triton.cdiv(vocab, _GROUPS.value)))

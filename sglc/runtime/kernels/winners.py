@@ -20,10 +20,13 @@ from sglc.runtime.kernels.race import (
     LOWEST,
     allowed_of,
     load_tile,
+    order_of,
+    part_length,
     race_part,
     race_winner,
     row_at,
     row_field,
+    value_of,
 )
 from sglc.runtime.kernels.rows import MIN_P, ROW, SAMPLES, TEMPERATURE, TOP_K, TOP_P
 from sglc.runtime.step import Filters
@@ -39,15 +42,16 @@ _AGAIN_BLOCK = 4096  # tokens of a part that races again, which one program does
 
 @triton.jit
 def row_filters(fields, capacity, row, vocab):
-    """A row's temperature, top_k, top_p and min_p; whether top_k keeps less than all, or else top_p does; and
-    whether any does."""
+    """A row's temperature, top_k and top_p; how far below the largest logit min_p reaches, which is not above
+    0, and -inf without it; whether top_k keeps less than all, or else top_p does; and whether any does."""
     temperature = row_field(fields, capacity, row, TEMPERATURE).to(tl.float32, bitcast=True)
     top_k = row_field(fields, capacity, row, TOP_K)
     top_p = row_field(fields, capacity, row, TOP_P).to(tl.float32, bitcast=True)
     min_p = row_field(fields, capacity, row, MIN_P).to(tl.float32, bitcast=True)
     by_k = (temperature > 0) & (top_k > 0) & (top_k < vocab)
     by_p = (temperature > 0) & (not by_k) & (top_p < 1)
-    return temperature, top_k, top_p, min_p, by_k, by_p, by_k | by_p | ((temperature > 0) & (min_p > 0))
+    reach = tl.where(min_p > 0, tl.log(tl.where(min_p > 0, min_p, 1.0)) * temperature, float("-inf"))
+    return temperature, top_k, top_p, reach, by_k, by_p, by_k | by_p | ((temperature > 0) & (min_p > 0))
 
 
 @triton.jit
@@ -95,7 +99,7 @@ def _candidates(
     row, logits, banned, masks, masked, adjust, adjusted = row_at(
         logits, rows, fields, masks, adjust, logits_stride, row_stride, capacity, mask_stride, adjust_stride, r
     )
-    temperature, _, _, min_p, by_k, by_p, some = row_filters(fields, capacity, row, vocab)
+    temperature, _, _, reach, by_k, by_p, some = row_filters(fields, capacity, row, vocab)
     if by_k:
         _list(listed, most, BY_K, r)
         return
@@ -110,9 +114,6 @@ def _candidates(
     scores *= tl.exp2((ceiling - peaks) * (LOG2E / tl.maximum(temperature, 1e-30)))
     tokens = tl.minimum(tl.load(winners + part, mask=live, other=0), vocab - 1)
     own = allowed_of(logits, tokens, live, banned, eos, eos_count, masks, masked, adjust, adjusted)
-    floor = tl.full([], LOWEST, tl.float32)
-    if min_p > 0:
-        floor = ceiling + tl.log(min_p) * temperature
     if by_p:
         tl.store(ceilings + r, ceiling)
         for place in tl.static_range(_BEST):
@@ -122,8 +123,8 @@ def _candidates(
             tl.store(best_parts + r * _BEST + place, tl.where(which < SPLITS, which, -1))
             scores = tl.where(at == which, float("inf"), scores)
     else:
-        if tl.max(tl.where(scores == tl.min(scores, 0), own, float("-inf")), 0) < floor:
-            tl.store(lowest + r, floor)
+        if tl.max(tl.where(scores == tl.min(scores, 0), own, float("-inf")), 0) < ceiling + reach:
+            tl.store(lowest + r, ceiling + reach)
             _list(listed, most, BY_MIN, r)
 
 
@@ -186,7 +187,7 @@ def _tell(
     if tl.load(rows + SAMPLES * row_stride + r) == 0:
         return
     row = tl.load(rows + ROW * row_stride + r)
-    temperature, _, top_p, min_p, _, by_p, _ = row_filters(fields, capacity, row, vocab)
+    _, _, top_p, reach, _, by_p, _ = row_filters(fields, capacity, row, vocab)
     if not by_p:
         return
     at = tl.arange(0, _BEST)
@@ -195,11 +196,8 @@ def _tell(
     total = tl.sum(tl.load(sums + part), 0)
     above = tl.sum(tl.load(sums + (1 + at)[:, None] * _PARTS + part[None, :]), 1)
     logits = tl.load(best + r * _BEST + at)
-    floor = tl.full([], LOWEST, tl.float32)
-    if min_p > 0:
-        floor = tl.load(ceilings + r) + tl.log(min_p) * temperature
     there = tl.load(best_parts + r * _BEST + at) >= 0
-    kept = there & (above < total * top_p) & (logits >= floor)
+    kept = there & (above < total * top_p) & (logits >= tl.load(ceilings + r) + reach)
     first = tl.min(tl.where(kept, at, _BEST), 0)
     if first > 0:
         tl.store(totals + r, total)
@@ -223,9 +221,7 @@ def _again(
         return
     r = listed_as(listed, most, AGAIN, tl.program_id(0))
     low, high = tl.load(between + 2 * r), tl.load(between + 2 * r + 1)
-    # The next float32 above.
-    bits = low.to(tl.int32, bitcast=True)
-    floor = tl.where(low == 0, 1, tl.where(bits > 0, bits + 1, bits - 1)).to(tl.float32, bitcast=True)
+    floor = value_of(order_of(tl.where(low == 0, 0.0, low), 0) + 1, 0)  # the next float32 above
     for place in range(_BEST):
         part = tl.load(best_parts + r * _BEST + place)
         if (part >= 0) & (tl.load(best + r * _BEST + place) <= low):
@@ -308,7 +304,7 @@ def check_winners(
     )  # fmt: skip
     if Filters.TOP_P not in kinds:
         return
-    chunk = triton.cdiv(triton.cdiv(vocab, _PARTS.value), _TILE.value) * _TILE.value
+    chunk = part_length(vocab, _PARTS.value, _TILE.value)
     _check[(count, _PARTS.value)](
         *read, scratch.ceilings, scratch.best, scratch.sums, *sizes, chunk, num_warps=4
     )
