@@ -28,7 +28,8 @@ LOWEST = tl.constexpr(-3.4028234663852886e38)  # of float32; below it is only -i
 
 def part_length(vocab: int, parts: int, tile: int) -> int:
     """How many tokens each of `parts` of a row has, a multiple of `tile`."""
-    return triton.cdiv(triton.cdiv(vocab, parts), tile) * tile
+    length: int = triton.cdiv(triton.cdiv(vocab, parts), tile) * tile
+    return length
 
 
 @triton.jit
