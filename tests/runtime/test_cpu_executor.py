@@ -562,3 +562,4 @@ def test_what_is_faster_is_measured_once(
     for broken in ("{", "{}", '{"floats": [1], "integers": 2}'):
         kept.write_text(broken)
         assert cpu_choice.integers(library, 1)
+        assert not kept.exists()

@@ -84,7 +84,9 @@ def _kept(file: Path, seconds: Seconds) -> Seconds:
             made.flush()
             os.link(made.name, file)
     except FileExistsError:
-        return _read(file) or seconds
+        if found := _read(file):
+            return found
+        file.unlink(missing_ok=True)  # something else lies there: the next one keeps its own
     except OSError:  # nothing can be kept here
         pass
     return seconds
