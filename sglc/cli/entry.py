@@ -14,7 +14,17 @@ from typing import NoReturn
 from sglc.cli.options import say, with_values
 from sglc.errors import SglcError, UsageError, render
 
-_COMMANDS = ("run", "compile", "explain", "models", "backends", "cache", "bench", "serve")  # a file each
+_COMMANDS = (
+    "run",
+    "compile",
+    "explain",
+    "models",
+    "backends",
+    "cache",
+    "bench",
+    "serve",
+    "doctor",
+)  # a file each
 
 
 def run_command(argv: Sequence[str] | None = None) -> int:
