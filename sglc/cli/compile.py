@@ -110,24 +110,30 @@ def _explained(compiled: Compiled, target: Target) -> dict[str, Any]:
 
 
 def _emitted(compiled: Any, what: str) -> str:
-    from sglc.ir.plan.plan_file import plan_to_text
-    from sglc.ir.plan.plan_text import plan_text
-    from sglc.ir.text.fsm_graph import to_fsm_dot
-    from sglc.ir.text.graph import to_dot, to_mermaid
-    from sglc.ir.text.printer import to_text
-
     match what:
         case "ir":
+            from sglc.ir.text.printer import to_text
+
             return to_text(compiled.lowered, locs=True).rstrip("\n")
         case "plan":
+            from sglc.ir.plan.plan_text import plan_text
+
             return plan_text(compiled.plan).rstrip("\n")
         case "json":
+            from sglc.ir.plan.plan_file import plan_to_text
+
             return plan_to_text(compiled.plan)
         case "dot":
+            from sglc.ir.text.graph import to_dot
+
             return to_dot(compiled.lowered).rstrip("\n")
         case "fsm":
+            from sglc.ir.text.fsm_graph import to_fsm_dot
+
             return to_fsm_dot(compiled.lowered).rstrip("\n")
         case "mermaid":
+            from sglc.ir.text.graph import to_mermaid
+
             return to_mermaid(compiled.lowered).rstrip("\n")
         case _:
             raise AssertionError(what)

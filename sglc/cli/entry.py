@@ -8,18 +8,23 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import NoReturn
 
-from sglc.cli.backends import add_backends
-from sglc.cli.bench import add_bench
-from sglc.cli.cache import add_cache
-from sglc.cli.compile import add_compile
-from sglc.cli.explain import add_explain
-from sglc.cli.models import add_models
 from sglc.cli.options import say, with_values
-from sglc.cli.run import add_run
-from sglc.cli.serve import add_serve
 from sglc.errors import SglcError, UsageError, render
+
+_COMMANDS = (
+    "run",
+    "compile",
+    "explain",
+    "models",
+    "backends",
+    "cache",
+    "bench",
+    "serve",
+    "doctor",
+)  # a file each
 
 
 def run_command(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +45,8 @@ def _main(argv: Sequence[str] | None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that knows few characters
     try:
-        options = _parser().parse_args(with_values(sys.argv[1:] if argv is None else argv))
+        words = with_values(sys.argv[1:] if argv is None else argv)
+        options = _parser(words[:1]).parse_args(words)
         code: int = options.command(options)
         sys.stdout.flush()
         return code
@@ -62,11 +68,12 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError("SGLC010", message, hint=f"`{self.prog} --help` lists what it takes")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(asked: Sequence[str]) -> argparse.ArgumentParser:
+    """What reads the command line. A command that is `asked` for is there alone: others' files stay unread."""
     parser = _Parser(prog="sglc", description="An optimizing compiler for LLM programs.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in (add_run, add_compile, add_explain, add_models, add_backends, add_cache, add_bench, add_serve):
-        add(commands)
+    for name in [name for name in _COMMANDS if name in asked] or _COMMANDS:
+        getattr(import_module(f"sglc.cli.{name}"), f"add_{name}")(commands)
     later = commands.add_parser("shell")
     later.add_argument("rest", nargs=argparse.REMAINDER)
     later.set_defaults(command=_later_command, name="shell")

@@ -8,16 +8,17 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglc.api.function import Function
-from sglc.api.plan import LoadedPlan
 from sglc.errors import Loc, RunError, SglcError, TraceError, UsageError
 from sglc.frontend.locate import of_exception, shown_path
-from sglc.frontend.tracing.tools import Declared
 from sglc.ir.core import Program
-from sglc.ir.plan.plan_file import plan_from_text
 from sglc.ir.text.printer import from_text
+
+if TYPE_CHECKING:
+    from sglc.api.plan import LoadedPlan
+    from sglc.frontend.tracing.tools import Declared
 
 PROGRAM = "`.py` or `.sglir`"
 PROGRAM_OR_PLAN = "`.py`, `.sglir` or `.json`"
@@ -95,6 +96,9 @@ def open_plan(path: str, tools: str | None = None) -> LoadedPlan:
         VerifyError: no plan of this version.
         TraceError, RunError: as of `open_functions`.
     """
+    from sglc.api.plan import LoadedPlan
+    from sglc.ir.plan.plan_file import plan_from_text
+
     plan = plan_from_text(_read(Path(path)), path)
     return LoadedPlan(plan, _declared(tools) if tools else {})
 
@@ -110,6 +114,8 @@ def open_program(spec: str, tools: str | None = None) -> Function | LoadedPlan:
 
 def _declared(path: str) -> dict[str, Declared]:
     """The functions that a Python file declares, or imports from where they are declared, by their names."""
+    from sglc.frontend.tracing.tools import Declared
+
     module = _import(Path(path))
     found = {item.name: item for item in vars(module).values() if isinstance(item, Declared)}
     if not found:

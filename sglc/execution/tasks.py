@@ -6,11 +6,13 @@ order, and begins its own tasks in order: so it is known by its number among tho
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 from collections.abc import Coroutine
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class _Task:
@@ -44,6 +46,8 @@ def in_task(name: str) -> str:
 
 async def numbered(body: Coroutine[Any, Any, Any]) -> Any:
     """What `body` gives; the tasks that it begins are numbered."""
+    import asyncio  # compiling needs none of it
+
     _TASK.set(_Task())
     asyncio.get_running_loop().set_task_factory(_factory)
     return await body
@@ -52,8 +56,10 @@ async def numbered(body: Coroutine[Any, Any, Any]) -> Any:
 def _factory(
     loop: asyncio.AbstractEventLoop, coroutine: Any, *, context: contextvars.Context | None = None, **more: Any
 ) -> asyncio.Task[Any]:
+    from asyncio import Task
+
     own = contextvars.copy_context() if context is None else context
     around = own.get(_TASK)
     if context is None and around is not None:  # one that is given may be that of several tasks
         own.run(_TASK.set, around.begins())
-    return asyncio.Task(coroutine, loop=loop, context=own, **more)
+    return Task(coroutine, loop=loop, context=own, **more)

@@ -122,6 +122,15 @@ class Takes:
             return "a system turn stands behind others, and instructions stand before the conversation alone"
         return ""
 
+    def holds(self, sampling: Sampling) -> bool:
+        """Whether the model takes what a generation is held to as it is, or it is held to nothing."""
+        return (
+            (sampling.regex is None or self.regex)
+            and (sampling.ebnf is None or self.ebnf)
+            and (sampling.json_schema is None or self.json_schema == "full")
+            and (sampling.structural_tag is None or self.structural_tag)
+        )
+
     def sent_stops(self, stop: Sequence[str]) -> tuple[str, ...]:
         """The stop strings of a generation that its request is given; at the others the text is cut here."""
         sent = [text for text in stop if self.blank_stops or not text.isspace()]

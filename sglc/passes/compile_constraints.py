@@ -11,12 +11,7 @@ from sglc.ir.core import Op, Program
 from sglc.ir.depth import with_room
 from sglc.ir.grammar.call_format import HERMES, calls_form
 from sglc.ir.grammar.fsm_summary import summary_of, summary_of_choices
-from sglc.ir.grammar.gbnf import check_gbnf
-from sglc.ir.grammar.json_schema import enforced
 from sglc.ir.grammar.regex import compile_regex
-from sglc.ir.grammar.schema_grammar import check_schema
-from sglc.ir.grammar.stops import stop_pattern
-from sglc.ir.grammar.structural_tag import check_structural_tag, schemas_of
 from sglc.ir.ops import Gen, Select
 from sglc.ir.remark import Remark, place
 from sglc.ir.rewrite import everywhere, rewritten
@@ -61,9 +56,8 @@ def compile_constraints(program: Program, target: Target) -> Rewrite:
             )
         if isinstance(op, Gen) and _has_form(op):
             _check(op, target)
-            for schema in _schemas(op.sampling):
-                for ignored in enforced(schema).ignored:
-                    remarks.append(Remark("compile_constraints", ignored, place(op.loc)))
+            for ignored in _ignored(op.sampling):
+                remarks.append(Remark("compile_constraints", ignored, place(op.loc)))
         elif not isinstance(op, Select):
             return op
         said = _held_to(op) if target.takes.regex else ""
@@ -92,10 +86,23 @@ def _calls(text: str) -> str:
     return calls_form(HERMES, tools, required=choice != "auto", parallel=not named)
 
 
-def _schemas(sampling: Sampling) -> tuple[str, ...]:
+# What reads a kind of form is imported where a program has one: most have none, and compiling begins at once.
+
+
+def _ignored(sampling: Sampling) -> Iterator[str]:
+    """What is not held of its schemas."""
     if sampling.structural_tag is not None:
-        return schemas_of(sampling.structural_tag)
-    return () if sampling.json_schema is None else (sampling.json_schema,)
+        from sglc.ir.grammar.structural_tag import schemas_of
+
+        schemas = schemas_of(sampling.structural_tag)
+    elif sampling.json_schema is not None:
+        schemas = (sampling.json_schema,)
+    else:
+        return
+    from sglc.ir.grammar.json_schema import enforced
+
+    for schema in schemas:
+        yield from enforced(schema).ignored
 
 
 def _fsm(op: Gen | Select) -> str:
@@ -145,10 +152,20 @@ def _checks(sampling: Sampling, target: Target) -> Iterator[tuple[Callable[[str]
     if sampling.regex is not None:
         yield compile_regex, sampling.regex
     if sampling.json_schema is not None:
+        from sglc.ir.grammar.json_schema import enforced
+        from sglc.ir.grammar.schema_grammar import check_schema
+
         yield check_schema if target.takes.json_schema == "full" else enforced, sampling.json_schema
     if sampling.ebnf is not None:
+        from sglc.ir.grammar.gbnf import check_gbnf
+
         yield check_gbnf, sampling.ebnf
     if sampling.structural_tag is not None:
+        from sglc.ir.grammar.structural_tag import check_structural_tag
+
         yield check_structural_tag, sampling.structural_tag
-    for pattern in sampling.stop_regex:
-        yield stop_pattern, pattern
+    if sampling.stop_regex:
+        from sglc.ir.grammar.stops import stop_pattern
+
+        for pattern in sampling.stop_regex:
+            yield stop_pattern, pattern

@@ -6,7 +6,7 @@ from sglc.ir.core import Program
 from sglc.ir.depth import with_room
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
-from sglc.passes.chat.fusion import fused
+from sglc.passes.chat.joint_turns import may_be_joint
 
 
 @register(
@@ -29,5 +29,9 @@ def fuse_gens(program: Program, target: Target) -> Rewrite:
     text may be the last one, or stand before its own stop character. `legalize` does the same
     to turns that a model could not go on with otherwise.
     """
+    if not may_be_joint(target):
+        return program
+    from sglc.passes.chat.fusion import fused  # it reads forms of all kinds
+
     changed, remarks = fused(program, target, "fuse_gens", refused_only=False)
     return changed, tuple(remarks)

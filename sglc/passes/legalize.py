@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sglc.errors import LegalizeError
 from sglc.ir.core import Program, walk
-from sglc.ir.grammar.answer_form import form_for, form_of_choices
 from sglc.ir.ops import SELECT_METHODS, Call, Gen, Select
 from sglc.ir.remark import Remark, place
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Takes, Target
 from sglc.passes.base import Exactness, Kind, Rewrite, register
-from sglc.passes.chat.fusion import fused
+from sglc.passes.chat.joint_turns import may_be_joint
+
+if TYPE_CHECKING:
+    from sglc.ir.grammar.answer_form import AnswerForm
 
 
 @register(
@@ -35,9 +38,12 @@ def legalize(program: Program, target: Target) -> Rewrite:
             behind text, in a turn that one request cannot ask for as a whole.
     """
     remarks = _remarks(program, target)
-    changed, said = fused(program, target, "legalize", refused_only=True)
-    remarks.update((remark.message, remark) for remark in said)
-    return (changed, tuple(remarks.values())) if remarks else changed
+    if may_be_joint(target):
+        from sglc.passes.chat.fusion import fused
+
+        program, said = fused(program, target, "legalize", refused_only=True)
+        remarks.update((remark.message, remark) for remark in said)
+    return (program, tuple(remarks.values())) if remarks else program
 
 
 def _remarks(program: Program, target: Target) -> dict[str, Remark]:
@@ -79,7 +85,7 @@ def _gen(op: Gen, target: Target) -> Iterator[str]:
             raise LegalizeError(
                 "SGLC311", f"it takes no {limit.shown(sampling, takes)}", note=limit.note, hint=limit.hint
             )
-    form = form_for(sampling, takes)
+    form = None if takes.holds(sampling) else _emulated(sampling, takes)
     yield from (f"`{name}`: {said}" for said in (form.remarks if form is not None else ()))
     local = len(sampling.stop) - len(takes.sent_stops(sampling.stop))
     if form is not None and form.inside:
@@ -97,6 +103,12 @@ def _gen(op: Gen, target: Target) -> Iterator[str]:
         yield f"`{target.name}` takes no seed: the same run again may give other texts"
 
 
+def _emulated(sampling: Sampling, takes: Takes) -> AnswerForm | None:
+    from sglc.ir.grammar.answer_form import form_for  # it reads schemas, which few programs need
+
+    return form_for(sampling, takes)
+
+
 def _select(op: Select, target: Target) -> Iterator[str]:
     if target.scores_tokens:
         return
@@ -111,6 +123,8 @@ def _select(op: Select, target: Target) -> Iterator[str]:
             note="it gives no log-probabilities of given text, and knows no structured outputs",
             hint="use a model that does, or run on `local`",
         )  # fmt: skip
+    from sglc.ir.grammar.answer_form import form_of_choices
+
     form_of_choices([choice for choice in op.choices if isinstance(choice, str)])
     yield f"`{op.site.name}`: decided by what the model writes, held to the choices, not by log-probabilities"
     if target.takes.temperature is None:

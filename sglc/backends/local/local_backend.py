@@ -5,7 +5,6 @@ A model is loaded with the first segment, or before it by `start`.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 import threading
@@ -16,7 +15,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sglc.backends.local.mail import Inbox, Mail
 from sglc.backends.local.restarts import Restarts
 from sglc.backends.local.thread import RuntimeThread
 from sglc.errors import BackendError, SglcError
@@ -31,7 +29,10 @@ from sglc.runtime.model.registry import prepare
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
+    import asyncio
+
     from sglc.backends.local.compiling import ConstraintCompiler
+    from sglc.backends.local.mail import Mail
     from sglc.backends.local.process import RuntimeProcess
     from sglc.runtime.constraints.constraint import Constraints
     from sglc.runtime.engine.machine import Machine
@@ -146,6 +147,10 @@ class LocalBackend:
 
     async def watch(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Sequence[Event], None]:
         """As `submit`, in lists of the events that are there already."""
+        import asyncio  # what compiles has no event loop
+
+        from sglc.backends.local.mail import Inbox
+
         mail, inbox = self._mail_to(asyncio.get_running_loop()), Inbox()
         try:
             runtime = self._started()
@@ -177,6 +182,8 @@ class LocalBackend:
                 runtime.abort(run)
 
     def _mail_to(self, loop: asyncio.AbstractEventLoop) -> Mail:
+        from sglc.backends.local.mail import Mail
+
         mail = self._mail.get(loop)
         if mail is None:
             self._mail = {loop: mail for loop, mail in self._mail.items() if not loop.is_closed()}

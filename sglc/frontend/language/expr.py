@@ -20,7 +20,6 @@ from sglc.frontend.language.gen_arguments import StructuralTag, sampling_fields
 from sglc.frontend.language.image import data_of
 from sglc.frontend.language.reasoning import Tags, tags_of
 from sglc.frontend.locate import here
-from sglc.frontend.outputs.called_tools import callable_tools
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.outputs.output_spec import check_of, checked_retries, refuse_beside_choices, specified_form
 from sglc.frontend.values.graph_breaks import NO_TEXT
@@ -265,7 +264,11 @@ def gen(
         return _select(name, choices, choices_method, backend, loc)
     if choices_method is not None:
         raise TraceError("SGLC114", "`choices_method` has no meaning without `choices`", loc)
-    allowed = None if tools is None else callable_tools(tools, tool_choice or "auto", loc)
+    allowed = None
+    if tools is not None:
+        from sglc.frontend.outputs.called_tools import callable_tools
+
+        allowed = callable_tools(tools, tool_choice or "auto", loc)
     if tool_choice is not None and tools is None:
         raise TraceError("SGLC114", "`tool_choice` has no meaning without `tools`", loc)
     form = specified_form(dtype, {**given, "tools": allowed}, loc)

@@ -6,18 +6,16 @@ whoever runs the plan calls the function by its name (`tools_of`).
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import CodeType, FunctionType
-from typing import Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from sglc.errors import Loc, Paused, RunError, TraceError, ends_run, located
 from sglc.frontend.locate import here, of_code
-from sglc.frontend.outputs.called_tools import ToolAnswer, ToolCall
 from sglc.frontend.tracing.makers import MAKERS
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer, current, outside
@@ -25,6 +23,9 @@ from sglc.frontend.values.graph_breaks import OTHER, GraphBreak
 from sglc.frontend.values.symbolic import END_RUN, IN_FUNCTION, MAY_CALL, Symbolic, SymbolicText, symbol
 from sglc.ir.core import Op, Program, Tree, Type, values_in, walk
 from sglc.ir.ops import Call, PureCall, Tool
+
+if TYPE_CHECKING:
+    from sglc.frontend.outputs.called_tools import ToolAnswer, ToolCall
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -268,6 +269,8 @@ def _ended(made: Any, name: str) -> Any:
     """What a coroutine function gives in the end."""
     if not inspect.iscoroutine(made):
         return made
+    import asyncio
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -87,13 +87,7 @@ def form_for(sampling: Sampling, takes: Takes) -> AnswerForm | None:
     Raises:
         LegalizeError: SGLC312, SGLC313, as `form_of`; SGLC312 also without structured outputs.
     """
-    native = (
-        (sampling.regex is None or takes.regex)
-        and (sampling.ebnf is None or takes.ebnf)
-        and (sampling.json_schema is None or takes.json_schema == "full")
-        and (sampling.structural_tag is None or takes.structural_tag)
-    )
-    if native:
+    if takes.holds(sampling):
         return None
     if not takes.json_schema:
         raise LegalizeError(

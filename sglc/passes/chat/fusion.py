@@ -27,8 +27,6 @@ def fused(
     Raises:
         LegalizeError: SGLC317, with `refused_only`, such a turn cannot be asked for in one request.
     """
-    if not (target.guesses and target.takes.json_schema) or target.protocol == "tokens":
-        return program, ()
     fusing = _Fusing(StreamUses.of(program), target, name, refused_only)
     fusing.find()
     remarks = fusing.remarks

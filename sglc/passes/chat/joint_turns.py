@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sglc.ir.core import Op, Program, Type, Value, inputs, regions
 from sglc.ir.ops import Append, Arg, Fork, Gen, RoleOpen, ScopeBegin, ScopeEnd, Select
 from sglc.ir.sampling import Sampling
+from sglc.ir.target import Target
 
 _PLAIN = Sampling()
 # A joint answer is no sample of a generation that asks for any of these, or holds it to no form.
@@ -16,6 +17,11 @@ _ALONE = (
     "presence_penalty", "repetition_penalty", "logprobs_from", "top_logprobs", "logprob_text", "logprobs",
 )  # fmt: skip
 _SHARED = ("temperature", "top_p", "top_k", "min_p", "logit_bias", "seed")
+
+
+def may_be_joint(target: Target) -> bool:
+    """Whether one structured-output request can have several generations of a turn there."""
+    return target.guesses and bool(target.takes.json_schema) and target.protocol != "tokens"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,20 +30,24 @@ Seconds = Mapping[str, Sequence[float]]
 
 
 def integers(library: ctypes.CDLL, threads: int) -> bool:
-    """What was measured of `library` on this machine before, or is now; `SGLC_DEBUG=1` shows it."""
-    file = Path(library._name).with_suffix(".json")
-    seconds = _read(file) or _kept(file, measured(library, threads))
-    chosen = faster(seconds)
+    """Whether integers are; `SGLC_DEBUG=1` and `sglc doctor` show it."""
+    seconds, _ = chosen(library, threads)
     if knobs.debug_level():
-        times = ", ".join(f"{f / i:.2f}" for f, i in zip(seconds["floats"], seconds["integers"], strict=True))
-        rows = ", ".join(map(str, _ROWS))
-        name = "integers" if chosen else "floats"
-        print(
-            f"sglc: this CPU multiplies codes by {name}: integers are {times} times as fast at {rows} rows",
-            file=sys.stderr,
-            flush=True,
-        )
-    return chosen
+        print(f"sglc: products on this CPU: {told(seconds)}", file=sys.stderr, flush=True)
+    return faster(seconds)
+
+
+def chosen(library: ctypes.CDLL, threads: int) -> tuple[Seconds, Path]:
+    """What was measured of `library` on this machine before, or is now, and where it is kept."""
+    file = Path(library._name).with_suffix(".json")
+    return _read(file) or _kept(file, measured(library, threads)), file
+
+
+def told(seconds: Seconds) -> str:
+    """What is chosen, and why."""
+    times = ", ".join(f"{f / i:.2f}" for f, i in zip(seconds["floats"], seconds["integers"], strict=True))
+    name = "integers" if faster(seconds) else "floats"
+    return f"codes by {name}; integers are {times} times as fast at {', '.join(map(str, _ROWS))} rows"
 
 
 def faster(seconds: Seconds) -> bool:

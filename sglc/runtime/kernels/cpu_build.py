@@ -45,10 +45,10 @@ def build(*flags: str) -> Path:
         OSError: there is no compiler, the cache cannot be written, or what is there is another user's.
         subprocess.SubprocessError: it fails, or takes minutes.
     """
-    compiler = _compiler()
+    found = compiler()
     flags = (*_FLAGS, *flags)
-    state = os.stat(compiler)
-    identity = (SOURCE.read_text(), " ".join(flags), compiler, str(state.st_mtime_ns), _processor())
+    state = os.stat(found)
+    identity = (SOURCE.read_text(), " ".join(flags), found, str(state.st_mtime_ns), _processor())
     digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:24]
     file = knobs.cache_dir() / "kernels" / f"cpu-{digest}.so"
     if file.is_file():
@@ -60,13 +60,18 @@ def build(*flags: str) -> Path:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         made = Path(folder) / file.name
-        command = [compiler, *flags, "-o", str(made), str(SOURCE)]
+        command = [found, *flags, "-o", str(made), str(SOURCE)]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_COMPILE_S)
         made.replace(file)
     return file
 
 
-def _compiler() -> str:
+def compiler() -> str:
+    """The compiler that is taken.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
     for name in filter(None, (os.environ.get("CXX"), "c++", "g++", "clang++")):
         if found := shutil.which(name):
             return found

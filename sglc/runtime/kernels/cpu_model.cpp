@@ -38,14 +38,14 @@
 
 namespace {
 
-// Floats of a register; rows and outputs of a register tile; features that attention sums at a time; rows up to
-// which codes are decoded in registers alone.
+// Floats of a register; rows and outputs of a register tile; rows up to which codes are decoded in registers alone;
+// registers of attention's sums, and queries that are scored at a time; pairs of inputs between two jumps.
 #if defined(__AVX512F__)
-constexpr int W = 16, ROWS = 12, PANEL = 32, SLICE = 64, FEW = 8;
+constexpr int W = 16, ROWS = 12, PANEL = 32, FEW = 8, SUMS = 24, SCORED = 8, PAIRS = 2;
 #elif defined(__AVX__)
-constexpr int W = 8, ROWS = 6, PANEL = 16, SLICE = 16, FEW = 4;
+constexpr int W = 8, ROWS = 6, PANEL = 16, FEW = 4, SUMS = 12, SCORED = 6, PAIRS = 1;
 #else
-constexpr int W = 4, ROWS = 6, PANEL = 16, SLICE = 16, FEW = 4;
+constexpr int W = 4, ROWS = 6, PANEL = 16, FEW = 4, SUMS = 12, SCORED = 3, PAIRS = 1;
 #endif
 constexpr int LANES = 16;       // outputs of a tile, and slots of a block of KV
 constexpr int SUB = LANES / W;  // registers of a tile
@@ -103,12 +103,13 @@ void ask_for_short_slices() {
 // Tasks are claimed one by one, so a thread that the system took off its core holds up nothing but the task it has.
 class Threads {
  public:
-  explicit Threads(int count) : pid(getpid()) {
+  explicit Threads(int count) : pid(getpid()), count(count) {
     for (int i = 1; i < count; i++) std::thread([this] { work(); }).detach();
     several = count > 1;
   }
 
   const pid_t pid;
+  const int count;
 
   template <class F>
   void run(int count, F&& task) {
@@ -276,6 +277,19 @@ inline void fetch(const char* weights, int bytes) {
   for (int line = 0; line < bytes; line += 64) __builtin_prefetch(weights + AHEAD + line);
 }
 
+// Weights of a panel's tiles that are read next: some bytes of each for every group that is computed now, into the
+// second cache. All at once they would wait for memory, and the processor with them.
+struct Ahead {
+  const char* at;
+  long tile;  // bytes from one to the next
+  int step;
+
+  void fetch(int group) const {
+    for (int line = 0; line < step; line += 64)
+      for (int t = 0; t < PANEL / LANES; t++) __builtin_prefetch(at + long(group) * step + line + t * tile, 0, 2);
+  }
+};
+
 // What a group adds: its sum by the scales of codes and inputs, and its minimum. In a product of integers it is added
 // in the same order whatever the number of rows.
 inline vf grown(vf total, vi sum, vf by, vf least, float x_scale, float x_sum) {
@@ -377,7 +391,6 @@ void decode(const char* group, float* out, long stride) {
 }
 
 void decode(const Matrix& a, const char* group, float* out, long stride) {
-  fetch(group, int(a.group_bytes()));
   switch (a.kind) {
     case F32: return decode<F32>(group, out, stride);
     case BF16: return decode<BF16>(group, out, stride);
@@ -409,7 +422,7 @@ constexpr int LINES = GROUP / 2 + 2;  // of a decoded group: pairs, scales, mini
 
 // c[R][PANEL] += R rows of x, from group `begin` on, times panel[groups][LINES][PANEL].
 template <int R>
-void rank(const int32_t* panel, int begin, int groups, const Rows& x, float* c) {
+void rank(const int32_t* panel, int begin, int groups, const Rows& x, float* c, const Ahead& ahead) {
   const long of_row = x.k / GROUP;
   const int32_t* pairs = x.pairs + begin * (GROUP / 2);
   const float *scales = x.scales + begin, *sums = x.sums + begin;
@@ -417,8 +430,9 @@ void rank(const int32_t* panel, int begin, int groups, const Rows& x, float* c) 
   for (int r = 0; r < R; r++)
     for (int v = 0; v < VECS; v++) total[r][v] = load<vf>(c + r * PANEL + v * W);
   for (int g = 0; g < groups; g++, pairs += GROUP / 2, scales++, sums++) {
+    ahead.fetch(g);
     vi sum[R][VECS] = {};
-#pragma GCC unroll 2
+#pragma GCC unroll PAIRS
     for (int k = 0; k < GROUP / 2; k++, panel += PANEL) {
       vi w[VECS];
 #pragma GCC unroll 4
@@ -446,26 +460,29 @@ void rank(const int32_t* panel, int begin, int groups, const Rows& x, float* c) 
 }
 
 template <int R>
-void rank_of(const int32_t* panel, int begin, int groups, const Rows& x, float* c) {
-  if (x.count == R) return rank<R>(panel, begin, groups, x, c);
-  if constexpr (R > 1) rank_of<R - 1>(panel, begin, groups, x, c);
+void rank_of(const int32_t* panel, int begin, int groups, const Rows& x, float* c, const Ahead& ahead) {
+  if (x.count == R) return rank<R>(panel, begin, groups, x, c, ahead);
+  if constexpr (R > 1) rank_of<R - 1>(panel, begin, groups, x, c, ahead);
 }
 
 // c[R][PANEL] += x[R][depth] times panel[depth][PANEL].
 template <int R>
-void rank(const float* panel, int depth, const float* x, long ldx, float* c) {
+void rank(const float* panel, int depth, const float* x, long ldx, float* c, const Ahead& ahead) {
   vf sum[R][VECS];
   for (int r = 0; r < R; r++)
     for (int v = 0; v < VECS; v++) sum[r][v] = load<vf>(c + r * PANEL + v * W);
-  for (int k = 0; k < depth; k++) {
-    vf w[VECS];
+  for (int g = 0; g < depth / GROUP; g++) {
+    ahead.fetch(g);
+    for (int k = g * GROUP; k < (g + 1) * GROUP; k++) {
+      vf w[VECS];
 #pragma GCC unroll 4
-    for (int v = 0; v < VECS; v++) w[v] = load<vf>(panel + long(k) * PANEL + v * W);
+      for (int v = 0; v < VECS; v++) w[v] = load<vf>(panel + long(k) * PANEL + v * W);
 #pragma GCC unroll 12
-    for (int r = 0; r < R; r++) {
-      const vf one = all(x[r * ldx + k]);
+      for (int r = 0; r < R; r++) {
+        const vf one = all(x[r * ldx + k]);
 #pragma GCC unroll 4
-      for (int v = 0; v < VECS; v++) sum[r][v] += one * w[v];
+        for (int v = 0; v < VECS; v++) sum[r][v] += one * w[v];
+      }
     }
   }
   for (int r = 0; r < R; r++)
@@ -473,9 +490,9 @@ void rank(const float* panel, int depth, const float* x, long ldx, float* c) {
 }
 
 template <int R>
-void rank_of(int rows, const float* panel, int depth, const float* x, long ldx, float* c) {
-  if (rows == R) return rank<R>(panel, depth, x, ldx, c);
-  if constexpr (R > 1) rank_of<R - 1>(rows, panel, depth, x, ldx, c);
+void rank_of(int rows, const float* panel, int depth, const float* x, long ldx, float* c, const Ahead& ahead) {
+  if (rows == R) return rank<R>(panel, depth, x, ldx, c, ahead);
+  if constexpr (R > 1) rank_of<R - 1>(rows, panel, depth, x, ldx, c, ahead);
 }
 
 template <int KIND, bool INTEGERS = false, int R = FEW>
@@ -500,8 +517,8 @@ inline void in_parts(int count, int most, F&& what) {
   for (int p = 0; p < parts; p++) what(count * p / parts, count * (p + 1) / parts);
 }
 
-// The panel `index` of x W^T: out [rows][PANEL].
-void panel_of(const Matrix& a, int index, const Rows& x, float* out) {
+// The panel `index` of x W^T: out [rows][PANEL]. Of many rows, the weights that come `next` are fetched meanwhile.
+void panel_of(const Matrix& a, int index, const Rows& x, float* out, const char* next) {
   const int first = index * (PANEL / LANES), tiles = std::min(PANEL / LANES, (a.n + LANES - 1) / LANES - first);
   if (x.sums && x.count <= SEVERAL) {
     for (int t = 0; t < tiles; t++)
@@ -518,19 +535,25 @@ void panel_of(const Matrix& a, int index, const Rows& x, float* out) {
       const char* group = a.tile(first + t) + begin / GROUP * a.group_bytes();
       for (int k = 0; k < depth; k += GROUP, group += a.group_bytes())
         if (x.pairs) {
-          fetch(group, int(a.group_bytes()));
           int32_t* to = reinterpret_cast<int32_t*>(panel) + long(k) / GROUP * LINES * PANEL + t * LANES;
           a.kind == Q4 ? decode_pairs<Q4>(group, to) : decode_pairs<Q8>(group, to);
         } else {
           decode(a, group, panel + long(k) * PANEL + t * LANES, PANEL);
         }
     }
+    const int groups = depth / GROUP, left = a.k - begin - depth, parts = (x.count + ROWS - 1) / ROWS;
+    const long tile = a.k / GROUP * a.group_bytes(), coming = tile * std::min(DEPTH, left ? left : a.k) / a.k;
+    Ahead ahead = {left ? a.tile(first) + tile - left / GROUP * a.group_bytes() : next, tile, 0};
+    const char* const end = ahead.at + coming;
+    const int step = int((coming / 64 + groups * parts - 1) / (groups * parts)) * 64;
     in_parts(x.count, ROWS, [&](int from, int to) {
+      ahead.step = ahead.at < end ? step : 0;
       float* c = out + from * PANEL;
       if (x.pairs)
-        rank_of<ROWS>(reinterpret_cast<int32_t*>(panel), begin / GROUP, depth / GROUP, x.part(from, to), c);
+        rank_of<ROWS>(reinterpret_cast<int32_t*>(panel), begin / GROUP, depth / GROUP, x.part(from, to), c, ahead);
       else
-        rank_of<ROWS>(to - from, panel, depth, x.x + long(from) * a.k + begin, a.k, c);
+        rank_of<ROWS>(to - from, panel, depth, x.x + long(from) * a.k + begin, a.k, c, ahead);
+      ahead.at += groups * ahead.step;
     });
   }
 }
@@ -584,8 +607,9 @@ void multiply(Threads& threads, const float* x, int rows, const Matrix& a, const
     const int from = BLOCK_ROWS * (task / tasks), count = std::min(BLOCK_ROWS, rows - from);
     const int last = std::min(panels, (task % tasks + 1) * together);
     for (int panel = task % tasks * together; panel < last; panel++) {
-      panel_of(a, panel, inputs.part(from, from + count), made);
-      if (then == GATE) panel_of(*gate, panel, inputs.part(from, from + count), gates);
+      const int tile = panel * (PANEL / LANES), later = tile + threads.count * (PANEL / LANES);
+      panel_of(a, panel, inputs.part(from, from + count), made, gate ? gate->tile(tile) : a.tile(later));
+      if (gate) panel_of(*gate, panel, inputs.part(from, from + count), gates, a.tile(later));
       const int left = panel * PANEL, width = std::min(PANEL, a.n - left);
       for (int r = 0; r < count; r++) {
         float* to = out + long(from + r) * a.n + left;
@@ -630,15 +654,21 @@ void rotate(float* head, const float* cosine, const float* sine, int half) {
 template <int Q, int P>
 void score(const float* q, int size, const float* const* keys, float* scores, long stride) {
   vf sum[Q][P][SUB] = {};
-  for (int d = 0; d < size; d++)
+  for (int d = 0; d < size; d++) {
+    vf key[P][SUB];
 #pragma GCC unroll 4
     for (int p = 0; p < P; p++)
 #pragma GCC unroll 4
-      for (int s = 0; s < SUB; s++) {
-        const vf k = load<vf>(keys[p] + d * LANES + s * W);
+      for (int s = 0; s < SUB; s++) key[p][s] = load<vf>(keys[p] + d * LANES + s * W);
 #pragma GCC unroll 8
-        for (int i = 0; i < Q; i++) sum[i][p][s] += k * q[i * size + d];
-      }
+    for (int i = 0; i < Q; i++) {
+      const vf one = all(q[i * size + d]);
+#pragma GCC unroll 4
+      for (int p = 0; p < P; p++)
+#pragma GCC unroll 4
+        for (int s = 0; s < SUB; s++) sum[i][p][s] += key[p][s] * one;
+    }
+  }
   for (int i = 0; i < Q; i++)
     for (int p = 0; p < P; p++)
       for (int s = 0; s < SUB; s++) store(scores + i * stride + p * LANES + s * W, sum[i][p][s]);
@@ -646,43 +676,40 @@ void score(const float* q, int size, const float* const* keys, float* scores, lo
 
 template <int Q>
 void score_all(const float* q, int size, const float* const* keys, int blocks, float* scores, long stride) {
-  constexpr int P = Q <= 2 ? 4 : Q <= 4 ? 3 : 2;
+  constexpr int P = std::clamp(SUMS / (Q * SUB), 1, 4);
   int b = 0;
   for (; b + P <= blocks; b += P) score<Q, P>(q, size, keys + b, scores + b * LANES, stride);
   for (; b < blocks; b++) score<Q, 1>(q, size, keys + b, scores + b * LANES, stride);
 }
 
-// out[Q][size] += weights[Q][stride] times the values of `blocks` blocks.
-template <int Q>
-void weigh(const float* weights, long stride, const float* const* values, int blocks, int size, float* out) {
-  for (int left = 0; left < size; left += SLICE) {
-    constexpr int V = SLICE / W;
-    if (left + SLICE > size) {
-      for (int b = 0; b < blocks; b++)
-        for (int k = 0; k < LANES; k++)
-          for (int i = 0; i < Q; i++)
-            for (int d = left; d < size; d++)
-              out[i * size + d] += weights[i * stride + b * LANES + k] * values[b][k * size + d];
-      return;
-    }
-    vf sum[Q][V];
-    for (int i = 0; i < Q; i++)
-      for (int v = 0; v < V; v++) sum[i][v] = load<vf>(out + i * size + left + v * W);
-    for (int b = 0; b < blocks; b++)
-      for (int k = 0; k < LANES; k++) {
-        vf value[V];
+// out[Q][size] += weights[Q][stride] times the values of `blocks` blocks; of V registers from feature `left` on.
+template <int Q, int V>
+void weigh(const float* weights, long stride, const float* const* values, int blocks, int size, int left, float* out) {
+  vf sum[Q][V];
+  for (int i = 0; i < Q; i++)
+    for (int v = 0; v < V; v++) sum[i][v] = load<vf>(out + i * size + left + v * W);
+  for (int b = 0; b < blocks; b++)
+    for (int k = 0; k < LANES; k++) {
+      vf value[V];
 #pragma GCC unroll 4
-        for (int v = 0; v < V; v++) value[v] = load<vf>(values[b] + k * size + left + v * W);
+      for (int v = 0; v < V; v++) value[v] = load<vf>(values[b] + k * size + left + v * W);
 #pragma GCC unroll 6
-        for (int i = 0; i < Q; i++) {
-          const vf one = all(weights[i * stride + b * LANES + k]);
+      for (int i = 0; i < Q; i++) {
+        const vf one = all(weights[i * stride + b * LANES + k]);
 #pragma GCC unroll 4
-          for (int v = 0; v < V; v++) sum[i][v] += one * value[v];
-        }
+        for (int v = 0; v < V; v++) sum[i][v] += one * value[v];
       }
-    for (int i = 0; i < Q; i++)
-      for (int v = 0; v < V; v++) store(out + i * size + left + v * W, sum[i][v]);
-  }
+    }
+  for (int i = 0; i < Q; i++)
+    for (int v = 0; v < V; v++) store(out + i * size + left + v * W, sum[i][v]);
+}
+
+template <int Q>
+void weigh_all(const float* weights, long stride, const float* const* values, int blocks, int size, float* out) {
+  constexpr int V = std::clamp(SUMS / Q, 1, 4);
+  int left = 0;
+  for (; left + V * W <= size; left += V * W) weigh<Q, V>(weights, stride, values, blocks, size, left, out);
+  for (; left < size; left += W) weigh<Q, 1>(weights, stride, values, blocks, size, left, out);
 }
 
 template <int Q>
@@ -693,7 +720,7 @@ void score_of(int count, const float* q, int size, const float* const* keys, int
 
 template <int Q>
 void weigh_of(int count, const float* s, long stride, const float* const* values, int blocks, int size, float* out) {
-  if (count == Q) return weigh<Q>(s, stride, values, blocks, size, out);
+  if (count == Q) return weigh_all<Q>(s, stride, values, blocks, size, out);
   if constexpr (Q > 1) weigh_of<Q - 1>(count, s, stride, values, blocks, size, out);
 }
 
@@ -774,8 +801,8 @@ void attend(const Model& m, const Step& step, const float* pool, const float* qk
       keys[b] = pool + (slot / LANES * m.kv_heads + head) * block;
       values[b] = keys[b] + LANES * size;
     }
-    for (int i = 0; i < queries; i += 8)
-      score_of<8>(std::min(8, queries - i), q + i * size, size, keys, blocks, s + i * CHUNK, CHUNK);
+    for (int i = 0; i < queries; i += SCORED)
+      score_of<SCORED>(std::min(SCORED, queries - i), q + i * size, size, keys, blocks, s + i * CHUNK, CHUNK);
     for (int i = 0; i < queries; i++) {
       const int own = first + begin + i / group;
       for (int k = std::max(0, own + 1 - from); k < count; k++) s[i * CHUNK + k] = -INFINITY;

@@ -15,15 +15,17 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer as RawTokenizer
 
 from sglc.errors import BackendError, RunError
 from sglc.ir.target import ControlText, Objects
 from sglc.runtime.model_files import Json, eos_ids, read_json
-from sglc.runtime.tokenizer.chat_template import ChatTemplate
 from sglc.runtime.tokenizer.pretokenizer import Pieces, cuts_into_words, last_cut
+
+if TYPE_CHECKING:
+    from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
@@ -200,6 +202,8 @@ class LocalTokenizer:
             raise BackendError(
                 "SGLC513", "this model has no chat template", hint="leave the roles out, or use a chat model"
             )
+        from sglc.runtime.tokenizer.chat_template import ChatTemplate  # jinja2 is for chats
+
         return ChatTemplate(self._template, self._named)
 
     @cached_property
