@@ -68,6 +68,18 @@ def test_every_endpoint_is_named() -> None:
     assert [path for path in sorted(paths) if f"`{path}`" not in page] == []
 
 
+def test_errors_are_described_as_they_are() -> None:
+    """Ollama's clients get theirs as texts."""
+    from sglc.backends.scripted import ScriptedBackend, Words
+
+    app = make_app(Service(ScriptedBackend(lambda asked: None), Words(), "words", 100))
+    for path, methods in app.openapi()["paths"].items():
+        for method, described in methods.items():
+            schema = described["responses"]["default"]["content"]["application/json"]["schema"]
+            kind = "string" if path.startswith("/api/") else "object"
+            assert schema["properties"]["error"]["type"] == kind, (method, path)
+
+
 def test_every_option_is_named() -> None:
     parser = argparse.ArgumentParser()
     commands = parser.add_subparsers()
