@@ -23,7 +23,7 @@ from sglc.serve.bodies import ChatBody, CompletionBody, OllamaBody, OllamaChat, 
 from sglc.serve.keys import share_of
 from sglc.serve.problems import Refusal, as_json, as_response, of_any, of_body
 from sglc.serve.prompts import ServedPrompt
-from sglc.serve.sending import Gone, JsonLines, Nothing, while_connected
+from sglc.serve.sending import Gone, JsonLines, Nothing, described, while_connected
 from sglc.serve.service import Service, check_model
 from sglc.serve.work import Work, pieces
 
@@ -81,11 +81,11 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
             refusal = of_any(error)
         return as_ollamas(refusal)
 
-    @app.post("/api/generate", responses=_REFUSED)
+    @app.post("/api/generate", responses=_REFUSED | described(JsonLines))
     async def generate(body: OllamaGenerate, request: Request) -> Response:
         return await answered(request, body, "response")
 
-    @app.post("/api/chat", responses=_REFUSED)
+    @app.post("/api/chat", responses=_REFUSED | described(JsonLines))
     async def converse(body: OllamaChat, request: Request) -> Response:
         return await answered(request, body, "message")
 
