@@ -707,7 +707,7 @@ def test_closing_ends_a_process_that_hangs(
 def test_threads_of_torch_sleep_where_they_wait(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Those that spin take the core from the one that they wait for; OpenMP says how often they look before that."""
+    """Those that spin take the core from the one that they wait for; OpenMP says how often they look."""
     monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     backend = LocalBackend(options(folder))

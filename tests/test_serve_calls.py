@@ -74,9 +74,7 @@ class Wire(asyncio.Transport):
 async def answered(tokens: int, *requests: bytes) -> list[bytes]:
     """What is written, write by write, for requests on one connection."""
     service = Service(cast(Any, Steps(tokens)), Characters(), "steps", 4_000)
-    app = guarded(
-        make_direct(service), Access(), service.limits, service.drain, service.queue, service.metrics
-    )
+    app = guarded(make_direct(service), Access(), service.limits, service.drain, service.queue, service.metrics)
     config = uvicorn.Config(
         app, http=Connection, ws="none", lifespan="off", log_level="warning", access_log=False
     )
