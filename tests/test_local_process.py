@@ -704,6 +704,18 @@ def test_closing_ends_a_process_that_hangs(
 # -- signals, and a program that ends ----------------------------------------------------------------
 
 
+def test_threads_of_torch_sleep_where_they_wait(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Those that spin take the core from the one that they wait for; OpenMP says how often they look."""
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    backend = LocalBackend(options(folder))
+    backend.server_info()
+    backend.close()
+    assert "GOMP_SPINCOUNT = '0'" in capfd.readouterr().err
+
+
 def test_an_interrupt_is_the_program_s(shared: LocalBackend) -> None:
     pid = pid_of(shared)
     assert os.getpgid(pid) != os.getpgid(0)  # the terminal's Ctrl-C does not reach it

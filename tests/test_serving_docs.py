@@ -68,6 +68,37 @@ def test_every_endpoint_is_named() -> None:
     assert [path for path in sorted(paths) if f"`{path}`" not in page] == []
 
 
+def test_errors_are_described_as_they_are() -> None:
+    """Ollama's clients get theirs as texts."""
+    from sglc.backends.scripted import ScriptedBackend, Words
+
+    app = make_app(Service(ScriptedBackend(lambda asked: None), Words(), "words", 100))
+    for path, methods in app.openapi()["paths"].items():
+        for method, described in methods.items():
+            schema = described["responses"]["default"]["content"]["application/json"]["schema"]
+            kind = "string" if path.startswith("/api/") else "object"
+            assert schema["properties"]["error"]["type"] == kind, (method, path)
+
+
+def test_answers_are_described_by_their_kinds() -> None:
+    from sglc.backends.scripted import ScriptedBackend, Words
+
+    app = make_app(Service(ScriptedBackend(lambda asked: None), Words(), "words", 100))
+    paths = app.openapi()["paths"]
+    kinds = {
+        path: set(described["responses"]["200"]["content"])
+        for path, methods in paths.items()
+        for described in methods.values()
+    }
+    json, events = "application/json", "text/event-stream"
+    streams = {"/v1/completions", "/v1/chat/completions", "/generate", "/v1/programs"}
+    lines = {"/api/generate", "/api/chat"}
+    assert {path for path in kinds if kinds[path] == {json, events}} == streams
+    assert {path for path in kinds if kinds[path] == {json, "application/x-ndjson"}} == lines
+    assert kinds["/metrics"] == {"text/plain", "application/openmetrics-text"}
+    assert all(kinds[path] == {json} for path in kinds.keys() - streams - lines - {"/metrics"})
+
+
 def test_every_option_is_named() -> None:
     parser = argparse.ArgumentParser()
     commands = parser.add_subparsers()

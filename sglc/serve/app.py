@@ -28,7 +28,7 @@ from sglc.serve.logprobs import Spelling
 from sglc.serve.ollama import add_ollama, as_ollamas
 from sglc.serve.problems import DESCRIBED, Refusal, as_json, as_response, bad, of_any
 from sglc.serve.prompts import ServedPrompt, at_once_or_apart, calling_of, of_chat, of_given
-from sglc.serve.sending import EventStream, Gone, Nothing, while_connected
+from sglc.serve.sending import EventStream, Gone, Nothing, described, while_connected
 from sglc.serve.service import Service, check_model
 from sglc.serve.state import add_state
 from sglc.serve.token_ids import add_token_ids
@@ -111,7 +111,7 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
     async def respond() -> Response:
         raise Refusal(404, _NO_RESPONSES, code="not_found")
 
-    @app.post("/v1/completions")
+    @app.post("/v1/completions", responses=described(EventStream))
     async def complete(body: CompletionBody, request: Request) -> Response:
         check_model(service, body.model)
         _check_logprobs(service, body.logprobs is not None)
@@ -127,7 +127,7 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
             service, request, _ends(service, work, lambda ends: completions.whole(answer, body, work, ends))
         )
 
-    @app.post("/v1/chat/completions")
+    @app.post("/v1/chat/completions", responses=described(EventStream))
     async def converse(body: ChatBody, request: Request) -> Response:
         check_model(service, body.model)
         _check_logprobs(service, body.logprobs)
@@ -151,7 +151,7 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
 def _add_generate(app: FastAPI, service: Service) -> Endpoints:
     spelling = Spelling(service.tokenizer)
 
-    @app.post("/generate")
+    @app.post("/generate", responses=described(EventStream))
     async def answer(body: GenerateBody, request: Request) -> Response:
         began = time.perf_counter()
         _check_logprobs(service, body.return_logprob)
@@ -171,7 +171,7 @@ def _add_generate(app: FastAPI, service: Service) -> Endpoints:
 
 
 def _add_programs(app: FastAPI, service: Service) -> Endpoints:
-    @app.post("/v1/programs")
+    @app.post("/v1/programs", responses=described(EventStream))
     async def run(body: ProgramBody, request: Request) -> Response:
         check_model(service, body.model)
         priority = allowed_priority(service.limits, request.scope, body.priority)

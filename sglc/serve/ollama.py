@@ -23,13 +23,25 @@ from sglc.serve.bodies import ChatBody, CompletionBody, OllamaBody, OllamaChat, 
 from sglc.serve.keys import share_of
 from sglc.serve.problems import Refusal, as_json, as_response, of_any, of_body
 from sglc.serve.prompts import ServedPrompt
-from sglc.serve.sending import Gone, JsonLines, Nothing, while_connected
+from sglc.serve.sending import Gone, JsonLines, Nothing, described, while_connected
 from sglc.serve.service import Service, check_model
 from sglc.serve.work import Work, pieces
 
 # What makes a prompt of a conversation or of a raw text, once the request is let in.
 Prompted = Callable[[Request, ChatBody | CompletionBody], Awaitable[ServedPrompt]]
 _VERSION = "0.12.0"  # of the API as it is described, for clients that ask
+_REFUSED: dict[int | str, dict[str, Any]] = {  # as `DESCRIBED`, of errors that are texts
+    "default": {
+        "description": "an error",
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object", "required": ["error"], "properties": {"error": {"type": "string"}},
+                }
+            }
+        },
+    }
+}  # fmt: skip
 _NO_EMBEDDINGS = "`/api/embed` is not supported: this model makes texts"
 
 
@@ -69,29 +81,29 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
             refusal = of_any(error)
         return as_ollamas(refusal)
 
-    @app.post("/api/generate")
+    @app.post("/api/generate", responses=_REFUSED | described(JsonLines))
     async def generate(body: OllamaGenerate, request: Request) -> Response:
         return await answered(request, body, "response")
 
-    @app.post("/api/chat")
+    @app.post("/api/chat", responses=_REFUSED | described(JsonLines))
     async def converse(body: OllamaChat, request: Request) -> Response:
         return await answered(request, body, "message")
 
     details = {"format": "", "family": "", "families": [], "parameter_size": "", "quantization_level": ""}
 
-    @app.get("/api/tags")
+    @app.get("/api/tags", responses=_REFUSED)
     async def tags() -> Response:
         model = {"name": service.name, "model": service.name, "modified_at": _now(), "size": 0}
         return as_json({"models": [{**model, "digest": service.tokenizer.hash, "details": details}]})
 
-    @app.post("/api/show")
+    @app.post("/api/show", responses=_REFUSED)
     async def show(request: Request) -> Response:
         template = service.tokenizer.template or ""
         info = {"general.basename": service.name, "general.context_length": service.max_len}
         told = {"modelfile": "", "parameters": "", "template": template, "details": details}
         return as_json({**told, "model_info": info, "capabilities": ["completion"]})
 
-    @app.get("/api/version")
+    @app.get("/api/version", responses=_REFUSED)
     async def version() -> Response:
         return as_json({"version": _VERSION})
 

@@ -123,6 +123,11 @@ class JsonLines(EventStream):
         return _ENCODER.encode({"error": refusal.message}) + b"\n"
 
 
+def described(stream: type[EventStream]) -> dict[int | str, dict[str, Any]]:
+    """What `/openapi.json` says of an endpoint that may answer with such events."""
+    return {200: {"content": {stream.media_type: {}}}}
+
+
 class Patience:
     """Cancels the task that enters it when what it began has not ended after `seconds`.
 

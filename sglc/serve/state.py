@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fastapi import FastAPI, Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from sglc.errors import SglcError
 from sglc.ir.plan.hints import HINTS_VERSION
@@ -20,6 +20,7 @@ from sglc.serve.exposition import Exposition
 from sglc.serve.problems import Refusal, as_json, as_response
 from sglc.serve.service import Service
 
+_METRICS: dict[int | str, dict[str, Any]] = {200: {"content": {"application/openmetrics-text": {}}}}
 HEALTH_S = 5.0  # how long the runtime may take to say how it is
 
 
@@ -75,7 +76,7 @@ def add_state(app: FastAPI, service: Service) -> None:
         }
         return as_json({**told, **await info.ask()})
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse, responses=_METRICS)
     async def metrics(request: Request) -> Response:
         known = backend.recent_info()
         if known is None:

@@ -26,6 +26,7 @@ from tests.reference.kept_rows import KeptRows
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _A = np.uint64(0xBF58476D1CE4E5B9)
 _B = np.uint64(0x94D049BB133111EB)
+_NO_SCORES: F32 = np.empty(0, np.float32)
 
 
 def _mix(values: U64) -> U64:
@@ -121,10 +122,10 @@ class Oracle:
         """Run `step`; the result is handed out by `drain`."""
         assert step.index == self._next, "a step is launched out of order"
         assert len(self._results) < self.depth, "more steps in flight than the depth allows"
-        assert step.rows.size == np.unique(step.rows).size, "a row occurs twice in a step"
         self._next += 1
         assert self.trees or not step.trees, "a row branches"
         batch = self.mirror.expand(step)
+        self._check(batch)
         if self.keeps:
             batch = self.kept_rows.written(step, batch)
         self.extended += batch.tokens.size
@@ -136,6 +137,11 @@ class Oracle:
             result = replace(result, follows=self.kept_rows.sampled(batch.rows, result.tokens))
         self._results.append(result)
         return step.index
+
+    def _check(self, step: Batch) -> None:
+        assert step.rows.size == np.unique(step.rows).size, "a row occurs twice in a step"
+        assert (np.diff(step.starts) > 0).all(), "a row without tokens"
+        assert step.sample[step.masked].all(), "a mask for a row that does not sample"
 
     def drain(self, ticket: int) -> StepResult:
         """The oldest step's result."""
@@ -168,7 +174,6 @@ class Oracle:
         self._touched[slots] = step.index
 
     def _write(self, step: Batch) -> I32:
-        assert (np.diff(step.starts) > 0).all(), "a row without tokens"
         row_of = np.repeat(step.rows, np.diff(step.starts))
         if row_of.max() >= self._last.size:
             grown: I32 = np.full(int(row_of.max()) + 1, -1, np.int32)
@@ -229,21 +234,25 @@ class Oracle:
     def _sample(self, step: Batch, hashes: U64) -> StepResult:
         ends = step.starts[1:] - 1
         noise = _Noise(step.seeds, step.temperature, step.top_p, step.top_k, step.min_p)
-        assert step.sample[step.masked].all(), "a mask for a row that does not sample"
         assert step.masks.shape == (step.masked.size, -(-self.vocab_size // 32) if step.masked.size else 0)
-        masks = list(zip(step.masked.tolist(), unpack_masks(step.masks, self.vocab_size), strict=True))
-        biased = hashes[ends] + self._biases(step)
+        masks: list[tuple[int, Bool]] = []
+        if step.masked.size:
+            masks = list(zip(step.masked.tolist(), unpack_masks(step.masks, self.vocab_size), strict=True))
+        histories = hashes[ends]
+        biased = histories + self._biases(step)
         drawn = self._draw(biased, step.positions[ends], noise, step.no_eos, masks)
-        tokens = np.where(step.sample, drawn, np.int32(-1)).astype(np.int32)
-        logprobs = np.where(step.sample, self._logprobs(hashes[ends], drawn), np.float32(0))
+        tokens = np.where(step.sample, drawn, np.int32(-1))
+        logprobs = np.where(step.sample, self._logprobs(histories, drawn), np.float32(0))
         self._last[step.rows[step.sample]] = tokens[step.sample]
-        scores = self._logprobs(hashes[step.score_at], step.score_ids)
+        scores = _NO_SCORES
+        if step.score_at.size:
+            scores = self._logprobs(hashes[step.score_at], step.score_ids)
         if not step.tops:
-            return StepResult(step.index, tokens, logprobs.astype(np.float32), scores)
+            return StepResult(step.index, tokens, logprobs, scores)
         assert step.sample[step.top_rows].all(), "likeliest ids of a row that does not sample"
         places = np.concatenate((ends[step.top_rows], step.score_at[step.top_scores]))
         top_ids, top_logprobs = self._tops(hashes[places], step.tops)
-        return StepResult(step.index, tokens, logprobs.astype(np.float32), scores, top_ids, top_logprobs)
+        return StepResult(step.index, tokens, logprobs, scores, top_ids, top_logprobs)
 
     def _biases(self, step: Batch) -> U64:
         """What biases add to the rows' hashes: uint64 [R]."""
@@ -278,18 +287,20 @@ class Oracle:
     def _draw(
         self, hashes: U64, positions: I32, noise: _Noise, no_eos: Bool, masks: Sequence[tuple[int, Bool]]
     ) -> I32:
-        filters = noise.temperature.view(np.uint32).astype(np.uint64)
-        filters = filters * _A + noise.top_p.view(np.uint32).astype(np.uint64)
-        filters = filters * _A + noise.min_p.view(np.uint32).astype(np.uint64)
-        filters = filters * _A + noise.top_k.astype(np.int64).view(np.uint64)
-        key = _mix(noise.seeds + _ODD) ^ _mix(positions.astype(np.uint64) + _A) ^ filters
-        mixed = _mix(hashes + np.where(noise.temperature > 0, key, np.uint64(0)))
-        drawn = (mixed % np.uint64(self.vocab_size)).astype(np.int32)
+        warm = noise.temperature > 0
+        if warm.any():
+            filters = noise.temperature.view(np.uint32).astype(np.uint64)
+            filters = filters * _A + noise.top_p.view(np.uint32).astype(np.uint64)
+            filters = filters * _A + noise.min_p.view(np.uint32).astype(np.uint64)
+            filters = filters * _A + noise.top_k.astype(np.int64).view(np.uint64)
+            key = _mix(noise.seeds + _ODD) ^ _mix(positions.astype(np.uint64) + _A) ^ filters
+            hashes = hashes + np.where(warm, key, np.uint64(0))
+        drawn = (_mix(hashes) % np.uint64(self.vocab_size)).astype(np.int32)
         for row, mask in masks:
             allowed = np.flatnonzero(mask & ~(no_eos[row] & np.isin(np.arange(mask.size), self.eos_ids)))
             assert allowed.size, "a row that may sample nothing"
             drawn[row] = allowed[drawn[row] % allowed.size]
-        for _ in self.eos_ids:
+        for _ in self.eos_ids if no_eos.any() else ():
             banned = no_eos & np.isin(drawn, self.eos_ids)
             drawn = np.where(banned, (drawn + 1) % self.vocab_size, drawn).astype(np.int32)
         return drawn

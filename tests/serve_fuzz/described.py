@@ -68,7 +68,7 @@ def _send(what: str, statuses: Counter[str], wrong: list[str], case: Any) -> Non
     elif answer.status_code != 413:
         try:
             case.validate_response(answer, checks=[CHECKS.get_one(name) for name in _CHECKS])
-        except Exception as error:
+        except (Exception, BaseExceptionGroup) as error:  # several failures are no `Exception`
             wrong.append(f"{what}: {error}")
 
 

@@ -268,9 +268,12 @@ class RuntimeProcess:
                 stdin=subprocess.PIPE,  # which closes with the program
                 stdout=2,  # results are the program's alone to print
                 # It imports what the program would. Its threads share what memory was given back: otherwise
-                # each keeps what it once had.
+                # each keeps what it once had. Torch's sleep while they wait for one that has no core: where
+                # others use the cores, too, those that spin keep it from one, and a step takes ten times as
+                # long.
                 env={
                     "MALLOC_ARENA_MAX": "2",
+                    "OMP_WAIT_POLICY": "PASSIVE",
                     **os.environ,
                     "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
                 },
