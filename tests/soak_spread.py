@@ -31,7 +31,7 @@ PLAIN = ("server", "process", "driver")
 ON_RAY = ("actor", "node", "driver-of-actors")
 REPLICAS, LIVE = 2, 4  # rows that each has live at once
 MOST_HELD = 2 * LIVE  # rows that a replica is handed
-EACH = 3  # generations of a row
+EACH = 6  # generations of a row: so many that one which begins anew repeats more than what may be on its way
 SOURCE = """\
 import json, os
 import sglc as sgl
@@ -45,9 +45,9 @@ def note(row: str) -> str:
 
 @sgl.function
 def ask(s, rules, q):
-    s += rules + note(q) + q + sgl.gen("a", max_tokens=8)
-    s += " and" + sgl.gen("b", max_tokens=8)
-    s += " so" + sgl.gen("c", max_tokens=8)
+    s += rules + note(q) + q
+    for name in "abcdef":
+        s += " and" + sgl.gen(name, max_tokens=4)
 """
 
 
