@@ -780,8 +780,8 @@ def test_ctrl_c_shows_the_program_s_trace_and_no_other(folder: Path, tmp_path: P
     with program(folder, "serving", tmp_path) as running:
         assert running.stdout is not None
         pid = int(running.stdout.readline())
+        os.kill(pid, signal.SIGINT)  # first: it ends with the program
         os.killpg(running.pid, signal.SIGINT)
-        os.kill(pid, signal.SIGINT)
         _, err = running.communicate(timeout=HANG_S)
     assert err.count("Traceback") == 1
     assert err.rstrip().endswith("KeyboardInterrupt")
