@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Coroutine
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -49,17 +50,20 @@ async def numbered(body: Coroutine[Any, Any, Any]) -> Any:
     import asyncio  # compiling needs none of it
 
     _TASK.set(_Task())
-    asyncio.get_running_loop().set_task_factory(_factory)
+    asyncio.get_running_loop().set_task_factory(partial(_begun, asyncio.Task))
     return await body
 
 
-def _factory(
-    loop: asyncio.AbstractEventLoop, coroutine: Any, *, context: contextvars.Context | None = None, **more: Any
+def _begun(
+    kind: type[asyncio.Task[Any]],
+    loop: asyncio.AbstractEventLoop,
+    coroutine: Any,
+    *,
+    context: contextvars.Context | None = None,
+    **more: Any,
 ) -> asyncio.Task[Any]:
-    from asyncio import Task
-
     own = contextvars.copy_context() if context is None else context
     around = own.get(_TASK)
     if context is None and around is not None:  # one that is given may be that of several tasks
         own.run(_TASK.set, around.begins())
-    return Task(coroutine, loop=loop, context=own, **more)
+    return kind(coroutine, loop=loop, context=own, **more)
