@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from statistics import median
 from time import perf_counter
@@ -63,10 +64,10 @@ class BenchSession:
         Otherwise as `sampling` says, held to `constraint`.
         """
         handle = self.engine.extend(base, ids)
-        sampling = replace(sampling or Sampling(), max_tokens=out, temperature=temperature, ignore_eos=True)
+        asked = _sampling(sampling or Sampling(), out, temperature)
         self._counts["requests"] += 1
         request = self.engine.gen(
-            handle, sampling, [self._counts["requests"]], eos_ids=(), watch=False, constraint=constraint
+            handle, asked, [self._counts["requests"]], eos_ids=(), watch=False, constraint=constraint
         )
         self._open[request] = handle, then
         if tracked:
@@ -137,6 +138,11 @@ class BenchSession:
     def _told(self, request: RequestId, now: float) -> None:
         self._untold.remove(request)
         self.first[request] = now
+
+
+@cache
+def _sampling(asked: Sampling, out: int, temperature: float) -> Sampling:
+    return replace(asked, max_tokens=out, temperature=temperature, ignore_eos=True)
 
 
 Round = TypeVar("Round", bound=BenchSession)

@@ -133,7 +133,8 @@ class Engine:
     def _checked(self, ids: Sequence[int]) -> tuple[Key, I32]:
         key, array = as_ids(ids)
         vocab = self.executor.vocab_size
-        if key and (array.min() < 0 or array.max() >= vocab):  # a tokenizer may have more than its model
+        # A tokenizer may have more than its model; what is below 0 is above all without a sign.
+        if key and array.view(np.uint32).max() >= vocab:
             unknown = next(id_ for id_ in key if not 0 <= id_ < vocab)
             raise RunError(
                 "SGLC443",

@@ -61,6 +61,7 @@ class KVAllocator:
         self._later = 0  # of all rows
         self.lengths = Lengths()
         self._path: tuple[list[PageNode], I32] = ([], np.empty(0, np.int32))  # see `_pages_to`
+        self._awaited = -1  # the row that was worth waiting for last: who comes next often begins as it does
         self._copying: dict[int, None] = {}  # rows with a `source`, oldest first
         self._unlocks: list[tuple[int, PageNode]] = []
         self._drained = -1
@@ -166,27 +167,31 @@ class KVAllocator:
         """
         if not self.unfinished or part.limit <= known:
             return False
+        if self._awaited in self.unfinished and self._shares(self.work[self._awaited], part):
+            whole = self.work[self._awaited].part.kept // self.page_size * self.page_size
+            if scheduler.worth_waiting(known, min(self._common(self._awaited, part), whole), part.limit):
+                return True
         # The first unknown id tells most rows apart, at little cost.
         near = self.rows.tokens[self.unfinished, known] == part.array[known]
         candidates = [row for row, equal in zip(self.unfinished, near.tolist(), strict=True) if equal]
-        rows = [row for row in candidates if self._shares(self.work[row], part)]
-        if not rows:
-            return False
-        lengths = np.array([self.work[row].part.kept for row in rows], np.int32)
-        width = min(part.limit, int(lengths.max()))
-        differs = self.rows.tokens[rows, :width] != part.array[:width]
-        differs |= np.arange(width) >= lengths[:, None]
-        common = np.where(differs.any(axis=1), differs.argmax(axis=1), width)
-        for i in np.argsort(-common, kind="stable").tolist():
-            row, reach, prompt = rows[i], int(common[i]), int(lengths[i])
+        shares = [(self._common(row, part), row) for row in candidates if self._shares(self.work[row], part)]
+        for reach, row in sorted(shares, key=lambda share: -share[0]):
             if not scheduler.worth_waiting(known, reach, part.limit):
                 return False
+            prompt = self.work[row].part.kept
             whole = prompt // self.page_size * self.page_size
             if reach > whole and self.work[row].part.kind is PartKind.SAMPLE and not self.publish(row):
                 reach = whole
             if scheduler.worth_waiting(known, reach, part.limit):
+                self._awaited = row
                 return True
         return False
+
+    def _common(self, row: int, part: RequestPart) -> int:
+        """How many ids of its prompt `row` can give to `part`."""
+        most = min(part.limit, self.work[row].part.kept)
+        differs = self.rows.tokens[row, :most] != part.array[:most]
+        return int(differs.argmax()) if differs.any() else most
 
     def _shares(self, work: RowWork, part: RequestPart) -> bool:
         same_root = work.part.request.root is part.request.root

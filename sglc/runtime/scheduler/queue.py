@@ -73,7 +73,10 @@ class RequestQueue:
 
     def add(self, part: RequestPart) -> None:
         """`part` waits from now on, behind all that came before."""
-        insort(self._parts, part, key=_order)
+        if self._parts and part.order < self._parts[-1].order:
+            insort(self._parts, part, key=_order)
+        else:
+            self._parts.append(part)
 
     def wanted(self, ids: Key, beyond: int, root: PageNode) -> int:
         """How many of `ids` below `root` the next one begins with who needs a page more than `beyond` of them.
@@ -208,6 +211,7 @@ class RequestQueue:
         at = 0
         # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
         late = 0
+        before: tuple[RequestPart, PageNode] | None = None  # who was looked at before, and where its ids led
         while room and self.allocator.rows.free and at < min(len(self._parts), self._max_rows + late):
             if self._begun == most:
                 break
@@ -219,7 +223,8 @@ class RequestQueue:
                 late += 1
                 at += 1
                 continue
-            match = self.allocator.tree.match(part.ids, part.limit, self._start(part.request))
+            match = self.allocator.tree.match(part.ids, part.limit, self._start(part, before))
+            before = part, match.node
             if match.length == len(part.ids):  # a `warm` with nothing to do
                 del self._parts[at]
                 part.request.cached += match.length
@@ -251,11 +256,20 @@ class RequestQueue:
             room -= tokens
         return chunks, done
 
-    def _start(self, request: EngineRequest) -> PageNode:
+    def _start(self, part: RequestPart, before: tuple[RequestPart, PageNode] | None = None) -> PageNode:
+        """A node that the part's ids lead to; the one of the part `before`, if these begin alike."""
+        request = part.request
         # Where a prompt is scored, less of it is taken than the handle knows of.
-        if request.scored_from is not None:
-            return request.root
-        return self._handles.start(request.handle, request.root)
+        known = (
+            request.root
+            if request.scored_from is not None
+            else self._handles.start(request.handle, request.root)
+        )
+        if before is None:
+            return known
+        other, node = before
+        alike = known.end < node.end <= part.limit and node.moved is None and other.request.root is request.root
+        return node if alike and bool((part.array[: node.end] == other.array[: node.end]).all()) else known
 
     def _admitted(self, part: RequestPart, row: int, known: int) -> None:
         """`part` has a row, whose first `known` tokens are cached."""
@@ -310,9 +324,8 @@ class RequestQueue:
 
     def _prepare_fork(self, part: RequestPart, row: int) -> None:
         """Other parts start behind this prompt: now if the tree has all of it, else when it is through."""
-        request = part.request
         wanted = part.kept - (part.kind is PartKind.SAMPLE)
-        if self.allocator.tree.match(part.ids, wanted, self._start(request)).length == wanted:
+        if self.allocator.tree.match(part.ids, wanted, self._start(part)).length == wanted:
             self.fork(part)
         elif part.kind is PartKind.SAMPLE and len(part.ids) % self.allocator.page_size > 1:
             self.allocator.publish(row)
@@ -320,7 +333,7 @@ class RequestQueue:
     def fork(self, part: RequestPart) -> None:
         """The later parts of a request join the queue, its prompt pinned while they wait."""
         request = part.request
-        match = self.allocator.tree.match(request.ids, len(request.ids), self._start(request))
+        match = self.allocator.tree.match(request.ids, len(request.ids), self._start(part))
         request.pinned = match.source or match.node
         self.allocator.tree.pin(request.pinned)
         for later in later_parts(request, part):
