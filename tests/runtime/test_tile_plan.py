@@ -113,7 +113,7 @@ def test_prefixes_save_as_much_as_any_choice_of_them(seed: int) -> None:
 def coverage(plan: TilePlan, tokens: int, shape: TileShape, length: int) -> I32:
     """How often the tiles show each key to each token [T, length], before the mask by position."""
     seen = np.zeros((tokens, length), np.int32)
-    for first, count, _, begin, end, _ in plan.items.tolist():
+    for first, count, _, begin, end, *_ in plan.items.tolist():
         seen[plan.members[first : first + count], begin:end] += 1
     return seen
 
@@ -145,7 +145,7 @@ def test_every_token_sees_every_key_once(seed: int) -> None:
     places = plan.items[plan.items[:, 5] >= 0, 5]
     assert sorted(places.tolist()) == list(range(plan.parts))
     size = SHAPE.kv_heads * SHAPE.rows
-    for first, count, _, _, _, place in plan.items.tolist():
+    for first, count, _, _, _, place, *_ in plan.items.tolist():
         for i, token in enumerate(plan.members[first : first + count].tolist()):
             starts, numbers = plan.first[token], plan.splits[token]
             looked = [

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from sglc.runtime.attention.split_plan import by_prefix
-from sglc.runtime.step import I32
+from sglc.runtime.step import I32, TokenTree
 
 LEVELS = 2  # nested prefixes of a row, which leave partial results for its token
-ITEM = 6  # fields of an item
+ITEM = 8  # fields of an item
+WHOLE = (1 << 31) - 1  # the key from which a row branches that does not
 LEAST_KEYS = 128  # keys of a tile that is split no further
 # A tile kernel costs a launch in every layer, some 3 us, in which 4,096 keys of 8 heads could be read.
 LEAST_SAVED = 4096  # keys that all prefixes of a step must save together
@@ -53,13 +54,16 @@ class PrefixGroup:
 class TilePlan:
     """Arguments of the kernels, all int32.
 
-    items [I, ITEM]: first member, members, page table row, first key, end of the keys, and place of the
-    partial result (-1: none, the tile has all keys). members [N]: tokens. Of every token, shared [T]: leading
+    items [I, ITEM]: first member, members, page table row, first key, end of the keys, place of the partial
+    result (-1: none, the tile has all keys), the key from which the row branches, and where in `words` it is
+    said until where each key behind it is seen. words: the items, and behind them that. members [N]: tokens. Of
+    every token, shared [T]: leading
     keys that prefixes cover; splits, first [T, LEVELS]: as `kernels.decode_attention.Tiles` has them.
     parts: places of partial results.
     """
 
     items: I32
+    words: I32
     members: I32
     shared: I32
     splits: I32
@@ -153,6 +157,7 @@ def plan_tiles(
     prefixes: Sequence[PrefixGroup],
     chunks: Sequence[tuple[int, int, int]],
     shape: TileShape,
+    trees: Sequence[TokenTree] = (),
 ) -> TilePlan:
     """The tiles of a step whose first tokens decode, one for each of `rows`, followed by chunks.
 
@@ -160,10 +165,15 @@ def plan_tiles(
         rows: page table rows of the decoding tokens.
         prefixes: of these, offsets into `rows`.
         chunks: (page table row, first position, tokens) of rows with new tokens, in the step's order.
+        trees: of those, the ones that branch.
     """
     tokens = len(rows) + sum(count for _, _, count in chunks)
     members: list[int] = []
-    tiles: list[tuple[int, int, int, int, int, int]] = []  # tokens, row, begin and end of keys, level, cut
+    # Tokens, row, begin and end of keys, level, cut, where the row branches, and where that is said.
+    tiles: list[tuple[int, int, int, int, int, int, int, int]] = []
+    branching = {tree.row - len(rows): tree for tree in trees}
+    until: list[I32] = []
+    said = 0
     level = [0] * len(rows)
     shared = np.zeros(tokens, np.int32)
     for prefix in prefixes:  # an outer prefix comes before those inside of it
@@ -171,28 +181,35 @@ def plan_tiles(
         at, row = level[of_prefix[0]], rows[of_prefix[0]]
         begin, end = prefix.begin * shape.page_size, prefix.end * shape.page_size
         for some in range(0, len(of_prefix), shape.tokens):
-            tiles.append((min(shape.tokens, len(of_prefix) - some), row, begin, end, at, 1))
+            tiles.append((min(shape.tokens, len(of_prefix) - some), row, begin, end, at, 1, WHOLE, 0))
         members += of_prefix
         for member in of_prefix:
             level[member] += 1
         shared[list(of_prefix)] = end
     start = len(rows)
-    for row, first, count in chunks:
+    for number, (row, first, count) in enumerate(chunks):
+        tree = branching.get(number)
+        base = WHOLE if tree is None else tree.base
         for some in range(0, count, shape.tokens):
             of_tile = min(shape.tokens, count - some)
-            tiles.append((of_tile, row, 0, first + some + of_tile, 0, 0))
+            tiles.append((of_tile, row, 0, first + some + of_tile, 0, 0, base, said))
+        if tree is not None:
+            until.append(tree.until)
+            said += tree.until.size
         members += range(start, start + count)
         start += count
-    table = np.array(tiles, np.int32).reshape(-1, 6)
-    return _cut(table, np.array(members, np.int32), tokens, shared, shape)
+    table = np.array(tiles, np.int32).reshape(-1, 8)
+    return _cut(table, np.array(members, np.int32), tokens, shared, shape, until)
 
 
-def _cut(tiles: I32, members: I32, tokens: int, shared: I32, shape: TileShape) -> TilePlan:
-    """Cut the keys of `tiles` [N, 6] so that there are enough pieces for all programs, the longest first.
+def _cut(
+    tiles: I32, members: I32, tokens: int, shared: I32, shape: TileShape, until: Sequence[I32]
+) -> TilePlan:
+    """Cut the keys of `tiles` [N, 8] so that there are enough pieces for all programs, the longest first.
 
     A tile whose tokens have other keys too (`cut`), or that is cut here, leaves partial results.
     """
-    counts, row, begin, end, level, cut = tiles.T
+    counts, row, begin, end, level, cut, base, said = tiles.T
     keys = int((end - begin).sum()) * shape.kv_heads
     longest = max(LEAST_KEYS, -(-keys // shape.programs // 64) * 64)
     pieces = -(-(end - begin) // longest)
@@ -212,6 +229,8 @@ def _cut(tiles: I32, members: I32, tokens: int, shared: I32, shape: TileShape) -
             first_key,
             np.minimum(first_key + longest, end[tile]),
             np.where(partial[tile], place[tile] + piece, -1),
+            base[tile],
+            said[tile] + ITEM * tile.size,
         ),
         axis=1,
     ).astype(np.int32)
@@ -226,4 +245,5 @@ def _cut(tiles: I32, members: I32, tokens: int, shared: I32, shape: TileShape) -
     splits[at] = pieces[owner[some]]
     size = shape.kv_heads * shape.rows
     first[at] = place[owner[some]] * size + within[some] * shape.group
-    return TilePlan(items, members, shared, splits, first, int(kept.sum()))
+    words = np.concatenate((items.ravel(), *until))
+    return TilePlan(items, words, members, shared, splits, first, int(kept.sum()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -27,12 +27,14 @@ from sglc.runtime.attention.tile_plan import (
     plan_tiles,
     shared_prefixes,
 )
+from sglc.runtime.choice_trie import MOST_TOKENS
 from sglc.runtime.executor.cuda_model import CudaModel, PassKind, TileArguments, Tokens
 from sglc.runtime.executor.executor_state import ExecutorState
-from sglc.runtime.executor.sampler import likeliest, log_probabilities
+from sglc.runtime.executor.sampler import likeliest
 from sglc.runtime.kernels.automata import Automata
 from sglc.runtime.kernels.decode_attention import Tiles
 from sglc.runtime.kernels.likeliest import likeliest_of_sampled
+from sglc.runtime.kernels.log_probabilities import log_probabilities_of
 from sglc.runtime.kernels.pages import copy_tokens
 from sglc.runtime.kernels.pushdown_masks import pushdown_masks
 from sglc.runtime.kernels.rows import (
@@ -126,7 +128,8 @@ class _PassPiece:
     the tokens and what samples on the rows, so these are two pieces, and there are few of each.
 
     tokens: of the layers, 0 if it has none. rows: of what samples, 0 if it does not; some may have `filters`,
-    or automata with `stacks`, and `tops` likeliest ids are looked for.
+    or automata with `stacks`, and `tops` likeliest ids are looked for. `scores`: they are no rows to be sampled
+    from, but places whose next ids are scored.
     """
 
     tokens: int
@@ -135,6 +138,7 @@ class _PassPiece:
     filters: Filters = Filters.NONE
     stacks: bool = False
     tops: int = 0
+    scores: bool = False
 
 
 class CudaExecutor:
@@ -155,7 +159,7 @@ class CudaExecutor:
         BackendError: the pool does not fit into the device's memory (SGLC530).
     """
 
-    trees = False  # the tiles of a prompt know no other sight than what comes before
+    trees = True
     keeps = True
 
     def __init__(
@@ -199,8 +203,11 @@ class CudaExecutor:
                 for narrow, tile in self._model.tiles.items()
             }
             self._logits = self._empty(max_rows, config.vocab_size, dtype=dtype)
-            self._inputs = self._empty(3, max_tokens, dtype=torch.int32)
+            self._inputs = self._empty(4, max_tokens, dtype=torch.int32)
             self._out = self._empty(3 * max_rows, dtype=torch.int32)
+            self._scored_rows = min(_HEAD_ROWS, max_rows)
+            self._wanted = self._empty(2, self._scored_rows, dtype=torch.int32)  # places and their ids
+            self._scores = self._empty(self._scored_rows, dtype=torch.float32)
             self._likely = self._empty(2 * max_rows * _MOST_TOPS, dtype=torch.int32)
             ids = config.eos_ids if eos_ids is None else eos_ids
             self._eos_ids = torch.tensor(list(ids), dtype=torch.int32, device=self._device)
@@ -220,7 +227,7 @@ class CudaExecutor:
             self._tile_values = self._empty(partial, config.head_dim, dtype=torch.float32)
             self._tile_sums = self._empty(partial, dtype=torch.float32)
             items = self._parts + max_tokens // self._shapes[False].tokens + max_rows
-            plan = _HEADER + (1 + 2 * LEVELS + _MEMBERS) * max_tokens + ITEM * items
+            plan = _HEADER + (1 + 2 * LEVELS + _MEMBERS) * max_tokens + ITEM * items + MOST_TOKENS * max_rows
             self._plan_words = torch.zeros(plan, dtype=torch.int32, device=self._device)
             columns = -(-max_len // page_size) + 1
             # All rows may begin at once, and every page of their prefixes be new to the device.
@@ -299,7 +306,7 @@ class CudaExecutor:
             size = 3 * bucket[1]
             slot.out[:size].copy_(self._out[:size], non_blocking=True)
             likely = self._fetched(self._likely[: 2 * bucket[1] * self._tops]).view(2, -1, max(self._tops, 1))
-            scores, top_ids, top_logprobs = self._scored(step, bucket[0])
+            scores, top_ids, top_logprobs = self._scored(step)
             if slot.done is not None:
                 slot.done.record()
         return Ticket(
@@ -320,31 +327,32 @@ class CudaExecutor:
         """Ends what one `hold` began."""
         self._automata.release(automaton)
 
-    def _scored(self, step: Step, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _scored(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities [S] of `score_ids`; and where likeliest ids are asked for, those and theirs."""
         tops: list[tuple[Tensor, Tensor]] = []
         if step.top_rows.size and not self._tops:
             tops.append(likeliest(self._logits[self._put(step.top_rows)], step.tops))
-        scores: list[Tensor] = []
-        at, wanted = self._put(step.score_at), self._put(step.score_ids)
-        width = min(_HEAD_ROWS, self._max_rows)
-        for begin in range(0, step.score_at.size, width):
-            end = min(begin + width, step.score_at.size)
-            hidden = self._model.finish(tokens, at[begin:end], pdl=False)
-            logits = self._model.logits(hidden, self._logits[: end - begin])
-            scores.append(log_probabilities(logits, wanted[begin:end].long()))
+        wanted = self._put(np.stack((step.score_at, step.score_ids)))
+        count = step.score_at.size
+        scores = torch.empty(count, device=self._device)
+        for begin in range(0, count, self._scored_rows):
+            end = min(begin + self._scored_rows, count)
+            rows = _padded(end - begin, self._scored_rows)
+            self._wanted[:, : end - begin].copy_(wanted[:, begin:end])
+            self._replay(_PassPiece(0, rows, None, scores=True))
+            scores[begin:end].copy_(self._scores[: end - begin])
             first, last = np.searchsorted(step.top_scores, (begin, end)).tolist()
             if last > first:
                 asked = self._put(step.top_scores[first:last] - np.int32(begin))
-                tops.append(likeliest(logits[asked], step.tops))
-        if not scores and not tops:
+                tops.append(likeliest(self._logits[asked], step.tops))
+        if not count and not tops:
             none = _NO_SCORES.view(0, 1).expand(0, step.tops)
             return _NO_SCORES, none.long(), none
         empty = torch.empty((0, step.tops), device=self._device)
         top_ids = torch.cat([found for found, _ in tops]) if tops else empty.long()
         top_logprobs = torch.cat([found for _, found in tops]) if tops else empty
         return (
-            self._fetched(torch.cat(scores) if scores else empty[:, 0]),
+            self._fetched(scores),
             self._fetched(top_ids),
             self._fetched(top_logprobs),
         )
@@ -463,7 +471,7 @@ class CudaExecutor:
 
     def _kind_of(self, step: Step, prefixes: Sequence[PrefixGroup]) -> PassKind:
         if len(step.ids):
-            return _MIXED if step.decoding else _PROMPTS
+            return replace(_MIXED if step.decoding else _PROMPTS, trees=bool(step.trees))
         if not prefixes:
             return _DECODE
         fits = sum(len(prefix.rows) for prefix in prefixes) <= 2 * self._shapes[True].tokens * len(prefixes)
@@ -485,7 +493,7 @@ class CudaExecutor:
         firsts = self._mirror.seq_len[prompts] - step.lengths
         chunks = list(zip(prompts.tolist(), firsts.tolist(), step.lengths.tolist(), strict=True))
         shape = self._shapes[self._kind.narrow]
-        return plan_tiles(step.rows[: step.decoding].tolist(), prefixes, chunks, shape)
+        return plan_tiles(step.rows[: step.decoding].tolist(), prefixes, chunks, shape, step.trees)
 
     def _put_plan(self, plan: TilePlan | None, slot: _FlightBuffer, tokens: int) -> None:
         """Bring a plan (none: no tiles) for a bucket of `tokens` to the device, all of it in one copy."""
@@ -502,8 +510,8 @@ class CudaExecutor:
                 at += width * tokens
             words[at : at + len(plan.members)] = plan.members
             at += _MEMBERS * tokens
-            used = at + plan.items.size
-            words[at:used] = plan.items.ravel()
+            used = at + plan.words.size
+            words[at:used] = plan.words
         self._plan_words[:used].copy_(slot.plan[:used], non_blocking=True)
 
     def _tiles(self, tokens: int, kind: PassKind) -> TileArguments:
@@ -559,13 +567,20 @@ class CudaExecutor:
         """Launch the kernels of a piece: layers, then head, sampling, and the growth of the rows."""
         tokens, rows, kind = piece.tokens, piece.rows, piece.kind
         if kind is not None:
-            ids, positions, slots = (self._inputs[i, :tokens] for i in range(3))
-            prepare(self._lists, self._state, self.page_size, tokens, (ids, positions, slots))
-            arguments = Tokens(ids, positions, slots, self._lists.token_rows[:tokens], self._lists.decoding)
+            inputs = self._inputs[:, :tokens]
+            prepare(self._lists, self._state, self.page_size, tokens, inputs)
+            arguments = Tokens(*inputs, self._lists.token_rows[:tokens], self._lists.decoding)
             self._model.attend(
                 arguments, self._pool, self._state.table, self._tiles(tokens, kind), kind, pdl=pdl
             )  # fmt: skip
         if not rows:
+            return
+        if piece.scores:
+            places, ids = self._wanted[:, :rows]
+            logits = self._model.logits(
+                self._model.finish(self._max_tokens, places, pdl=False), self._logits[:rows]
+            )
+            log_probabilities_of(logits, ids, self._scores[:rows])
             return
         # Only of a step without prompts is every token the last of its row.
         wanted = self._lists.ends[:rows] if kind is None else None
@@ -604,6 +619,8 @@ class CudaExecutor:
                 for size in sorted({*sizes, self._max_tokens})
                 for kind in (_PROMPTS, _MIXED)
             ]
+            # Those of rows that branch are captured when they come, too.
+            pieces.append(_PassPiece(sizes[0], 0, replace(_PROMPTS, trees=True)))
             for piece in pieces:
                 self._replay(piece)
                 self._replay(piece)

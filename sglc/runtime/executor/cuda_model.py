@@ -43,11 +43,15 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens of a step on the device, int32. `decoding` [1]: how many, the first ones, decode."""
+    """The tokens of a step on the device, int32. `decoding` [1]: how many, the first ones, decode.
+
+    `places`: how many tokens are before each in its row. In rows that branch positions are others.
+    """
 
     ids: Tensor
     positions: Tensor
     slots: Tensor
+    places: Tensor
     rows: Tensor
     decoding: Tensor
 
@@ -66,12 +70,14 @@ class TileArguments:
 @dataclass(frozen=True, slots=True)
 class PassKind:
     """What a forward pass contains. `decode`: tokens of rows that decode, the first ones; `cascade`: some of
-    these may share prefixes; `prompts`: other tokens, whose keys may be cut. `narrow`: its tiles are."""
+    these may share prefixes; `prompts`: other tokens, whose keys may be cut. `narrow`: its tiles are. `trees`:
+    some of the prompts' rows branch."""
 
     decode: bool
     cascade: bool
     prompts: bool
     narrow: bool = False
+    trees: bool = False
 
     @property
     def short(self) -> bool:
@@ -142,7 +148,7 @@ class CudaModel:
         count = len(tokens.ids)
         if kind.decode:
             count_blocks(
-                tokens.positions, tiles.shared[:count], tokens.decoding, self._scratch[kind.short],
+                tokens.places, tiles.shared[:count], tokens.decoding, self._scratch[kind.short],
                 self._decode[kind.short],
             )  # fmt: skip
         x, attended = self._x[:count], self._attended[:count]
@@ -189,13 +195,13 @@ class CudaModel:
         count = len(out)
         if kind.cascade or kind.prompts:
             tile_attention(
-                queries, pool, table, tokens.positions, tiles.items, tiles.items_count, tiles.members, out,
+                queries, pool, table, tokens.places, tiles.items, tiles.items_count, tiles.members, out,
                 tiles.left.values, tiles.left.sums, self.tiles[kind.narrow],
-                self.tile_programs(narrow=kind.narrow), pdl=pdl,
+                self.tile_programs(narrow=kind.narrow), trees=kind.trees, pdl=pdl,
             )  # fmt: skip
         if kind.decode:
             decode_attention(
-                queries, pool, table, tokens.rows, tokens.positions, tiles.shared[:count], tokens.decoding, out,
+                queries, pool, table, tokens.rows, tokens.places, tiles.shared[:count], tokens.decoding, out,
                 self._scratch[kind.short], self._decode[kind.short],
                 tiles=tiles.left if kind.cascade else None, pdl=pdl,
             )  # fmt: skip

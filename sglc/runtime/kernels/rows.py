@@ -46,6 +46,9 @@ ROW = tl.constexpr(0)
 COUNT = tl.constexpr(1)
 END = tl.constexpr(2)
 SAMPLES = tl.constexpr(3)
+_OFFSET_BITS = tl.constexpr(
+    20
+)  # of a token's offset: what lies above says how far its position is before its place
 _HEADER = tl.constexpr(8)  # words: opened rows, table entries, copies, tokens, rows, decoding rows, masks
 _BLOCK = 256
 NO_MASKS: I32 = np.empty((0, 4), np.int32)
@@ -86,9 +89,10 @@ class RowState:
 class BatchLists:
     """Which tokens a step takes, padded to a bucket with tokens and rows of the dummy.
 
-    tokens: int32 [3, T], of each token its row, its offset among the row's new tokens, and its id or
-    `SAMPLED`. rows: int32 [4, R], of each row of the batch its number, how many tokens it takes (0 for
-    padding), the token whose logits it samples from, and whether it samples. decoding: int32 [1]. The
+    tokens: int32 [3, T], of each token its row, its offset among the row's new tokens (above `_OFFSET_BITS`:
+    how far its position lies before its place, in a row that branches), and its id or `SAMPLED`. rows: int32
+    [4, R], of each row of the batch its number, how many tokens it takes (0 for padding), the token whose
+    logits it samples from, and whether it samples. decoding: int32 [1]. The
     others are views.
     """
 
@@ -238,6 +242,11 @@ def _pack_lists(step: Step, words: I32, tokens: int, rows: int, dummy: int) -> N
     of_tokens[0, :total] = np.repeat(step.rows, counts)
     of_tokens[0, total:] = dummy
     of_tokens[1, :total] = np.arange(total, dtype=np.int32) - np.repeat(starts[:-1], counts)
+    for tree in step.trees:
+        end, ids = starts[tree.row + 1], tree.depths.size
+        new = min(ids, int(counts[tree.row]))
+        before = np.arange(ids - new, ids, dtype=np.int32) - tree.depths[ids - new :]
+        of_tokens[1, end - new : end] |= before << _OFFSET_BITS.value
     of_tokens[2, : step.decoding] = SAMPLED
     of_tokens[2, step.decoding : total] = step.ids
     of_tokens[1:, total:] = 0
@@ -325,7 +334,7 @@ def stage(words: Tensor, packed: Packed, state: RowState, lists: BatchLists, aut
 
 @triton.jit(do_not_specialize=["count"])
 def _prepare(
-    tokens, fields, table, ids, positions, slots, count,
+    tokens, fields, table, ids, positions, slots, places, count,
     token_stride, capacity, table_stride, PAGE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -334,23 +343,25 @@ def _prepare(
     offset = tl.load(tokens + token_stride + at, mask=live, other=0)
     given = tl.load(tokens + 2 * token_stride + at, mask=live, other=0)
     last = tl.load(fields + LAST * capacity + row, mask=live & (given < 0), other=0)
-    position = tl.load(fields + SEQ_LEN * capacity + row, mask=live, other=0) + offset
-    page = tl.load(table + row.to(tl.int64) * table_stride + position // PAGE, mask=live, other=0)
+    before = offset >> _OFFSET_BITS
+    offset -= before << _OFFSET_BITS
+    place = tl.load(fields + SEQ_LEN * capacity + row, mask=live, other=0) + offset
+    page = tl.load(table + row.to(tl.int64) * table_stride + place // PAGE, mask=live, other=0)
     tl.store(ids + at, tl.where(given < 0, last, given), mask=live)
-    tl.store(positions + at, position, mask=live)
-    tl.store(slots + at, page * PAGE + position % PAGE, mask=live)
+    tl.store(positions + at, place - before, mask=live)
+    tl.store(slots + at, page * PAGE + place % PAGE, mask=live)
+    tl.store(places + at, place, mask=live)
 
 
-def prepare(
-    lists: BatchLists, state: RowState, page_size: int, tokens: int, out: tuple[Tensor, Tensor, Tensor]
-) -> None:
-    """Ids, positions and KV slots of the first `tokens` tokens of the lists, into `out`, int32 [tokens] each.
+def prepare(lists: BatchLists, state: RowState, page_size: int, tokens: int, out: Tensor) -> None:
+    """Ids, positions, KV slots and places of the first `tokens` tokens of the lists, into `out` int32 [4, T].
 
-    Padding gets id 0, position 0 and the first slot of the dummy page.
+    A token's place is how many are before it in its row, which is its position but in a row that branches.
+    Padding gets id, position and place 0 and the first slot of the dummy page.
     """
-    ids, positions, slots = out
+    ids, positions, slots, places = out
     _prepare[(triton.cdiv(tokens, _BLOCK),)](
-        lists.tokens, state.fields, state.table, ids, positions, slots, tokens,
+        lists.tokens, state.fields, state.table, ids, positions, slots, places, tokens,
         lists.tokens.shape[1], state.fields.shape[1], state.table.shape[1],
         PAGE=page_size, BLOCK=_BLOCK, num_warps=4,
     )  # fmt: skip

@@ -1,10 +1,10 @@
 """Attention of tiles: many query tokens over the same paged keys.
 
 A tile is some tokens, whose heads of one kv head are packed into the rows of one matrix, and a run of
-keys of one page table. New tokens of a prompt are tiles (each token sees the keys up to its own), and
-so are tokens of rows that share a prefix: they read it once, together (cascade attention, as in
-Hydragen, arXiv 2402.05099). A tile that has all keys of its tokens writes the result; others leave
-partial results for `decode_attention.merge`.
+keys of one page table. New tokens of a prompt are tiles (each token sees the keys up to its own, but in a
+row that branches), and so are tokens of rows that share a prefix: they read it once, together (cascade
+attention, as in Hydragen, arXiv 2402.05099). A tile that has all keys of its tokens writes the result;
+others leave partial results for `decode_attention.merge`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ class TileConfig:
 
 @triton.jit
 def _tile(
-    q, pool, table, positions, items, item_count, members, out, values, sums,
+    q, pool, table, places, items, item_count, members, out, values, sums,
     scale, q_stride, pool_stride, table_stride, out_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
-    M: tl.constexpr, BLOCK: tl.constexpr, ITEM: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+    M: tl.constexpr, BLOCK: tl.constexpr, ITEM: tl.constexpr, PRECISION: tl.constexpr,
+    TREES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     GROUP: tl.constexpr = HEADS // KV_HEADS
     COMPUTE: tl.constexpr = (
@@ -60,7 +61,7 @@ def _tile(
         part = tl.load(item + 5)
         live = packed < count * GROUP
         token = tl.load(members + first + packed // GROUP, mask=live, other=0)
-        position = tl.load(positions + token, mask=live, other=-1)
+        place = tl.load(places + token, mask=live, other=-1)
         at_head = head * GROUP + packed % GROUP
         query = tl.load(
             q + token[:, None].to(tl.int64) * q_stride + at_head[:, None] * D + feature[None, :],
@@ -69,9 +70,13 @@ def _tile(
         top = tl.full([M], float("-inf"), tl.float32)
         weight = tl.zeros([M], tl.float32)
         acc = tl.zeros([M, D], tl.float32)
-        end = tl.minimum(end, tl.max(position, 0) + 1)
+        end = tl.minimum(end, tl.max(place, 0) + 1)
         # Keys that every token sees need no mask.
-        seen_by_all = tl.min(tl.where(live, position, 2147483647), 0) + 1
+        seen_by_all = tl.min(tl.where(live, place, 2147483647), 0) + 1
+        if TREES:
+            base = tl.load(item + 6)
+            until = items + tl.load(item + 7) - base
+            seen_by_all = tl.minimum(seen_by_all, base)
         whole = begin + tl.maximum(tl.minimum(seen_by_all, end) - begin, 0) // BLOCK * BLOCK
         pages = table + row.to(tl.int64) * table_stride
         # Pages are known one block ahead: keys whose place is looked up in the same turn are not prefetched.
@@ -98,7 +103,11 @@ def _tile(
             v = tl.load(pool + slot[:, None] + (KV_HEADS * PAGE * D + feature[None, :])).to(COMPUTE)
             scores = tl.dot(query, tl.trans(k), input_precision=PRECISION) * scale
             # Rows that hold no token see one key, so that nothing is divided by 0.
-            sees = (at[None, :] <= position[:, None]) & (at < end)[None, :]
+            sees = (at[None, :] <= place[:, None]) & (at < end)[None, :]
+            if TREES:
+                branches = (at >= base) & (at < end)
+                last = tl.load(until + at, mask=branches, other=2147483647)
+                sees &= last[None, :] > tl.where(branches[None, :], place[:, None] - base, 0)
             scores = tl.where(sees, scores, float("-inf"))
             above = tl.maximum(tl.maximum(top, tl.max(scores, 1)), -1e30)
             p = tl.exp2(scores - above[:, None])
@@ -130,17 +139,19 @@ def tile_config(dtype: torch.dtype, *, narrow: bool) -> TileConfig:
 
 
 def tile_attention(
-    q: Tensor, pool: Tensor, table: Tensor, positions: Tensor, items: Tensor, item_count: Tensor,
+    q: Tensor, pool: Tensor, table: Tensor, places: Tensor, items: Tensor, item_count: Tensor,
     members: Tensor, out: Tensor, values: Tensor, sums: Tensor, config: TileConfig, programs: int, *,
-    pdl: bool = False,
+    trees: bool = False, pdl: bool = False,
 ) -> None:  # fmt: skip
     """Run the first `item_count` int32 [1] items, each for every kv head.
 
     Args:
-        q, pool, table, positions, out: as for `decode_attention`.
+        q, pool, table, places, out: as for `decode_attention`.
         items: int32 [I, ITEM]: first member, members (at most rows // group), page table row, first key,
-            end of the keys, and place of the partial results (-1: none, the tile has all keys).
-        members: int32 [N] tokens. A token sees the keys up to its own position.
+            end of the keys, place of the partial results (-1: none, the tile has all keys); and with `trees`
+            the key from which the row branches (`WHOLE`: nowhere), and where behind the start of `items` it is
+            said until where each key from there on is seen (`step.TokenTree`).
+        members: int32 [N] tokens. A token sees the keys up to its own place.
         values: float32 [P * kv_heads * rows, D], sums: float32 [P * kv_heads * rows]: result of place p, kv
             head h and packed row m = i * group + g (member i, its g-th head of h) at (p * kv_heads + h) *
             rows + m. Sums are base-2 logarithms.
@@ -148,9 +159,9 @@ def tile_attention(
     """
     _, _, kv_heads, page_size, head_dim = pool.shape
     _tile[(programs,)](
-        q, pool, table, positions, items, item_count, members, out, values, sums,
+        q, pool, table, places, items, item_count, members, out, values, sums,
         head_dim**-0.5 * LOG2E, q.stride(0), pool.stride(0), table.stride(0), out.stride(0),
         HEADS=out.shape[1], KV_HEADS=kv_heads, D=head_dim, PAGE=page_size, M=config.rows, BLOCK=config.block,
-        ITEM=ITEM, PRECISION="ieee" if pool.dtype is torch.float32 else "tf32", PDL=pdl,
+        ITEM=ITEM, PRECISION="ieee" if pool.dtype is torch.float32 else "tf32", TREES=trees, PDL=pdl,
         num_warps=config.warps, num_stages=config.stages, **({"launch_pdl": True} if pdl else {}),
     )  # fmt: skip

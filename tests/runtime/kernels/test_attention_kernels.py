@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor
 
-from sglc.runtime.attention.tile_plan import LEVELS
+from sglc.runtime.attention.tile_plan import LEVELS, WHOLE, TileShape, plan_tiles
+from sglc.runtime.choice_trie import tries_of
 from sglc.runtime.kernels.decode_attention import (
     DecodeConfig,
     Tiles,
@@ -18,6 +20,7 @@ from sglc.runtime.kernels.decode_attention import (
     merge,
 )
 from sglc.runtime.kernels.tile_attention import TileConfig, tile_attention
+from sglc.runtime.step import TokenTree
 from tests.depth import some_of
 
 pytestmark = pytest.mark.kernel
@@ -29,12 +32,16 @@ HEADS, KV_HEADS, D, PAGE = 6, 3, 64, 16
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 6e-3, torch.float16: 1e-3}
 
 
-def reference(q: Tensor, pool: Tensor, table: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
-    """float64 [T, heads, D]"""
+def reference(
+    q: Tensor, pool: Tensor, table: Tensor, rows: Tensor, places: Tensor, until: Tensor | None = None
+) -> Tensor:
+    """float64 [T, heads, D]. `until` [rows, K]: the place from which a key is not seen any more."""
     out = torch.zeros(q.shape, dtype=torch.float64)
     kv_heads, page_size = pool.shape[2], pool.shape[3]
-    for t, (row, position) in enumerate(zip(rows.tolist(), positions.tolist(), strict=True)):
-        at = torch.arange(position + 1)
+    for t, (row, place) in enumerate(zip(rows.tolist(), places.tolist(), strict=True)):
+        at = torch.arange(place + 1)
+        if until is not None:
+            at = at[until[row, : place + 1] > place]
         pages = table[row].cpu()[at // page_size].long()
         kv = pool.to(torch.float32).cpu().double()[pages, :, :, at % page_size]  # [N, 2, kv_heads, D]
         kv = kv.repeat_interleave(q.shape[1] // kv_heads, dim=2)
@@ -69,6 +76,11 @@ def ints(values: list[int]) -> Tensor:
 
 def table_of(lines: list[list[int]]) -> Tensor:
     return torch.tensor(lines, dtype=torch.int32, device=DEVICE)
+
+
+def items_of(lines: list[list[int]]) -> Tensor:
+    """Tiles of rows that do not branch."""
+    return table_of([[*line, WHOLE, 0] for line in lines])
 
 
 DECODED = some_of([[1], [300], [1, 15, 16, 17, 63, 64, 65, 200], [129] * 5 + [2]], 1, 2)
@@ -145,14 +157,58 @@ def test_prompts_of_several_rows(dtype: torch.dtype) -> None:
     values = torch.full((parts * KV_HEADS * config.rows, D), float("nan"), device=DEVICE)
     sums = torch.full((parts * KV_HEADS * config.rows,), float("nan"), device=DEVICE)
     out = torch.full((tokens, HEADS, D), float("nan"), dtype=dtype, device=DEVICE)
-    table_items = table_of(items)
     tile_attention(
-        q, pool, table, positions, table_items, ints([len(items)]), ints(list(range(tokens))), out, values,
+        q, pool, table, positions, items_of(items), ints([len(items)]), ints(list(range(tokens))), out, values,
         sums, config, 5,
     )  # fmt: skip
     left = Tiles(tiles.to(DEVICE), tile_at.to(DEVICE), values, sums, config.rows)
     merge(out, ints([0]), left, KV_HEADS)
     assert error(out, reference(q, pool, table, rows, positions)) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, HALF])
+@pytest.mark.parametrize("seed", some_of(range(12), 2, 3))
+def test_rows_that_branch(seed: int, dtype: torch.dtype) -> None:
+    """Tries behind prompts, some begun in steps before, beside a row that does not branch."""
+    draw = random.Random(seed)
+    tries, lengths, chunks = [], [], []  # (row, first place, tokens)
+    for row in range(4):
+        prompt = draw.randint(1, 90)
+        choices = [[draw.randint(0, 1) for _ in range(draw.randint(1, 12))] for _ in range(draw.randint(2, 9))]
+        trie = tries_of(choices, 1000, branching=True).tries[0]
+        ids = 0 if row == 3 else draw.randint(1, len(trie.ids)) if trie.ids else 0
+        tries.append((prompt, trie, ids))
+        lengths.append(prompt + ids)
+        new = draw.randint(1, lengths[-1])
+        chunks.append((row, lengths[-1] - new, new))
+    pool, table = setting(lengths, dtype)
+    trees = [
+        TokenTree(row, prompt, trie.depths[:ids], trie.until[:ids])
+        for row, (prompt, trie, ids) in enumerate(tries)
+        if ids
+    ]
+    assert trees
+    until = torch.full((4, max(lengths)), 1 << 30)
+    for tree in trees:
+        until[tree.row, tree.base : tree.base + len(tree.until)] = tree.base + torch.from_numpy(tree.until)
+    rows = ints([row for row, _, count in chunks for _ in range(count)])
+    places = ints([first + i for _, first, count in chunks for i in range(count)])
+    config = TileConfig(rows=32, block=32)
+    shape = TileShape(config.rows, HEADS // KV_HEADS, KV_HEADS, PAGE, 5)
+    plan = plan_tiles([], [], chunks, shape, trees)
+    q = torch.randn(len(rows), HEADS, D, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+    values = torch.full((max(plan.parts, 1) * KV_HEADS * config.rows, D), float("nan"), device=DEVICE)
+    sums = torch.full((len(values),), float("nan"), device=DEVICE)
+    out = torch.full_like(q, float("nan"))
+    tile_attention(
+        q, pool, table, places, torch.from_numpy(plan.words).to(DEVICE), ints([len(plan.items)]),
+        torch.from_numpy(plan.members).to(DEVICE), out, values, sums, config, shape.programs, trees=True,
+    )  # fmt: skip
+    left = Tiles(
+        *(torch.from_numpy(one).to(DEVICE) for one in (plan.splits, plan.first)), values, sums, config.rows
+    )
+    merge(out, ints([0]), left, KV_HEADS)
+    assert error(out, reference(q, pool, table, rows, places, until)) < TOLERANCE[dtype]
 
 
 def test_cascade_of_nested_prefixes() -> None:
@@ -176,7 +232,7 @@ def test_cascade_of_nested_prefixes() -> None:
     q = torch.randn(5, HEADS, D, generator=torch.Generator().manual_seed(4)).to(DEVICE)
     out = torch.full_like(q, float("nan"))
     tile_attention(
-        q, pool, table, positions, table_of(items), ints([3]), ints([0, 1, 2, 3, 4]), out, values, sums,
+        q, pool, table, positions, items_of(items), ints([3]), ints([0, 1, 2, 3, 4]), out, values, sums,
         config, 2,
     )  # fmt: skip
     decode = DecodeConfig(block=16)

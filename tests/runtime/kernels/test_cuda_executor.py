@@ -128,6 +128,17 @@ def test_scores_biases_and_samples_in_one_batch(tmp_path: Path) -> None:
     assert_equal(both)
 
 
+def test_choices_that_branch_over_several_steps(tmp_path: Path) -> None:
+    """A step has 48 tokens, the choices behind each prompt have 60 and more."""
+    both = engines(tmp_path, "llama", 2)
+    choices = [(9 + at % 2, 20 + at // 2, *range(30 + at, 38 + at)) for at in range(8)]
+    for target in both:
+        for prompt in PROMPTS[2:]:
+            target.score(target.extend(None, prompt), choices)
+        target.gen(target.extend(None, PROMPTS[1]), GREEDY, [1], eos_ids=())
+    assert_equal(both)
+
+
 @NIGHTLY
 def test_forced_runs_between_samples(tmp_path: Path) -> None:
     """Rows that decode pass a run through and decode on; one run ends its text."""

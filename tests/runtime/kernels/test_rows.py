@@ -25,7 +25,7 @@ from sglc.runtime.kernels.rows import (
     row_state,
     stage,
 )
-from sglc.runtime.step import SAMPLED, Opened, Step
+from sglc.runtime.step import SAMPLED, Opened, Step, TokenTree
 
 pytestmark = pytest.mark.kernel
 
@@ -97,11 +97,11 @@ class Device:
         self.before = step
         return packed
 
-    def prepared(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-        out = [torch.full((tokens + 3,), POISON, dtype=torch.int32, device=DEVICE) for _ in range(3)]
-        prepare(self.lists, self.state, PAGE, tokens, (out[0], out[1], out[2]))
-        assert all((values[tokens:] == POISON).all() for values in out)
-        return out[0][:tokens].cpu(), out[1][:tokens].cpu(), out[2][:tokens].cpu()
+    def prepared(self, tokens: int) -> Tensor:
+        out = torch.full((4, tokens + 3), POISON, dtype=torch.int32, device=DEVICE)
+        prepare(self.lists, self.state, PAGE, tokens, out)
+        assert (out[:, tokens:] == POISON).all()
+        return out[:, :tokens].cpu()
 
     def finished(self, rows: int, samples: np.ndarray) -> tuple[Tensor, Tensor]:
         tokens = torch.full((rows,), POISON, dtype=torch.int64, device=DEVICE)
@@ -119,12 +119,15 @@ def check(
     packed = device.take(step, bucket)
     batch = mirror.expand(step)
     total, count = len(batch.tokens), len(step.rows)
-    ids, positions, slots = device.prepared(bucket[0])
+    ids, positions, slots, places = device.prepared(bucket[0])
     owner = np.repeat(batch.rows, np.diff(batch.starts))
     assert ids[:total].tolist() == np.where(batch.tokens == SAMPLED, last[owner], batch.tokens).tolist()
     assert positions[:total].tolist() == batch.positions.tolist()
     assert slots[:total].tolist() == batch.slots.tolist()
-    assert ids[total:].tolist() == positions[total:].tolist() == [0] * (bucket[0] - total)
+    ends = zip(np.diff(batch.starts).tolist(), mirror.seq_len[step.rows].tolist(), strict=True)
+    assert places[:total].tolist() == [place for count, end in ends for place in range(end - count, end)]
+    for padding in (ids, positions, places):
+        assert padding[total:].tolist() == [0] * (bucket[0] - total)
     assert slots[total:].tolist() == [DUMMY_PAGE * PAGE] * (bucket[0] - total)
     assert device.lists.decoding.item() == step.decoding
     assert device.lists.ends[:count].tolist() == (batch.starts[1:] - 1).tolist()
@@ -222,7 +225,7 @@ def test_random_steps() -> None:
     """More rows, tokens and entries than one program takes; rows end and begin again."""
     rng = np.random.default_rng(2)
     device, mirror, last = Device(), ExecutorState(PAGE), np.zeros(ROWS, np.int32)
-    fresh_page = 0
+    fresh_page = branched = 0
     live: list[int] = []
     lengths = np.zeros(ROWS, np.int64)
     for index in range(8):
@@ -239,10 +242,18 @@ def test_random_steps() -> None:
         for row, have, need in zip(rows.tolist(), held.tolist(), (-(-needed // PAGE)).tolist(), strict=True):
             pages.append(entries(row, have, list(range(fresh_page, fresh_page + need - have))))
             fresh_page += need - have
+        # Of some rows the last ids branch, those of steps before among them.
+        trees = []
+        for at, (first, count) in enumerate(zip(begin.tolist(), counts.tolist(), strict=True), len(live)):
+            if at % 3 == 0:
+                ids = int(rng.integers(1, first + count + 1))
+                depths = np.array([rng.integers(0, place + 1) for place in range(ids)], np.int32)
+                trees.append(TokenTree(at, first + count - ids, depths, np.full(ids, ids, np.int32)))
         step = Step(
             index=index,
             rows=rows,
             decoding=len(live),
+            trees=tuple(trees),
             sample=np.concatenate((np.ones(len(live), np.bool_), rng.random(len(new)) < 0.7)),
             lengths=counts,
             ids=rng.integers(0, 1000, int(counts.sum()), np.int32),
@@ -253,7 +264,9 @@ def test_random_steps() -> None:
         check(device, mirror, step, (TOKENS_MOST, ROWS_MOST), last)
         lengths[rows] = needed
         live = [*live, *new[step.sample[len(live) :]].tolist()]
+        branched += len(trees)
     assert fresh_page > 500
+    assert branched > 100
 
 
 def test_a_step_without_changes_packs_nothing() -> None:
