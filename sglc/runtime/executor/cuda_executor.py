@@ -50,12 +50,13 @@ from sglc.runtime.kernels.sample import adjustments, sample, sample_scratch
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.step import F32, I32, ByteAutomaton, Filters, Step, StepCost, StepResult, pack_masks
 
-# Tokens of a captured step. A step of more tokens than the last one is launched kernel by kernel: it takes
-# the device longer than the launches take the host.
+# Tokens of steps that are captured before they come. Of more, up to `_CAPTURED`, one is captured when its size
+# comes again: launches of a batch of long prompts would take a third of the host's time.
 BUCKETS = (
     1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512,
     *range(768, 2049, 256), *range(2560, 4097, 512),
 )  # fmt: skip
+_CAPTURED = 8192
 _LARGE = 256  # what larger steps are padded to: kernels are specialised in multiples of 16
 _COSTLY = 2048  # tokens up to which steps are timed: of more, none is beside rows that decode
 _FREE_SHARE = 0.9  # of the free memory, for the KV pool
@@ -537,7 +538,7 @@ class CudaExecutor:
 
     def _replay(self, piece: _PassPiece) -> None:
         """Run a piece: as a graph, from its second time on."""
-        if not self._graphs or piece.tokens > BUCKETS[-1]:
+        if not self._graphs or piece.tokens > _CAPTURED:
             self._run(piece, pdl=False)
         elif piece not in self._captured:
             self._captured[piece] = None
