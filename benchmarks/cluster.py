@@ -75,7 +75,7 @@ def think(s, problem):
 SIZES: dict[str, dict[str, Any]] = {
     "cuda": {
         "kv_mib": 8192, "rows": 4096, "beginnings": 128, "beginning": 1000, "question": 80,
-        "trees": 96, "problem": 600, "branches": (8, 4), "adds": (50, 20), "outs": (200, 100),
+        "trees": 448, "problem": 600, "branches": (8, 4), "adds": (50, 20), "outs": (200, 100),
     },
     "cpu": {
         "kv_mib": 2, "rows": 120, "beginnings": 12, "beginning": 120, "question": 12,
