@@ -475,12 +475,15 @@ class Engine:
         """Enter the likeliest ids at the places of ids that are kept; gives those of all `rows` that asked."""
         at = {offset: place for place, offset in enumerate(flight.tops)}
         found: dict[int, Likely] = {}
-        for row, offset, stops in zip(rows.tolist(), offsets.tolist(), stopped.tolist(), strict=True):
+        work, counts = self.allocator.work, self.rows.tops[rows].tolist()
+        for row, offset, stops, count in zip(
+            rows.tolist(), offsets.tolist(), stopped.tolist(), counts, strict=True
+        ):
             if offset in at:
-                found[row] = likeliest_at(listed, at[offset], int(self.rows.tops[row]))
+                found[row] = likely = likeliest_at(listed, at[offset], count)
                 if not stops:
-                    part = self.allocator.work[row].part
-                    part.request.samples[part.index].likeliest.append(found[row])
+                    part = work[row].part
+                    part.request.samples[part.index].likeliest.append(likely)
         return found
 
     def _followed(self, rows: I32, offsets: I32, result: StepResult) -> tuple[Bool, Bool]:

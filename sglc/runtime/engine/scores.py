@@ -15,8 +15,9 @@ from sglc.runtime.step import StepResult
 def likeliest_of(result: StepResult) -> list[Likely]:
     """The likeliest ids at all places of a step that asked, as many as the one that asked for most."""
     # Lists of Python's at once: a place of an array at a time takes ten times as long.
-    ids, logprobs = result.top_ids.tolist(), result.top_logprobs.tolist()
-    return [tuple(zip(*each, strict=True)) for each in zip(ids, logprobs, strict=True)]
+    ids, logprobs = result.top_ids.ravel().tolist(), result.top_logprobs.ravel().tolist()
+    pairs, count = [*zip(ids, logprobs, strict=True)], result.top_ids.shape[1]
+    return [tuple(pairs[at : at + count]) for at in range(0, len(pairs), max(count, 1))]
 
 
 def likeliest_at(found: Sequence[Likely], index: int, count: int) -> Likely:
