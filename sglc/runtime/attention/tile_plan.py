@@ -56,10 +56,9 @@ class TilePlan:
 
     items [I, ITEM]: first member, members, page table row, first key, end of the keys, place of the partial
     result (-1: none, the tile has all keys), the key from which the row branches, and where in `words` it is
-    said until where each key behind it is seen. words: the items, and behind them that. members [N]: tokens. Of
-    every token, shared [T]: leading
-    keys that prefixes cover; splits, first [T, LEVELS]: as `kernels.decode_attention.Tiles` has them.
-    parts: places of partial results.
+    said until where each key behind it is seen. words: the items, and behind them that. members [N]: tokens.
+    Of every token, shared [T]: leading keys that prefixes cover; splits, first [T, LEVELS]: as
+    `kernels.decode_attention.Tiles` has them. parts: places of partial results.
     """
 
     items: I32

@@ -64,6 +64,7 @@ _HEAD_ROWS = 256  # places whose logits are looked at together
 _HEADER = 8  # words of a plan before its arrays: the number of items, and padding
 _MEMBERS = 1 + LEVELS  # of a plan, for each token: its chunk's tile, and a prefix on each level
 _NO_SCORES = torch.empty(0)
+_NO_LIKELY = torch.empty(0, dtype=torch.int32)
 # What steps contain: of a step with prompts and rows that decode, these may always share prefixes.
 _DECODE = PassKind(decode=True, cascade=False, prompts=False)
 _CASCADE = PassKind(decode=True, cascade=True, prompts=False)
@@ -160,8 +161,7 @@ class CudaExecutor:
         BackendError: the pool does not fit into the device's memory (SGLC530).
     """
 
-    trees = True
-    keeps = True
+    trees = keeps = True
 
     def __init__(
         self,
@@ -306,7 +306,9 @@ class CudaExecutor:
             self._execute(bucket, self._kind)
             size = 3 * bucket[1]
             slot.out[:size].copy_(self._out[:size], non_blocking=True)
-            likely = self._fetched(self._likely[: 2 * bucket[1] * self._tops]).view(2, -1, max(self._tops, 1))
+            likely = _NO_LIKELY
+            if self._tops:
+                likely = self._fetched(self._likely[: 2 * bucket[1] * self._tops]).view(2, -1, self._tops)
             scores, top_ids, top_logprobs = self._scored(step)
             if slot.done is not None:
                 slot.done.record()
@@ -331,10 +333,13 @@ class CudaExecutor:
     def _scored(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities [S] of `score_ids`; and where likeliest ids are asked for, those and theirs."""
         tops: list[tuple[Tensor, Tensor]] = []
-        if step.top_rows.size and not self._tops:
+        count, sampled = step.score_at.size, step.top_rows.size and not self._tops
+        if not count and not sampled:
+            none = _NO_SCORES.view(0, 1).expand(0, step.tops)
+            return _NO_SCORES, none.long(), none
+        if sampled:
             tops.append(likeliest(self._logits[self._put(step.top_rows)], step.tops))
         wanted = self._put(np.stack((step.score_at, step.score_ids)))
-        count = step.score_at.size
         scores = torch.empty(count, device=self._device)
         for begin in range(0, count, self._scored_rows):
             end = min(begin + self._scored_rows, count)
@@ -346,9 +351,6 @@ class CudaExecutor:
             if last > first:
                 asked = self._put(step.top_scores[first:last] - np.int32(begin))
                 tops.append(likeliest(self._logits[asked], step.tops))
-        if not count and not tops:
-            none = _NO_SCORES.view(0, 1).expand(0, step.tops)
-            return _NO_SCORES, none.long(), none
         empty = torch.empty((0, step.tops), device=self._device)
         top_ids = torch.cat([found for found, _ in tops]) if tops else empty.long()
         top_logprobs = torch.cat([found for _, found in tops]) if tops else empty
