@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from sglc.cli import doctor, main
-from sglc.runtime.executor import cpu_choice
-from sglc.runtime.executor.cpu_executor import free_cores
 from sglc.runtime.kernels import cpu_build
-from sglc.runtime.model.packed_weights import read_packed
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
@@ -24,6 +21,10 @@ def said(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
 def test_what_was_chosen(
     smollm2: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], faster: str
 ) -> None:
+    from sglc.runtime.executor import cpu_choice
+    from sglc.runtime.executor.cpu_executor import free_cores
+    from sglc.runtime.model.packed_weights import read_packed
+
     library = cpu_build.library()
     if library is None:
         pytest.skip("there is no compiler")
