@@ -43,7 +43,7 @@ def test_planted_faults_are_found(fault: str, tmp_path: Path) -> None:
     """By requests of which as many are sent in a campaign's first minutes."""
     try:
         with limited_server(root=changed_copy(FAULTS[fault], tmp_path)) as server:
-            wrong = run(server, range(150), SEED, first_wrong=True).wrong
+            wrong = run(server, range(250), SEED, first_wrong=True).wrong
     except AssertionError as error:  # it does not end as it should
         wrong = [str(error)]
     assert wrong, f"{fault} is not found"
