@@ -157,7 +157,8 @@ def _measured(
     name: str, options: Options, rig: Rig, one: Callable[[Profiler | None], BenchSession], rows: int
 ) -> Case:
     """One case: its rate, the floor, and where a step's time goes if that is asked for."""
-    one(None)  # what is compiled and captured once
+    for _ in range(2):  # what is compiled the first time that it comes, and captured the second time
+        one(None)
     rounds, profile = repeat(options.rounds, options.profile, one)
     counts = rounds[-1].counts()
     seconds = [run.seconds for run in rounds]

@@ -553,7 +553,6 @@ class CudaExecutor:
 
     def _capture(self, piece: _PassPiece) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize(self._device)
         collects = gc.isenabled()
         gc.disable()  # graphs of an executor that is no more may not be freed while another one is captured
         try:
