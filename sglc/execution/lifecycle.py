@@ -17,6 +17,7 @@ from sglc.execution.observer import CallObserver
 from sglc.execution.result import Result, RunOutcome
 from sglc.execution.session import Session
 from sglc.ir.core import Site
+from sglc.ir.made_often import made_often
 from sglc.ir.plan.asked import NOTHING_ASKED, Asked
 from sglc.ir.plan.backend import Backend
 
@@ -58,6 +59,7 @@ class CallSetup:
     drawn: bool = False  # nobody asked for the seed
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class RunSetup:
     """What one of them is given besides. Its Python sees the variables of `context`, and changes none."""

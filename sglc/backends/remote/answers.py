@@ -16,6 +16,7 @@ from sglc.ir.grammar.call_format import HERMES, arguments_schema
 from sglc.ir.grammar.finite import accepted
 from sglc.ir.grammar.stops import stop_pattern
 from sglc.ir.grammar.whole_characters import WholeCharacters, whole_characters
+from sglc.ir.made_often import made_often
 from sglc.ir.plan.events import GenDone, Sample, SelectDone, TokenLogprob, Usage
 from sglc.ir.plan.segment import GenNode, Made, SelectNode
 from sglc.ir.sampling import Sampling
@@ -29,6 +30,7 @@ Logprobs = tuple[tuple[float, ...], tuple[str, ...], tuple[tuple[TokenLogprob, .
 NO_LOGPROBS: Logprobs = ((), (), ())
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class RequestBody:
     """One request: `fields` as the SDK's method takes them. Its samples are `count`, from `first` on."""
@@ -38,6 +40,7 @@ class RequestBody:
     count: int = 1
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class Reply:
     """One sample as the API gave it. `finish` is `stop` or `length`."""
@@ -49,6 +52,7 @@ class Reply:
     top_logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The samples of one request, in order, and its counts."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from sglc.errors import LegalizeError, Loc, RunError
+from sglc.ir.made_often import made_often
 from sglc.ir.plan.dataflow import FilledPart
 from sglc.ir.plan.segment import ImagePart, Made, RoleMark
 from sglc.ir.target import ControlText, Takes, Tokenizer
@@ -50,6 +51,7 @@ class Prompt:
             yield from items
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class Message:
     """A turn. `open`: it is the last one, and the model goes on in it."""
@@ -99,6 +101,7 @@ def messages(prompt: Prompt, loc: Loc) -> tuple[Message, ...]:
     return (*turns, Message(role, _joined(content), True)) if content else turns
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class _Turns:
     """The turns up to some place: those that are `done`, and the `role` and content of one that is open.

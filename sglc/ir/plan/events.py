@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sglc.errors import SglcError
+from sglc.ir.made_often import made_often
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts of one call or of many.
@@ -55,6 +57,7 @@ class Usage:
 TokenLogprob = tuple[float | None, int, str | None]
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One generated text: `ids` are the kept token ids; `finish` is `stop`, `length`, or `abort`.
@@ -101,6 +104,7 @@ class Delta:
     cached: int = 0
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class GenDone:
     """A generation ended. `samples` has `sampling.n` entries; the stream continues with the first.

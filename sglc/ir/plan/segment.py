@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from sglc.errors import Loc
 from sglc.ir.core import Site
+from sglc.ir.made_often import made_often
 from sglc.ir.plan.hints import Hints
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText
@@ -60,6 +61,7 @@ class RoleMark:
         return f"{self.role.upper()}:" if self.begins else "\n"
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class Made:
     """A text that a model made before: `ids` and behind them `tail`; without ids it is read like a literal."""
@@ -82,6 +84,7 @@ class OpenNode:
     handle: int | str | None = None
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class ExtendNode:
     """`stream` followed by literal parts. Literals between two generations are encoded as one string."""
@@ -90,6 +93,7 @@ class ExtendNode:
     parts: tuple[Part, ...]
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class GenNode:
     """Decode from `stream`. Before a segment is submitted `seed` is filled in, or `sampling` has one.
@@ -207,6 +211,7 @@ def place_of(node: Node) -> Loc | None:
     return node.loc if isinstance(node, GenNode | SelectNode) else None
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Work for one `Backend.submit`: nodes in an order in which each reads only earlier ones.

@@ -1,0 +1,36 @@
+"""Frozen data of which several are made for every generation."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+def made_often(cls: type[_T]) -> type[_T]:
+    """A frozen dataclass with slots that is made in a quarter of the time, and no different then.
+
+    The usual `__init__` goes around the `__setattr__` that refuses, field by field. Here the new object is of a
+    class with the same slots, which refuses nothing, until all is stored.
+    """
+    own = fields(cls)  # type: ignore[arg-type]  # a dataclass
+    assert all(one.init and not one.kw_only and one.default_factory is MISSING for one in own), cls
+    assert not hasattr(cls, "__post_init__"), cls
+    assert cls.__bases__ == (object,), cls
+    known: dict[str, Any] = {
+        "_set_class": object.__setattr__,
+        "_cls": cls,
+        "_open": type(cls.__name__, (), {"__slots__": tuple(one.name for one in own)}),
+        "_defaults": {one.name: one.default for one in own},
+    }
+    given = ", ".join(
+        one.name if one.default is MISSING else f"{one.name}=_defaults[{one.name!r}]" for one in own
+    )
+    lines = [f"self.{one.name} = {one.name}" for one in own]
+    body = ["_set_class(self, '__class__', _open)", *lines, "self.__class__ = _cls"]
+    exec(f"def __init__(self, {given}):\n    " + "\n    ".join(body), known)
+    known["__init__"].__qualname__ = f"{cls.__qualname__}.__init__"
+    known["__init__"].__annotations__ = cls.__init__.__annotations__
+    cls.__init__ = known["__init__"]  # type: ignore[method-assign]
+    return cls
