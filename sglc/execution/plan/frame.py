@@ -10,7 +10,6 @@ from sglc.execution.plan.meter import Meter
 from sglc.execution.plan.prepared_block import NOBODY, PreparedBlock, PreparedPrompt, PreparedVariable
 from sglc.execution.plan.reading import MISSING, Environment
 from sglc.execution.plan.values import PROMPT, Kept, Made, Value, read, text_so_far
-from sglc.ir.core import Site
 from sglc.ir.plan.plan import Within
 
 # Is told the results of a block, or the first error in it.
@@ -79,7 +78,9 @@ class Frame(Environment):
         self, block: PreparedBlock, at: Placed, outer: Frame | None, variables: dict[str, Value], then: Then,
         before: Turn | None = None, ended: Turn | None = None, meter: Meter | None = None,
     ) -> None:  # fmt: skip
-        super().__init__([MISSING] * block.count, outer, meter)
+        self.values = [MISSING] * block.count
+        self.outer = outer
+        self.meter = meter
         self.block = block
         self.at = at
         self.then = then
@@ -134,18 +135,15 @@ class Frame(Environment):
                         if known is None:
                             continue
                         value = read(variable.tree, known)
-                    self.variables[name] = self._made(variable.site, value)
+                    site = variable.site
+                    if site is not None and value is not None:
+                        value = Made(site.inside(self.at.call, self.at.iterations), value)
+                    self.variables[name] = value
                 case PreparedPrompt():
                     self.variables[PROMPT] = self._prompt(variable, whole=whole)
                 case Within(step):
                     for inner in self.within.get(step, ()):
                         self.variables |= inner
-
-    def _made(self, site: Site | None, value: Value) -> Value:
-        """A variable, with the generation that made it if it is what one made."""
-        if site is None or value is None:
-            return value
-        return Made(site.inside(self.at.call, self.at.iterations), value)
 
     def _prompt(self, prompt: PreparedPrompt, *, whole: bool) -> Value:
         """What the prompt says as far as it came, and what its turns consist of."""

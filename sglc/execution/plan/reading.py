@@ -31,11 +31,9 @@ class Environment:
     """The values of one run of a block, by the numbers of its names, inside those of the block around."""
 
     __slots__ = ("meter", "outer", "values")
-
-    def __init__(self, values: list[Any], outer: Environment | None, meter: Meter | None = None) -> None:
-        self.values = values
-        self.outer = outer
-        self.meter = meter
+    values: list[Any]
+    outer: Environment | None
+    meter: Meter | None
 
 
 Read = Callable[[Environment], Value]
@@ -56,7 +54,7 @@ class Names:
             case Slot() | Held():
                 return self._value(tree)
             case Joined(parts):
-                return _joined([part if isinstance(part, str) else self._value(part) for part in parts])
+                return _joined([part if isinstance(part, str) else self._place(part) for part in parts])
             case tuple() if any(names_in(tree)):
                 items = [self.reader(part) for part in tree]
                 return lambda run: tuple([read(run) for read in items])
@@ -76,6 +74,10 @@ class Names:
             found[name] = value if there else None
             missing += not there
         return None if found and missing == len(found) else found
+
+    def _place(self, name: Name) -> int | Read:
+        """The number of a name of the block itself, or else what reads it."""
+        return self.own[name] if name in self.own else self._value(name)
 
     def _value(self, name: Name) -> Read:
         depth, around = 0, self
@@ -102,9 +104,14 @@ def _constant(value: Value) -> Read:
     return lambda run: value
 
 
-def _joined(parts: list[str | Read]) -> Read:
+def _joined(parts: list[str | int | Read]) -> Read:
     def read(run: Environment) -> str:
-        texts = [part if isinstance(part, str) else text(part(run)) for part in parts]
+        values = run.values
+        found = [
+            part if type(part) is str else values[part] if type(part) is int else part(run)  # type: ignore[operator]
+            for part in parts
+        ]
+        texts = [value if type(value) is str else text(value) for value in found]
         if run.meter is not None:
             run.meter.take(texts)
         return "".join(texts)
