@@ -48,8 +48,10 @@ INSIDE = {
     ),
 }
 IN_THE_ROOT = {"__init__.py", "__main__.py", "errors.py", "knobs.py"}
-# What the runtime sees of the IR: plain data of segments and samplings, and the text forms of constraints.
+# What the runtime sees of the IR: plain data of segments and samplings, how such is made, and the text forms of
+# constraints.
 PLAIN_IR = (
+    "made_often",
     "plan.segment",
     "plan.events",
     "plan.dataflow",

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from weakref import WeakValueDictionary
 
+from sglc.ir.made_often import made_often
 from sglc.runtime.cache.cache_log import CacheLog, Change, whole
 from sglc.runtime.cache.cache_log import Key as Key
 from sglc.runtime.ids import common_prefix
@@ -69,6 +70,7 @@ class PageNode:
         self.moved: PageNode | None = None  # after removal: the node that took over its pins
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
     """The longest known prefix: `node` is matched whole, then `tokens` ids of `source`'s page."""

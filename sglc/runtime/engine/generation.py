@@ -12,6 +12,7 @@ from functools import lru_cache
 from sglc.errors import RunError, SglcError
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
 from sglc.ir.grammar.stops import stop_pattern
+from sglc.ir.made_often import made_often
 from sglc.ir.plan.events import Delta, Event, GenDone, Sample, SelectDone, TokenLogprob, Usage
 from sglc.ir.plan.segment import GenNode, SelectNode
 from sglc.ir.target import Tokenizer
@@ -36,6 +37,7 @@ from sglc.runtime.scheduler.samples import Likely
 from sglc.runtime.tokenizer.detokenize import StopStream
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
     """What a call made: its text, the stream that goes on behind it, and the event that says so."""

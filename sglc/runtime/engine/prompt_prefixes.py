@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from sglc.ir.made_often import made_often
 from sglc.ir.plan.segment import Made, Part
 from sglc.ir.target import ControlText, Tokenizer
 from sglc.runtime.cache.sequence_handles import Prefix
@@ -21,6 +22,7 @@ _CHARACTERS = 4 << 20  # remembered in all
 _SEEN = 4096  # beginnings that came once
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class TokenStream:
     """A prompt state in the runtime: `ids` followed by the encoding of `tail`.

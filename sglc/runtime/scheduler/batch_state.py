@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sglc.ir.made_often import made_often
 from sglc.ir.sampling import Sampling
 from sglc.runtime.choice_trie import ChoiceTrie
 from sglc.runtime.step import F32, I32, NONE_OPENED, U64, Bool, Opened, Step, TokenTree
@@ -24,6 +25,7 @@ _NO_TRIPLES: I32 = np.empty((0, 3), np.int32)
 _NEVER = 2**30  # steps
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class PrefillChunk:
     """The next `tokens` ids of a row's prompt. `scored` are (place, id) pairs to score, if reached.

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sglc.errors import RunError, SglcError
+from sglc.ir.made_often import made_often
 from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_tree import PageNode
 from sglc.runtime.choice_trie import ChoiceTrie, ChoiceTries
@@ -32,6 +33,7 @@ PROMPT = -1  # in `Score.trie`: the prompt itself is scored
 FORCED = -2  # and here ids that a sample has to go on with
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class Token:
     """The next kept token of a watched sample; ids that end a generation are not among them.
@@ -59,6 +61,7 @@ class PromptScored:
     likeliest: tuple[Likely, ...] = ()
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class SampleDone:
     """A sample is complete. `finish` is `stop` or `length`; `logprobs` are of `ids`.
@@ -75,6 +78,7 @@ class SampleDone:
     last: Last | None = None
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class RequestDone:
     """The last event of a request that succeeded: its token counts.
@@ -92,6 +96,7 @@ class RequestDone:
     completion_tokens: int  # kept ids, and the id that ended a sample
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class ScoreDone:
     """Log-probabilities (natural) of the ids of every choice after the prompt."""
@@ -119,6 +124,7 @@ class PartKind(Enum):
     CHOICE = "choice"  # behind the prompt, pass choices through that its own row had no room for
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
     """When a request has its turn: programs in the order in which they began, so none waits for a later one.
