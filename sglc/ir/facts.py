@@ -138,6 +138,11 @@ def _parsed(fact: str) -> ast.expr:
         raise ValueError(f"`{fact}` is no fact: {error}") from None
 
 
+@lru_cache(1 << 14)  # of parsed facts, which are the same nodes again
+def _name_of(function: ast.expr) -> str:
+    return ast.unparse(function)
+
+
 def _parts(node: ast.expr) -> list[ast.expr]:
     match node:
         case ast.Constant():
@@ -180,7 +185,7 @@ def _value(node: ast.expr, given: Mapping[str, Any]) -> Any:
             pairs = zip(keys, values, strict=True)
             return {_value(key, given): _value(item, given) for key, item in pairs if key is not None}
         case ast.Call(func=func, args=args, keywords=keywords):
-            function = function_of(ast.unparse(func))
+            function = function_of(_name_of(func))
             named = {each.arg: _value(each.value, given) for each in keywords if each.arg}
             return function(*[_value(arg, given) for arg in args], **named)
         case _:

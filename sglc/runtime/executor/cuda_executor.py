@@ -64,7 +64,6 @@ _HEAD_ROWS = 256  # places whose logits are looked at together
 _HEADER = 8  # words of a plan before its arrays: the number of items, and padding
 _MEMBERS = 1 + LEVELS  # of a plan, for each token: its chunk's tile, and a prefix on each level
 _NO_SCORES = torch.empty(0)
-_NO_LIKELY = torch.empty(0, dtype=torch.int32)
 # What steps contain: of a step with prompts and rows that decode, these may always share prefixes.
 _DECODE = PassKind(decode=True, cascade=False, prompts=False)
 _CASCADE = PassKind(decode=True, cascade=True, prompts=False)
@@ -121,6 +120,7 @@ class _FlightBuffer:
     masks: Tensor
     plan: Tensor
     out: Tensor
+    likely: Tensor
     done: torch.Event | None
 
 
@@ -265,7 +265,8 @@ class CudaExecutor:
 
         done = torch.Event(self._device) if self._device.type == "cuda" else None
         masks = pinned(self._max_rows, self._automata.tables.masks.shape[1])
-        return _FlightBuffer(pinned(words), masks, pinned(plan), pinned(3 * self._max_rows), done)
+        likely = pinned(2 * self._max_rows * _MOST_TOPS)
+        return _FlightBuffer(pinned(words), masks, pinned(plan), pinned(3 * self._max_rows), likely, done)
 
     def _make_pool(self, dtype: torch.dtype, pages: int | None) -> tuple[Tensor, int]:
         """[layers, pages + 1, 2, kv_heads, page_size, D] of zeros, the last page for padding; and `pages`."""
@@ -306,9 +307,10 @@ class CudaExecutor:
             self._execute(bucket, self._kind)
             size = 3 * bucket[1]
             slot.out[:size].copy_(self._out[:size], non_blocking=True)
-            likely = _NO_LIKELY
+            likely = slot.likely[: 2 * bucket[1] * self._tops]
             if self._tops:
-                likely = self._fetched(self._likely[: 2 * bucket[1] * self._tops]).view(2, -1, self._tops)
+                likely.copy_(self._likely[: likely.numel()], non_blocking=True)
+                likely = likely.view(2, -1, self._tops)
             scores, top_ids, top_logprobs = self._scored(step)
             if slot.done is not None:
                 slot.done.record()
