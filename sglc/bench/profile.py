@@ -30,6 +30,7 @@ PREFIXES: dict[str, tuple[str, ...]] = {
         "_keep_by_p",
         "_largest_of_groups",
         "_best_of_row",
+        "_log_probabilities",
         "_above",
         "_kept",
         "_make_masks",

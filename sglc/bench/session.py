@@ -17,6 +17,7 @@ from sglc.bench.profile import Profile, Profiler
 from sglc.bench.rig import Rig
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.protocol import Constraint
+from sglc.runtime.engine.own_process import COLLECTIONS
 from sglc.runtime.ids import Handle, RequestId
 from sglc.runtime.scheduler.requests import RequestDone, RequestFailed, SampleDone
 
@@ -166,15 +167,17 @@ def repeat(
 
 @contextmanager
 def _no_pauses() -> Iterator[None]:
-    """No garbage collection looks at what was there before, as in the runtime's own process.
+    """No garbage collection looks at what was there before, and few at the rest: as in the runtime's process.
 
     What the program has frozen itself stays so.
     """
-    frozen = gc.get_freeze_count()
+    frozen, usual = gc.get_freeze_count(), gc.get_threshold()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*COLLECTIONS)
     try:
         yield
     finally:
+        gc.set_threshold(*usual)
         if not frozen:
             gc.unfreeze()

@@ -29,14 +29,13 @@ from sglc.ir.plan.events import Event
 from sglc.runtime.engine import wire
 from sglc.runtime.engine.failures import broken, closed, refuse, unloadable
 from sglc.runtime.engine.loading import LocalOptions, describe, flush, followed, load
-from sglc.runtime.engine.own_process import spare_transformers
+from sglc.runtime.engine.own_process import COLLECTIONS, spare_transformers
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from sglc.runtime.engine.machine import Machine
 
 _MOST_EVENTS = 64  # of a frame: the program reads them while the next ones are made
-_BETWEEN_COLLECTIONS = 100_000  # objects that collections look after
 _TURN = 16  # commands between two steps, while there is other work: about what a host does in a step's time
 _SWITCH_S = 0.0005
 _TOLD_S = 0.25  # how often the state is told while there is work
@@ -218,9 +217,7 @@ def _run(made: Callable[[], Machine], options: LocalOptions, link: Link, parent:
     # What a model consists of never becomes garbage, so no collection has to look at it.
     gc.collect()
     gc.freeze()
-    # Requests make many objects and few cycles, and looking for them at Python's pace took 2 to 3 % of the time
-    # of a tree of thought.
-    gc.set_threshold(_BETWEEN_COLLECTIONS, 50, 50)
+    gc.set_threshold(*COLLECTIONS)
     gc.enable()
     # A thread of matchers that runs Python for a moment gives way to the steps at once, and not after 5 ms.
     sys.setswitchinterval(_SWITCH_S)
