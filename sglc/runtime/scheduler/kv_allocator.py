@@ -169,7 +169,8 @@ class KVAllocator:
             return False
         if self._awaited in self.unfinished and self._shares(self.work[self._awaited], part):
             whole = self.work[self._awaited].part.kept // self.page_size * self.page_size
-            if scheduler.worth_waiting(known, min(self._common(self._awaited, part), whole), part.limit):
+            reach = self._common(self._awaited, part)
+            if reach <= whole and scheduler.worth_waiting(known, reach, part.limit):
                 return True
         # The first unknown id tells most rows apart, at little cost.
         near = self.rows.tokens[self.unfinished, known] == part.array[known]
