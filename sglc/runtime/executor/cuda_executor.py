@@ -573,7 +573,9 @@ class CudaExecutor:
         if kind is not None:
             inputs = self._inputs[:, :tokens]
             prepare(self._lists, self._state, self.page_size, tokens, inputs)
-            arguments = Tokens(*inputs, self._lists.token_rows[:tokens], self._lists.decoding)
+            ids, positions, slots, places = inputs
+            rows_of = self._lists.token_rows[:tokens]
+            arguments = Tokens(ids, positions, slots, places, rows_of, self._lists.decoding)
             self._model.attend(
                 arguments, self._pool, self._state.table, self._tiles(tokens, kind), kind, pdl=pdl
             )  # fmt: skip

@@ -204,9 +204,8 @@ def test_rows_that_branch(seed: int, dtype: torch.dtype) -> None:
         q, pool, table, places, torch.from_numpy(plan.words).to(DEVICE), ints([len(plan.items)]),
         torch.from_numpy(plan.members).to(DEVICE), out, values, sums, config, shape.programs, trees=True,
     )  # fmt: skip
-    left = Tiles(
-        *(torch.from_numpy(one).to(DEVICE) for one in (plan.splits, plan.first)), values, sums, config.rows
-    )
+    splits, first = (torch.from_numpy(one).to(DEVICE) for one in (plan.splits, plan.first))
+    left = Tiles(splits, first, values, sums, config.rows)
     merge(out, ints([0]), left, KV_HEADS)
     assert error(out, reference(q, pool, table, rows, places, until)) < TOLERANCE[dtype]
 
