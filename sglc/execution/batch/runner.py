@@ -8,6 +8,7 @@ there. Plans need no thread; Python that waits (for the model, a tool, a lock) h
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -226,6 +227,9 @@ class _Batch(Generic[_Row]):
                     self._turns.extend([chunk[turn] for turn in turns])
                 while (turn := self._turn()) is not None:
                     self._begin(turn[0], self._made(*turn))
+                    # The loop's thread hands it over meanwhile: else it would wait for the interpreter, 5 ms
+                    # each time that it sends or looks for more, and a back end until most rows are made.
+                    time.sleep(0)
         except BaseException as problem:
             self._problem = problem
         finally:
