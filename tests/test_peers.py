@@ -20,6 +20,7 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.http import ServerBackend, ServerOptions
+from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.errors import BackendError, LegalizeError
 from sglc.serve.server import bound_socket
 from tests import api_programs
@@ -121,6 +122,13 @@ def peer(
     finally:
         server.terminate()
         server.wait(60)
+
+
+@pytest.fixture(scope="module")
+def local(smollm2: Path) -> Iterator[LocalBackend]:
+    """The default model here: with inputs of products as 16 bits it would be told apart."""
+    with closing(LocalBackend(LocalOptions(str(smollm2), dtype="float32"))) as backend:
+        yield backend
 
 
 @pytest.fixture
