@@ -24,8 +24,6 @@ from sglc.ir.plan.segment import (
 )
 from sglc.ir.values import count_of
 
-from_bytes = int.from_bytes
-
 
 @dataclass(slots=True)  # not frozen: one is made for every segment
 class Own:
@@ -90,18 +88,10 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
         case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key, unify=unify, fused=fused) as node:
             told = _told(node)
             name = str(site).encode()
-
-            def generation(own: Own) -> Node:
-                seeds = own.seeds.copy()  # as of `_seed`; it is done for every generation
-                seeds.update(name)
-                # Most back ends have no keys, and a site takes time to hash.
-                own_key = own.cache_keys.get(site, key) if own.cache_keys else key
-                return GenNode(
-                    stream, site, sampling, loc, from_bytes(seeds.digest(), "little"), ahead, own_key, unify,
-                    fused=fused, drawn=own.drawn, **told,
-                )  # fmt: skip
-
-            return generation
+            return lambda own: GenNode(
+                stream, site, sampling, loc, _seed(own.seeds, name), ahead,
+                _key(own.cache_keys, site, key), unify, fused=fused, drawn=own.drawn, **told,
+            )  # fmt: skip
         case SelectNode(stream, site, choices, method, loc, key, unify, fused=fused) as node:
             told = _told(node)
             return lambda own: SelectNode(
@@ -180,7 +170,7 @@ def _told(node: GenNode | SelectNode) -> dict[str, Any]:
 
 
 def _key(keys: Mapping[Site, str] | None, site: Site, usual: str) -> str:
-    return keys.get(site, usual) if keys else usual
+    return keys.get(site, usual) if keys else usual  # most back ends have none, and a site takes time to hash
 
 
 def _choice(choice: TextPart, texts: Mapping[str, str]) -> TextPart:
@@ -218,4 +208,4 @@ def site_seed(run_seed: int, row: int, site: Site) -> int:
 def _seed(seeds: blake2b, name: bytes) -> int:
     own = seeds.copy()
     own.update(name)
-    return from_bytes(own.digest(), "little")
+    return int.from_bytes(own.digest(), "little")

@@ -46,9 +46,8 @@ ROW = tl.constexpr(0)
 COUNT = tl.constexpr(1)
 END = tl.constexpr(2)
 SAMPLES = tl.constexpr(3)
-_OFFSET_BITS = tl.constexpr(
-    20
-)  # of a token's offset: what lies above says how far its position is before its place
+# Of a token's offset: what lies above says how far its position is before its place.
+_OFFSET_BITS = tl.constexpr(20)
 _HEADER = tl.constexpr(8)  # words: opened rows, table entries, copies, tokens, rows, decoding rows, masks
 _BLOCK = 256
 NO_MASKS: I32 = np.empty((0, 4), np.int32)
@@ -92,8 +91,7 @@ class BatchLists:
     tokens: int32 [3, T], of each token its row, its offset among the row's new tokens (above `_OFFSET_BITS`:
     how far its position lies before its place, in a row that branches), and its id or `SAMPLED`. rows: int32
     [4, R], of each row of the batch its number, how many tokens it takes (0 for padding), the token whose
-    logits it samples from, and whether it samples. decoding: int32 [1]. The
-    others are views.
+    logits it samples from, and whether it samples. decoding: int32 [1]. The others are views.
     """
 
     tokens: Tensor

@@ -168,9 +168,8 @@ class KVAllocator:
         if not self.unfinished or part.limit <= known:
             return False
         if self._awaited in self.unfinished and self._shares(self.work[self._awaited], part):
-            whole = self.work[self._awaited].part.kept // self.page_size * self.page_size
             reach = self._common(self._awaited, part)
-            if reach <= whole and scheduler.worth_waiting(known, reach, part.limit):
+            if reach <= self._whole(self._awaited) and scheduler.worth_waiting(known, reach, part.limit):
                 return True
         # The first unknown id tells most rows apart, at little cost.
         near = self.rows.tokens[self.unfinished, known] == part.array[known]
@@ -179,8 +178,7 @@ class KVAllocator:
         for reach, row in sorted(shares, key=lambda share: -share[0]):
             if not scheduler.worth_waiting(known, reach, part.limit):
                 return False
-            prompt = self.work[row].part.kept
-            whole = prompt // self.page_size * self.page_size
+            whole = self._whole(row)
             if reach > whole and self.work[row].part.kind is PartKind.SAMPLE and not self.publish(row):
                 reach = whole
             if scheduler.worth_waiting(known, reach, part.limit):
@@ -193,6 +191,10 @@ class KVAllocator:
         most = min(part.limit, self.work[row].part.kept)
         differs = self.rows.tokens[row, :most] != part.array[:most]
         return int(differs.argmax()) if differs.any() else most
+
+    def _whole(self, row: int) -> int:
+        """How many ids of its prompt are in whole pages."""
+        return self.work[row].part.kept // self.page_size * self.page_size
 
     def _shares(self, work: RowWork, part: RequestPart) -> bool:
         same_root = work.part.request.root is part.request.root
