@@ -147,12 +147,7 @@ def values(program: Any, backend: Any) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_ten_programs_give_what_they_give_here(
-    name: str, peer: ServerBackend, local: Any, request: pytest.FixtureRequest
-) -> None:
-    if name == "schema" and peer.model.engine == "vllm":
-        reason = "an engine's own grammar spells objects, with other white space than ours"
-        request.applymarker(pytest.mark.xfail(reason=reason))
+def test_ten_programs_give_what_they_give_here(name: str, peer: ServerBackend, local: Any) -> None:
     assert values(PROGRAMS[name], peer) == values(PROGRAMS[name], local)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from sglc.backends.http.engine_wire import Answer, answer, check_said, kept, others
 from sglc.backends.http.server_info import ServerModel
 from sglc.errors import BackendError
+from sglc.ir.grammar.schema_regex import schema_regex
 from sglc.ir.target import Tokenizer
 
 PATH = "/v1/completions"
@@ -30,6 +31,10 @@ def asked(body: Mapping[str, Any], model: ServerModel) -> list[dict[str, Any]]:
     made: dict[str, Any] = {"model": model.name, "prompt": body["input_ids"], "return_token_ids": True, **more}
     made |= {name: sampling.pop(name) for name in _SAME if name in sampling}
     made |= {_NAMES[name]: sampling.pop(name) for name in _NAMES if name in sampling}
+    # Its own grammar of a schema has white space where ours has none.
+    if (schema := sampling.get("json_schema")) is not None and (pattern := schema_regex(schema)) is not None:
+        del sampling["json_schema"]
+        sampling["regex"] = pattern
     form = {_FORMS[name]: sampling.pop(name) for name in _FORMS if name in sampling}
     if form:
         made["structured_outputs"] = form
