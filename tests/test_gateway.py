@@ -27,6 +27,7 @@ from tests.api_programs import PROGRAMS
 from tests.fused_programs import RECORDS
 from tests.gateway import SMG, gateway, workers_of
 from tests.gateway_cases import CASES, MODEL, WAYS, clients, table
+from tests.processes import alive, descendants
 from tests.serving import Server, serving
 from tests.test_server_backend import sampled
 from tests.waiting import HANG_S, until
@@ -115,6 +116,14 @@ def test_programs_have_the_ids_and_log_probabilities_of_local(
         finally:
             backend.close()
         until(running.idle)
+
+
+@sgl.function
+def counted(s: Any, number: int) -> None:
+    s += f"{number}: " + sgl.gen("a", max_tokens=8, ignore_eos=True, temperature=1)
+
+
+ROWS = [{"number": number} for number in range(16)]
 
 
 def by_site(result: Result) -> list[Any]:
@@ -241,6 +250,36 @@ def test_a_server_that_dies_is_noticed_and_its_requests_go_elsewhere(way: str) -
             assert answer.choices[0].finish_reason == "length"
         until(lambda: sum(worker["is_healthy"] for worker in workers_of(url)) == 1)
         client.close()
+
+
+@with_gateway
+@pytest.mark.parametrize("way", WAYS)
+def test_a_command_for_all_of_it(small_model: Path, way: str) -> None:
+    """`--replicas` and `--gateway`: what is killed comes back, and all end together in good order."""
+    command = (
+        f"{SMG} launch --tool-call-parser qwen --health-check-interval-secs 1 --health-failure-threshold 1"
+    )
+    options = ("--model", str(small_model), "--name", MODEL, "--replicas", "2", "--gateway", way)
+    with serving(*options, "--gateway-command", command) as all_of_it:
+
+        def there() -> set[int]:
+            return descendants(all_of_it.process.pid, "--host=127.0.0.1")
+
+        def healthy() -> int:
+            return sum(worker["is_healthy"] for worker in workers_of(all_of_it.url))
+
+        until(lambda: healthy() == 2)
+        backend = sgl.RuntimeEndpoint(all_of_it.url)
+        said = [result["a"] for result in counted.run_batch(ROWS, backend=backend, seed=3)]
+        first = there()
+        assert len(first) == 2
+        os.kill(min(first), signal.SIGKILL)
+        assert [result["a"] for result in counted.run_batch(ROWS, backend=backend, seed=3)] == said
+        until(lambda: "is begun again" in all_of_it.log.read_text())
+        until(lambda: len(there() - first) == 1 and healthy() == 2)
+        backend.close()
+        last = there()
+    assert not any(map(alive, last))
 
 
 @with_gateway

@@ -273,14 +273,26 @@ def test_the_cache_is_emptied_there(shared: LocalBackend) -> None:
 def test_where_the_runtime_goes(
     device: str, process: bool | None, cuda: bool, apart: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_backend, "_may_have_cuda", lambda: cuda)
+    monkeypatch.setattr(local_backend, "gpus", lambda: ["0"] * cuda)
     assert local_backend._apart(LocalOptions("m", device=device, process=process)) is apart
 
 
-@pytest.mark.parametrize("devices", ["", "-1"])
-def test_a_program_that_hides_its_devices_has_none(devices: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
-    assert not local_backend._may_have_cuda()
+@pytest.mark.parametrize(
+    ("seen", "found"),
+    [(None, ["0", "1"]), ("1", ["1"]), ("GPU-4, 0", ["GPU-4", "0"]), ("", []), ("-1", [])],
+    ids=str,
+)
+def test_the_gpus_that_a_program_may_see(
+    seen: str | None, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_backend, "_DEVICES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if seen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+    assert local_backend.gpus() == []
+    for name in ("nvidia0", "nvidia1", "nvidiactl"):
+        (tmp_path / name).touch()
+    assert local_backend.gpus() == found
 
 
 # -- one run that stops, others that go on ---------------------------------------------------------

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sglc.serve.work import ServedBackend
 
 _SCRIPTED = "scripted:"
+_GATEWAY = "smg launch"
 _NO_LIMIT = 1 << 20  # tokens: a script has none
 
 
@@ -32,6 +33,16 @@ def add_serve(commands: argparse._SubParsersAction[Any]) -> None:
         for option in options:
             option.add_to(group)
     serve.add_argument("--access-log", action="store_true", help="a line of JSON on stderr for each request")
+    behind = serve.add_argument_group("several servers")
+    behind.add_argument(
+        "--gateway", nargs="?", choices=("grpc", "http"), const="grpc",
+        help="serve through a gateway, which asks the servers in this way (grpc, if none is said)",
+    )  # fmt: skip
+    behind.add_argument("--replicas", type=count, metavar="N", help="servers behind the gateway (default: 1)")
+    behind.add_argument(
+        "--gateway-command", metavar="COMMAND",
+        help=f"its program, with options of its own (default: {_GATEWAY})",
+    )  # fmt: skip
     serve.set_defaults(command=_serve)
 
 
@@ -194,13 +205,19 @@ def _serve(options: argparse.Namespace) -> int:
         from sglc.serve.service import Service
         from sglc.serve.tls import Certificate
 
-        if options.grpc_port is not None:
+        grpc = options.grpc_port is not None or options.gateway == "grpc"
+        if grpc:
             from sglc.serve.grpc_server import GrpcServer
     except ImportError as error:
         raise UsageError(
             "SGLC039", f"`sglc serve` needs a package that is not here: {error.name}",
-            hint=f"install `sglc[{'server' if options.grpc_port is None else 'grpc'}]`",
+            hint=f"install `sglc[{'grpc' if grpc else 'server'}]`",
         ) from None  # fmt: skip
+    if options.gateway is not None:
+        return _serve_behind_gateway(options)
+    for name in ("replicas", "gateway_command"):
+        if getattr(options, name) is not None:
+            raise UsageError("SGLC010", f"argument --{name.replace('_', '-')}: comes with `--gateway`")
     model = options.model or default_model()
     access = Access(
         _keys(options.api_key, options.api_key_file),
@@ -256,6 +273,51 @@ def _serve(options: argparse.Namespace) -> int:
         finally:
             backend.close()
     return 0
+
+
+_GATEWAYS_OWN = (
+    "--grpc-port", "--api-key", "--api-key-file", "--admin-key", "--admin-key-file", "--cors", "--allowed-host",
+    "--tls-cert", "--tls-key",
+)  # fmt: skip
+
+
+def _serve_behind_gateway(options: argparse.Namespace) -> int:
+    from sglc.cli.gateway import Replicas, program_of, serve_behind_gateway
+
+    given = {
+        option.name: value
+        for group in _OPTIONS.values()
+        for option in group
+        if (value := getattr(options, option.name[2:].replace("-", "_"))) != option.default
+    }
+    parser = ("--reasoning-parser",) if options.gateway == "grpc" else ()  # it reads texts itself
+    for name in (*_GATEWAYS_OWN, *parser):
+        if name in given:
+            raise UsageError(
+                "SGLC010", f"argument {name}: it is the gateway's, with `--gateway`",
+                hint=f"give the gateway options of its own: `--gateway-command '{_GATEWAY} ...'`",
+            )  # fmt: skip
+    words = [f"{name}={value}" for name, value in given.items() if name not in ("--host", "--port")]
+    if options.access_log:
+        words.append("--access-log")
+    command = program_of(options.gateway_command or _GATEWAY)
+    replicas = Replicas(words, _gpus(options, options.replicas or 1), options.gateway)
+    return serve_behind_gateway(replicas, command, options.host, options.port, options.drain_timeout)
+
+
+def _gpus(options: argparse.Namespace, servers: int) -> list[dict[str, str]]:
+    """What each of these servers has to be told of GPUs: which one is its own."""
+    if options.device == "cpu" or (options.model or "").startswith(_SCRIPTED):
+        return [{}] * servers
+    from sglc.backends.local.local_backend import gpus
+
+    found = gpus()
+    if found and len(found) < servers and options.kv_mib is None:
+        raise UsageError(
+            "SGLC010", f"argument --replicas: {servers}, and there are {len(found)} GPUs",
+            hint="say with `--kv-mib` what each takes of the memory that they share",
+        )  # fmt: skip
+    return [{"CUDA_VISIBLE_DEVICES": found[number % len(found)]} if found else {} for number in range(servers)]
 
 
 def _keys(given: Sequence[str] | None, files: Sequence[str] | None) -> Keys:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from sglc.runtime.constraints.constraint import Constraints
     from sglc.runtime.engine.machine import Machine
 
+_DEVICES = Path("/dev")
+
 
 class LocalBackend:
     """Runs segments on the model of `options.model`."""
@@ -250,14 +252,17 @@ def _apart(options: LocalOptions) -> bool:
 
 
 def _on_cuda(options: LocalOptions) -> bool:
-    return options.device != "cpu" and _may_have_cuda()
+    return options.device != "cpu" and bool(gpus())
 
 
-def _may_have_cuda() -> bool:
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
-        return False
-    devices = Path("/dev")
-    return any(devices.glob("nvidia[0-9]*")) or (devices / "dxg").exists()
+def gpus() -> list[str]:
+    """What `CUDA_VISIBLE_DEVICES` may name of the GPUs here, found without torch."""
+    count = len(list(_DEVICES.glob("nvidia[0-9]*"))) or int((_DEVICES / "dxg").exists())
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if seen is None or not count:
+        return [str(number) for number in range(count)]
+    names = [name.strip() for name in seen.split(",")]
+    return [] if names[0] in ("", "-1") else names
 
 
 def _has_constraints(segment: Segment) -> bool:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from sglc.cli.batch.replica import WAIT_S, LocalReplica, Lost, Made, Opened, Work, end_with_parent
+from sglc.cli.batch.replica import WAIT_S, LocalReplica, Lost, Made, Opened, Work
 from sglc.cli.batch.sorted_rows import NumberedRow
+from sglc.cli.child import end_with_parent
 from sglc.observe.replay.tape import Tape
 
 _END_S = 2.0  # for a process to end

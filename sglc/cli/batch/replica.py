@@ -6,11 +6,9 @@ It runs in a process of its own, or as an actor on another machine.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import math
 import pickle
 import shlex
-import signal
 import socket
 import subprocess
 import tempfile
@@ -27,6 +25,7 @@ from sglc import knobs
 from sglc.backends import registry
 from sglc.cli.batch.ended import Ended, ended
 from sglc.cli.batch.sorted_rows import NumberedRow
+from sglc.cli.child import end_with_parent
 from sglc.cli.program_file import open_program
 from sglc.errors import BackendError
 from sglc.execution.batch.runner import BatchControl, live_rows
@@ -342,8 +341,3 @@ def listens(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def end_with_parent() -> None:
-    """Have this process be killed when the thread that started it ends, by kill -9, too."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
