@@ -57,6 +57,13 @@ def pack_masks(masks: Bool) -> I32:
     return packed.view("<i4")
 
 
+def pack_ids(at: NDArray[np.integer], ids: I32, rows: int, vocab: int) -> I32:
+    """`pack_masks` of `rows` masks, of which number `at` is true for the id beside it in `ids`, and so on."""
+    words = np.zeros((rows, -(-vocab // 32)), np.uint32)
+    np.bitwise_or.at(words, (at, ids >> 5), np.left_shift(1, ids & 31, dtype=np.uint32, casting="unsafe"))
+    return words.view("<i4")
+
+
 def unpack_masks(words: I32, vocab: int) -> Bool:
     """The masks bool [..., V] whose bits `pack_masks` gives."""
     return np.unpackbits(words.view(np.uint8), axis=-1, count=vocab, bitorder="little").view(np.bool_)

@@ -14,6 +14,7 @@ from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.scheduler.requests import PromptScored, RequestDone, SampleDone, ScoreDone
+from sglc.runtime.scheduler.samples import listed
 from tests.runtime.reference_models import KINDS, tiny_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -85,8 +86,9 @@ def test_steered_samples_and_likeliest_ids_equal_those_of_the_cpu(tmp_path: Path
             torch.tensor(event.logprobs), torch.tensor(other.logprobs), atol=1e-4, rtol=0
         )
         for one, two in zip(event.likeliest, other.likeliest, strict=True):
-            assert [i for i, _ in one] == [i for i, _ in two]
-            assert [p for _, p in one] == pytest.approx([p for _, p in two], abs=1e-4)
+            ids, logprobs = zip(*listed(one), strict=True)
+            assert ids == tuple(id_ for id_, _ in listed(two))
+            assert logprobs == pytest.approx([p for _, p in listed(two)], abs=1e-4)
 
 
 def test_samples_equal_those_of_the_cpu(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.executor.executor_state import ExecutorState
-from sglc.runtime.scheduler.samples import Likely, bias_of
+from sglc.runtime.scheduler.samples import bias_of
 from sglc.runtime.step import F32, I32, SAMPLED, U64, Batch, Bool, Step, StepResult, TokenTree, unpack_masks
 from tests.reference.kept_rows import KeptRows
 
@@ -317,10 +317,10 @@ class Oracle:
         history = history_hashes([*prompt, *choice])
         return tuple(self._logprobs(history[len(prompt) - 1 : -1], ids[len(prompt) :]).tolist())
 
-    def likeliest(self, ids: Sequence[int], count: int) -> Likely:
+    def likeliest(self, ids: Sequence[int], count: int) -> list[tuple[int, float]]:
         """The `count` likeliest ids after `ids`."""
         top_ids, top_logprobs = self._tops(history_hashes(ids)[-1:], count)
-        return tuple(zip(top_ids[0].tolist(), top_logprobs[0].tolist(), strict=True))
+        return [*zip(top_ids[0].tolist(), top_logprobs[0].tolist(), strict=True)]
 
     def continuation(
         self, prompt: Sequence[int], sampling: Sampling, seed: int, constraint: Constraint | None = None

@@ -33,7 +33,7 @@ from sglc.runtime.scheduler.requests import (
 )
 from sglc.runtime.scheduler.reservations import PrefixReservations
 from sglc.runtime.scheduler.samples import JumpForward, Likely, Lookahead, SampleState
-from sglc.runtime.step import F32, I32, Batch, Bool, Opened, Step
+from sglc.runtime.step import F32, I32, Batch, Bool, Opened, Step, StepResult
 
 Fault = Callable[[pytest.MonkeyPatch], None]
 
@@ -704,8 +704,8 @@ def likeliest_of_the_place_before(patch: pytest.MonkeyPatch) -> None:
     """A place is given the likeliest ids of the one before it in the step."""
     original = scores.likeliest_at
 
-    def likeliest_at(found: Sequence[Likely], index: int, count: int) -> Likely:
-        return original(found, max(index - 1, 0), count)
+    def likeliest_at(result: StepResult, index: int, count: int) -> Likely:
+        return original(result, max(index - 1, 0), count)
 
     patch.setattr(engine, "likeliest_at", likeliest_at)
 

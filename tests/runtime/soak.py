@@ -43,7 +43,7 @@ from sglc.runtime.engine.engine import (
 from sglc.runtime.engine.matcher_threads import MatcherThreads
 from sglc.runtime.scheduler.admission import Lengths
 from sglc.runtime.scheduler.requests import PartKind
-from sglc.runtime.scheduler.samples import Likely
+from sglc.runtime.scheduler.samples import Likely, listed
 from sglc.runtime.step import Step, StepResult
 from tests.reference.oracle import Oracle, history_hashes
 
@@ -551,7 +551,7 @@ class Driver:
         truth = [
             self.oracle.likeliest(whole[:i], sampling.top_logprobs) for i in range(len(before), len(whole))
         ]
-        assert list(found) == truth, "wrong likeliest ids"
+        assert [listed(likely) for likely in found] == truth, "wrong likeliest ids"
 
     def _sample(self, job: Job, event: SampleDone) -> None:
         assert job.sampling is not None

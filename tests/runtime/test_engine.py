@@ -22,6 +22,7 @@ from sglc.runtime.engine.engine import (
 )
 from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.scheduler.queue import RequestQueue
+from sglc.runtime.scheduler.samples import listed
 from sglc.runtime.step import Step, StepCost, StepResult
 from tests.depth import few
 from tests.reference.oracle import Oracle
@@ -767,7 +768,8 @@ def test_a_prompt_is_scored_whatever_is_cached(page_size: int, token_budget: int
             continue
         (event,) = scored
         assert event.logprobs == bench.oracle.scores(LONG[:first], LONG[first:13])
-        assert event.likeliest == tuple(bench.oracle.likeliest(LONG[:i], 2) for i in range(first, 13))
+        found = [listed(likely) for likely in event.likeliest]
+        assert found == [bench.oracle.likeliest(LONG[:i], 2) for i in range(first, 13)]
         tokens = [e for e in bench.of(request) if isinstance(e, Token) and e.sample == 0]
         assert bench.of(request).index(event) < bench.of(request).index(tokens[0])
     assert bench.usage(requests[1]) == (min(first - 1, 12), 13 - min(first - 1, 12), 6)
@@ -782,10 +784,11 @@ def test_the_likeliest_ids_of_samples() -> None:
     bench.run()
     for request, prompt, count in ((asked, LONG[:9], 4), (more, LONG[2:9], 29)):
         (done,) = [event for event in bench.of(request) if isinstance(event, SampleDone)]
-        truth = tuple(bench.oracle.likeliest((*prompt, *done.ids[:i]), count) for i in range(len(done.ids)))
-        assert done.likeliest == truth
-        assert [t.likeliest for t in bench.of(request) if isinstance(t, Token)] == list(truth)
-    assert all(not e.likeliest for e in bench.of(plain) if isinstance(e, Token | SampleDone))
+        truth = [bench.oracle.likeliest((*prompt, *done.ids[:i]), count) for i in range(len(done.ids))]
+        assert [listed(likely) for likely in done.likeliest] == truth
+        assert [listed(t.likeliest) for t in bench.of(request) if isinstance(t, Token)] == truth
+    ended = [event for event in bench.of(plain) if isinstance(event, Token | SampleDone)]
+    assert all(e.likeliest == () if isinstance(e, SampleDone) else not listed(e.likeliest) for e in ended)
 
 
 @pytest.mark.parametrize(

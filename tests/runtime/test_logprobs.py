@@ -46,14 +46,14 @@ def test_what_is_asked_for_is_in_the_event(begin: int | None, top: int, text: bo
         assert [t for _, _, t in done.prompt_logprobs] == [spelled(i) if text else None for i in PROMPT[first:]]
         likeliest = [oracle.likeliest(PROMPT[:i], top) for i in range(max(first, 1), 6)] if top else []
         found = [[(i, p) for p, i, _ in place] for place in done.prompt_top_logprobs if place is not None]
-        assert found == [list(place) for place in likeliest]
+        assert found == likeliest
         assert (None in done.prompt_top_logprobs) == (first == 0 and top > 0)
         for sample in done.samples:
             assert len(sample.logprobs) == len(sample.ids) == 5
             assert sample.texts == tuple(spelled(i) for i in sample.ids if text)
             found = [[(i, p) for p, i, _ in place] for place in sample.top_logprobs]
             places = [(*PROMPT, *sample.ids[:i]) for i in range(5)] if top else []
-            assert found == [list(oracle.likeliest(place, top)) for place in places]
+            assert found == [oracle.likeliest(place, top) for place in places]
             assert all(
                 t == (spelled(i) if text else None) for place in sample.top_logprobs for _, i, t in place
             )

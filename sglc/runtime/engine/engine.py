@@ -29,7 +29,7 @@ from sglc.runtime.engine.jump_forward import force, land, stretched, worth_waiti
 from sglc.runtime.engine.logit_masks import steered
 from sglc.runtime.engine.lookahead import Lookaheads
 from sglc.runtime.engine.matcher_threads import MatcherThreads
-from sglc.runtime.engine.scores import account, likeliest_at, likeliest_of, take_scores
+from sglc.runtime.engine.scores import account, likeliest_at, take_scores
 from sglc.runtime.ids import Handle, RequestId
 from sglc.runtime.scheduler.batch_state import PrefillChunk
 from sglc.runtime.scheduler.kv_allocator import KVAllocator
@@ -54,7 +54,7 @@ from sglc.runtime.scheduler.requests import (
     scores_of,
 )
 from sglc.runtime.scheduler.reservations import PrefixReservations
-from sglc.runtime.scheduler.samples import Likely, Lookahead, SampleState
+from sglc.runtime.scheduler.samples import NONE_LIKELY, Likely, Lookahead, SampleState
 from sglc.runtime.step import I32, Bool, Executor, Step, StepCost, StepResult
 
 __all__ = [
@@ -412,15 +412,14 @@ class Engine:
         self._flights.popleft()
         assert result.index == flight.index, "steps are drained out of order"
         self.allocator.drained(flight.index)
-        likeliest = likeliest_of(result)
-        self._events += take_scores(flight, result, likeliest)
-        self._take_tokens(flight, result, likeliest)
+        self._events += take_scores(flight, result)
+        self._take_tokens(flight, result)
         self._end_runs(flight)
         for request in flight.ended:
             if request.live:
                 self._end_part(request)
 
-    def _take_tokens(self, flight: Flight, result: StepResult, listed: Sequence[Likely]) -> None:
+    def _take_tokens(self, flight: Flight, result: StepResult) -> None:
         rows = flight.rows[flight.sampled]
         current = self.rows.generation[rows] == flight.generation[flight.sampled]
         offsets = flight.sampled[current]
@@ -431,7 +430,7 @@ class Engine:
         stopped, full = self.rows.take(rows, tokens, logprobs)
         looked_at = self.rows.looked_at[rows]
         over, forced = self._followed(rows, offsets, result)
-        likeliest = self._note_likeliest(flight, rows, offsets, stopped, listed) if flight.tops else {}
+        likeliest = self._note_likeliest(flight, rows, offsets, stopped, result) if flight.tops else {}
         places = np.flatnonzero(stopped | full | looked_at | over | forced)
         if not places.size:
             return
@@ -443,7 +442,7 @@ class Engine:
                 assert refused, f"a result for row {row}, which nobody uses"
                 continue
             part = self.allocator.work[row].part
-            likely = likeliest.get(row, ())
+            likely = likeliest.get(row, NONE_LIKELY)
             if is_stop:
                 self._end_sample(part.request, part.index, "stop", (token, logprob, likely))
                 continue
@@ -470,20 +469,22 @@ class Engine:
                 self._jump(row, part)
 
     def _note_likeliest(
-        self, flight: Flight, rows: I32, offsets: I32, stopped: Bool, listed: Sequence[Likely]
+        self, flight: Flight, rows: I32, offsets: I32, stopped: Bool, result: StepResult
     ) -> dict[int, Likely]:
         """Enter the likeliest ids at the places of ids that are kept; gives those of all `rows` that asked."""
-        at = {offset: place for place, offset in enumerate(flight.tops)}
+        place = np.full(flight.rows.size, -1, np.int32)
+        place[flight.tops] = np.arange(len(flight.tops))
+        at = place[offsets]
+        asked = at >= 0
+        rows = rows[asked]
+        columns = rows, at[asked], stopped[asked], self.rows.tops[rows]
         found: dict[int, Likely] = {}
-        work, counts = self.allocator.work, self.rows.tops[rows].tolist()
-        for row, offset, stops, count in zip(
-            rows.tolist(), offsets.tolist(), stopped.tolist(), counts, strict=True
-        ):
-            if offset in at:
-                found[row] = likely = likeliest_at(listed, at[offset], count)
-                if not stops:
-                    part = work[row].part
-                    part.request.samples[part.index].likeliest.append(likely)
+        work = self.allocator.work
+        for row, index, stops, count in zip(*[column.tolist() for column in columns], strict=True):
+            found[row] = likely = likeliest_at(result, index, count)
+            if not stops:
+                part = work[row].part
+                part.request.samples[part.index].likeliest.append(likely)
         return found
 
     def _followed(self, rows: I32, offsets: I32, result: StepResult) -> tuple[Bool, Bool]:

@@ -33,7 +33,7 @@ from sglc.runtime.engine.engine import (
 from sglc.runtime.engine.kept_constraints import kept_constraints
 from sglc.runtime.engine.prompt_prefixes import PromptPrefixes, TokenStream
 from sglc.runtime.ids import common_prefix
-from sglc.runtime.scheduler.samples import Likely
+from sglc.runtime.scheduler.samples import Likely, listed
 from sglc.runtime.tokenizer.detokenize import StopStream
 
 
@@ -203,7 +203,7 @@ class GenCall:
         return tuple((p, i, self._text(i)) for p, i in logprobs), (*first, *tops) if asked else ()
 
     def _listed(self, likeliest: Likely) -> tuple[TokenLogprob, ...]:
-        return tuple((logprob, id_, self._text(id_)) for id_, logprob in likeliest)
+        return tuple([(logprob, id_, self._text(id_)) for id_, logprob in listed(likeliest)])
 
     def _text(self, token: int) -> str | None:
         """The text of an id, if asked for. Ids behind the tokenizer's are padding."""

@@ -22,7 +22,7 @@ from sglc.runtime.scheduler.requests import (
     Token,
     scored_places,
 )
-from sglc.runtime.scheduler.samples import JumpForward, Lookahead
+from sglc.runtime.scheduler.samples import NONE_LIKELY, JumpForward, Lookahead
 
 _WORTH_WAITING = 4  # ids of a run: one of them is sampled meanwhile, and one more with the run's step
 _MOST = 64  # ids of a run: a grammar may have more, and other requests wait while they are looked for
@@ -156,5 +156,5 @@ def land(rows: BatchState, row: int, part: RequestPart) -> list[EngineEvent]:
         state.state = run.state
     if not request.watch:
         return []
-    listed = zip(run.ids, run.logprobs, run.likeliest or [()] * len(run.ids), strict=True)
+    listed = zip(run.ids, run.logprobs, run.likeliest or [NONE_LIKELY] * len(run.ids), strict=True)
     return [Token(request.id, part.index, token, logprob, likely) for token, logprob, likely in listed]

@@ -5,32 +5,18 @@ A new id is accounted for here too, where its sample has a constraint or penalti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sglc.runtime.scheduler.requests import FORCED, PROMPT, Flight, PromptScored, RequestPart
 from sglc.runtime.scheduler.samples import Likely
 from sglc.runtime.step import StepResult
 
 
-def likeliest_of(result: StepResult) -> list[Likely]:
-    """The likeliest ids at all places of a step that asked, as many as the one that asked for most."""
-    # Lists of Python's at once: a place of an array at a time takes ten times as long.
-    ids, logprobs = result.top_ids.ravel().tolist(), result.top_logprobs.ravel().tolist()
-    pairs, count = [*zip(ids, logprobs, strict=True)], result.top_ids.shape[1]
-    return [tuple(pairs[at : at + count]) for at in range(0, len(pairs), max(count, 1))]
-
-
-def likeliest_at(found: Sequence[Likely], index: int, count: int) -> Likely:
+def likeliest_at(result: StepResult, index: int, count: int) -> Likely:
     """The `count` likeliest ids at one place of a step, `index` counting the places that asked."""
-    return found[index][:count]
+    return result.top_ids, result.top_logprobs, index, count
 
 
-def take_scores(flight: Flight, result: StepResult, likeliest: Sequence[Likely]) -> list[PromptScored]:
-    """Enter a step's scores into the requests they belong to; gives events for prompts that are through.
-
-    Args:
-        likeliest: of `likeliest_of`.
-    """
+def take_scores(flight: Flight, result: StepResult) -> list[PromptScored]:
+    """Enter a step's scores into the requests they belong to; gives events for prompts that are through."""
     events = []
     at, top = 0, len(flight.tops)
     for score in flight.scored:
@@ -44,7 +30,7 @@ def take_scores(flight: Flight, result: StepResult, likeliest: Sequence[Likely])
             assert request.sampling is not None
             if count := request.sampling.top_logprobs:
                 score.run.likeliest += [
-                    likeliest_at(likeliest, index, count) for index in range(top, top + score.count)
+                    likeliest_at(result, index, count) for index in range(top, top + score.count)
                 ]
                 top += score.count
             continue
@@ -55,7 +41,7 @@ def take_scores(flight: Flight, result: StepResult, likeliest: Sequence[Likely])
         assert request.sampling is not None
         if count := request.sampling.top_logprobs:
             places = range(top, top + score.count)
-            request.prompt_likeliest += [likeliest_at(likeliest, index, count) for index in places]
+            request.prompt_likeliest += [likeliest_at(result, index, count) for index in places]
             top += score.count
         if request.live and score.first + score.count == len(request.prompt_logprobs):
             events.append(

@@ -48,7 +48,7 @@ from sglc.runtime.kernels.rows import (
 )
 from sglc.runtime.kernels.sample import adjustments, sample, sample_scratch
 from sglc.runtime.model.config import ModelConfig
-from sglc.runtime.step import F32, I32, ByteAutomaton, Filters, Step, StepCost, StepResult, pack_masks
+from sglc.runtime.step import F32, I32, ByteAutomaton, Filters, Step, StepCost, StepResult, pack_ids
 
 # Tokens of steps that are captured before they come. Of more, up to `_CAPTURED`, one is captured when its size
 # comes again: launches of a batch of long prompts would take a third of the host's time.
@@ -451,23 +451,24 @@ class CudaExecutor:
         opened = step.opened
         if opened.adjusted.any():
             begun = np.flatnonzero(opened.adjusted)
-            seen = np.zeros((begun.size, self.vocab_size), np.bool_)
-            owner, ids, known = opened.added
-            seen[np.searchsorted(begun, owner[known > 0]), ids[known > 0]] = True
             rows = self._put(opened.rows[begun]).long()
             self._adjustments.added.index_fill_(0, rows, 0.0)
-            self._adjustments.seen.index_copy_(0, rows, self._put(pack_masks(seen)))
+            self._adjustments.seen.index_fill_(0, rows, 0)
             self._adjustments.repetition.index_fill_(0, rows, 0.0)
+            owner, ids, _ = opened.added[:, opened.added[2] > 0]
+            if owner.size:
+                again, at = np.unique(owner, return_inverse=True)
+                seen = pack_ids(at, ids, again.size, self.vocab_size)
+                self._adjustments.seen.index_copy_(0, self._put(opened.rows[again]).long(), self._put(seen))
         if opened.values.size:
             self._add(opened.rows[opened.added[0]], opened.added[1], opened.values)
         if step.bias_at.size:
             self._add(step.rows[step.bias_at], step.bias_ids, step.bias)
         if step.repeated_at.size:
             at, first, which = np.unique(step.repeated_at, return_index=True, return_inverse=True)
-            repeated = np.zeros((at.size, self.vocab_size), np.bool_)
-            repeated[which, step.repeated_ids] = True
+            repeated = pack_ids(which, step.repeated_ids, at.size, self.vocab_size)
             rows = self._put(step.rows[at]).long()
-            self._adjustments.repeated.index_copy_(0, rows, self._put(pack_masks(repeated)[:, ::-1].copy()))
+            self._adjustments.repeated.index_copy_(0, rows, self._put(repeated[:, ::-1].copy()))
             self._adjustments.repetition.index_copy_(0, rows, self._put(step.repetition[first]))
 
     def _add(self, rows: I32, ids: I32, values: F32) -> None:

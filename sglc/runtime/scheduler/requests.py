@@ -22,7 +22,7 @@ from sglc.runtime.cache.page_tree import PageNode
 from sglc.runtime.choice_trie import ChoiceTrie, ChoiceTries
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.ids import Handle, RequestId
-from sglc.runtime.scheduler.samples import JumpForward, Likely, SampleState
+from sglc.runtime.scheduler.samples import NONE_LIKELY, JumpForward, Likely, SampleState
 from sglc.runtime.step import I32
 
 # Priority, tag of a share, place of a program, what is left of it, request, part: the lowest goes first.
@@ -45,7 +45,7 @@ class Token:
     sample: int
     id: int
     logprob: float
-    likeliest: Likely = ()
+    likeliest: Likely = NONE_LIKELY
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.executor.cuda_executor import CudaExecutor
 from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.scheduler.requests import PromptScored, RequestFailed, SampleDone, ScoreDone
+from sglc.runtime.scheduler.samples import listed
 from sglc.runtime.step import Executor
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
 from tests.constraints.random_patterns import random_pattern
@@ -192,4 +193,5 @@ def test_forms_with_options_are_those_of_the_cpu(
         np.testing.assert_allclose(mine, its, atol=1e-4, rtol=1e-5, err_msg=str(key))
         if not isinstance(event, ScoreDone) and not isinstance(other, ScoreDone):
             for one, two in zip(event.likeliest, other.likeliest, strict=True):
-                np.testing.assert_allclose([p for _, p in one], [p for _, p in two], atol=1e-4, rtol=1e-5)
+                mine, its = ([p for _, p in listed(each)] for each in (one, two))
+                np.testing.assert_allclose(mine, its, atol=1e-4, rtol=1e-5)
