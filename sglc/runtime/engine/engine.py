@@ -54,7 +54,7 @@ from sglc.runtime.scheduler.requests import (
     scores_of,
 )
 from sglc.runtime.scheduler.reservations import PrefixReservations
-from sglc.runtime.scheduler.samples import NONE_LIKELY, Likely, Lookahead, SampleState
+from sglc.runtime.scheduler.samples import NONE_LIKELY, Lookahead, SampleState
 from sglc.runtime.step import I32, Bool, Executor, Step, StepCost, StepResult
 
 __all__ = [
@@ -430,19 +430,19 @@ class Engine:
         stopped, full = self.rows.take(rows, tokens, logprobs)
         looked_at = self.rows.looked_at[rows]
         over, forced = self._followed(rows, offsets, result)
-        likeliest = self._note_likeliest(flight, rows, offsets, stopped, result) if flight.tops else {}
+        listed = self._note_likeliest(flight, rows, offsets, stopped, result)
         places = np.flatnonzero(stopped | full | looked_at | over | forced)
         if not places.size:
             return
         refused = False
-        arrays = (rows, tokens, logprobs, stopped, full, looked_at, over, forced)
+        arrays = (rows, tokens, logprobs, stopped, full, looked_at, over, forced, listed, self.rows.tops[rows])
         columns = [values[places].tolist() for values in arrays]
-        for row, token, logprob, is_stop, is_full, look, ends, single in zip(*columns, strict=True):
+        for row, token, logprob, is_stop, is_full, look, ends, single, at, tops in zip(*columns, strict=True):
             if row not in self.allocator.work:
                 assert refused, f"a result for row {row}, which nobody uses"
                 continue
             part = self.allocator.work[row].part
-            likely = likeliest.get(row, NONE_LIKELY)
+            likely = NONE_LIKELY if at < 0 else likeliest_at(result, at, tops)
             if is_stop:
                 self._end_sample(part.request, part.index, "stop", (token, logprob, likely))
                 continue
@@ -470,22 +470,22 @@ class Engine:
 
     def _note_likeliest(
         self, flight: Flight, rows: I32, offsets: I32, stopped: Bool, result: StepResult
-    ) -> dict[int, Likely]:
-        """Enter the likeliest ids at the places of ids that are kept; gives those of all `rows` that asked."""
+    ) -> I32:
+        """Enter the likeliest ids at the places of ids that are kept; gives of each row where the step has its
+        likeliest ids, -1 for one that did not ask."""
         place = np.full(flight.rows.size, -1, np.int32)
+        if not flight.tops:
+            return place[offsets]
         place[flight.tops] = np.arange(len(flight.tops))
         at = place[offsets]
-        asked = at >= 0
-        rows = rows[asked]
-        columns = rows, at[asked], stopped[asked], self.rows.tops[rows]
-        found: dict[int, Likely] = {}
+        kept = (at >= 0) & ~stopped
+        rows = rows[kept]
         work = self.allocator.work
-        for row, index, stops, count in zip(*[column.tolist() for column in columns], strict=True):
-            found[row] = likely = likeliest_at(result, index, count)
-            if not stops:
-                part = work[row].part
-                part.request.samples[part.index].likeliest.append(likely)
-        return found
+        columns = (rows.tolist(), at[kept].tolist(), self.rows.tops[rows].tolist())
+        for row, index, count in zip(*columns, strict=True):
+            part = work[row].part
+            part.request.samples[part.index].likeliest.append(likeliest_at(result, index, count))
+        return at
 
     def _followed(self, rows: I32, offsets: I32, result: StepResult) -> tuple[Bool, Bool]:
         """Of `rows` whose automata the executor follows: whose text has to end, and which may jump."""
