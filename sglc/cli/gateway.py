@@ -147,13 +147,13 @@ def serve_behind_gateway(
     with bound_socket(host, port) as reserved:
         port = reserved.getsockname()[1]
     told: SimpleQueue[object] = SimpleQueue()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: told.put(number))
     gateway = _Child("gateway", [*command, *_address(command, host, port, drain_s)], told)
     served = [
         _Child(f"replica {number}", _server(replicas), told, environment)
         for number, environment in enumerate(replicas.environments)
     ]
+    ends = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda number, _: told.put(number)) for number in ends]
     try:
         for child in served:
             child.begin()
@@ -161,6 +161,8 @@ def serve_behind_gateway(
     finally:
         for child in (gateway, *served):
             child.signal(signal.SIGKILL)
+        for number, handler in zip(ends, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _watch(gateway: _Child, replicas: Sequence[_Child], way: str, url: str, told: SimpleQueue[object]) -> int:
