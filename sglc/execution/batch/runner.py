@@ -32,6 +32,7 @@ _Row = TypeVar("_Row")
 Make = Callable[[int, _Row, bool], Run | None]
 _ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs at once
 _LEAST_ROWS = 64
+_ONE_BY_ONE = 256  # rows that are handed over as they are made
 _AHEAD = 4096  # rows that are looked at together, and that may have results before the one that is awaited
 
 
@@ -227,9 +228,11 @@ class _Batch(Generic[_Row]):
                     self._turns.extend([chunk[turn] for turn in turns])
                 while (turn := self._turn()) is not None:
                     self._begin(turn[0], self._made(*turn))
-                    # The loop's thread hands it over meanwhile: else it would wait for the interpreter, 5 ms
-                    # each time that it sends or looks for more, and a back end until most rows are made.
-                    time.sleep(0)
+                    # The loop's thread hands the first ones over meanwhile: else it would wait for the
+                    # interpreter, 5 ms each time that it sends or looks for more, and a back end until most
+                    # rows are made. It has enough to do then, and to change threads costs as much as a row.
+                    if self.begun <= _ONE_BY_ONE:
+                        time.sleep(0)
         except BaseException as problem:
             self._problem = problem
         finally:
