@@ -198,6 +198,7 @@ _OPTIONS = {
 
 
 def _serve(options: argparse.Namespace) -> int:
+    grpc = options.grpc_port is not None or options.gateway == "grpc"
     try:
         from sglc.serve.door import Access
         from sglc.serve.limits import Limits
@@ -205,7 +206,6 @@ def _serve(options: argparse.Namespace) -> int:
         from sglc.serve.service import Service
         from sglc.serve.tls import Certificate
 
-        grpc = options.grpc_port is not None or options.gateway == "grpc"
         if grpc:
             from sglc.serve.grpc_server import GrpcServer
     except ImportError as error:
