@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
+from typing import TypeAlias
 
 from sglc.cli.child import end_with_parent
 from sglc.cli.options import say
@@ -50,13 +51,17 @@ class Replicas:
     way: str
 
 
+# A signal, or what has come of a process: it `serves`, has `ended`, or is to be begun `again`.
+_Told: TypeAlias = "int | tuple[str, _Child]"
+
+
 @dataclass(eq=False)
 class _Child:
     """A process, whose lines are told behind its name. `urls`: where it serves, once it has said so."""
 
     name: str
     words: list[str]
-    told: SimpleQueue[object]
+    told: SimpleQueue[_Told]
     environment: Mapping[str, str] = field(default_factory=dict)
     urls: dict[str, str] = field(default_factory=dict)
     model: str = ""
@@ -93,25 +98,10 @@ class _Child:
                     self.model, url = found.groups()
                     self.urls[url.partition(":")[0]] = url
                     if url.startswith("http:"):  # the last
-                        self.told.put(_Serves(self))
+                        self.told.put(("serves", self))
                 say(f"{self.name}: {line.rstrip()}")
         process.wait()
-        self.told.put(_Ended(self))
-
-
-@dataclass(frozen=True, slots=True)
-class _Serves:
-    child: _Child
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    child: _Child
-
-
-@dataclass(frozen=True, slots=True)
-class _Again:
-    child: _Child
+        self.told.put(("ended", self))
 
 
 def program_of(command: str) -> list[str]:
@@ -146,7 +136,7 @@ def serve_behind_gateway(
     """
     with bound_socket(host, port) as reserved:
         port = reserved.getsockname()[1]
-    told: SimpleQueue[object] = SimpleQueue()
+    told: SimpleQueue[_Told] = SimpleQueue()
     gateway = _Child("gateway", [*command, *_address(command, host, port, drain_s)], told)
     served = [
         _Child(f"replica {number}", _server(replicas), told, environment)
@@ -165,7 +155,7 @@ def serve_behind_gateway(
             signal.signal(number, handler)
 
 
-def _watch(gateway: _Child, replicas: Sequence[_Child], way: str, url: str, told: SimpleQueue[object]) -> int:
+def _watch(gateway: _Child, replicas: Sequence[_Child], way: str, url: str, told: SimpleQueue[_Told]) -> int:
     ending = False
     while True:
         match told.get():
@@ -177,31 +167,31 @@ def _watch(gateway: _Child, replicas: Sequence[_Child], way: str, url: str, told
                     gateway.signal(signal.SIGTERM)
                 else:
                     _end(replicas)
-            case _Serves(child) if child is gateway:
+            case "serves", child if child is gateway:
                 say(f"sglc: serving {replicas[0].model} at {url}")
-            case _Serves(child):
+            case "serves", child:
                 child.serves, child.wait_s = True, _AGAIN_S[0]
                 if gateway.process is None and not ending and all(each.serves for each in replicas):
                     gateway.words += ["--worker-urls", *(each.urls[way] for each in replicas)]
                     gateway.begin()
                     threading.Thread(target=_await, args=(gateway, url), daemon=True).start()
-            case _Ended(child) if ending:
+            case "ended", child if ending:
                 if child is gateway:
                     _end(replicas)
                 if not any(each.runs() for each in (gateway, *replicas)):
                     return 0
-            case _Ended(child) if child is gateway or not child.serves:
+            case "ended", child if child is gateway or not child.serves:
                 raise BackendError(
                     "SGLC550", f"{child.name} has ended: {_why(child)}", note="what it said stands above"
                 )
-            case _Ended(child):
+            case "ended", child:
                 say(f"sglc: {child.name} has ended: {_why(child)}; it is begun again in {child.wait_s:g} s")
                 child.words = _where(child)
-                later = threading.Timer(child.wait_s, told.put, (_Again(child),))
+                later = threading.Timer(child.wait_s, told.put, (("again", child),))
                 later.daemon = True
                 later.start()
                 child.wait_s = min(2 * child.wait_s, _AGAIN_S[1])
-            case _Again(child) if not ending:
+            case "again", child if not ending:
                 child.begin()
 
 
@@ -254,6 +244,6 @@ def _await(gateway: _Child, url: str) -> None:
     reached = re.sub(r"//(0\.0\.0\.0|\[::\]):", "//localhost:", url)
     while gateway.runs():
         with suppress(OSError), urllib.request.urlopen(f"{reached}/readiness", timeout=_ASK_S):
-            gateway.told.put(_Serves(gateway))
+            gateway.told.put(("serves", gateway))
             return
         time.sleep(_LOOK_S)
