@@ -300,7 +300,7 @@ def _serve_behind_gateway(options: argparse.Namespace) -> int:
     words = [f"{name}={value}" for name, value in given.items() if name not in ("--host", "--port")]
     if options.access_log:
         words.append("--access-log")
-    command = program_of(options.gateway_command or _GATEWAY)
+    command = program_of(_GATEWAY if options.gateway_command is None else options.gateway_command)
     replicas = Replicas(words, _gpus(options, options.replicas or 1), options.gateway)
     return serve_behind_gateway(replicas, command, options.host, options.port, options.drain_timeout)
 
