@@ -222,17 +222,14 @@ class _Batch(Generic[_Row]):
         """Begin the rows, each as soon as there is a place. Runs in a thread of its own."""
         try:
             while not self._closed and (chunk := self._taken()):
-                turns = range(len(chunk)) if self._order is None else self._order([row for _, row in chunk])
-                with self._room:
-                    self._first = chunk[0][0]
-                    self._turns.extend([chunk[turn] for turn in turns])
-                while (turn := self._turn()) is not None:
-                    self._begin(turn[0], self._made(*turn))
-                    # The loop's thread hands the first ones over meanwhile: else it would wait for the
-                    # interpreter, 5 ms each time that it sends or looks for more, and a back end until most
-                    # rows are made. It has enough to do then, and to change threads costs as much as a row.
-                    if self.begun <= _ONE_BY_ONE:
-                        time.sleep(0)
+                self._first = chunk[0][0]
+                if self._order is None:
+                    self._begin_all(chunk)
+                    continue
+                if first := not self.begun:  # it is the first in every order, which takes its time to be found
+                    self._begin_all(chunk[:1])
+                turns = self._order([row for _, row in chunk])
+                self._begin_all([chunk[turn] for turn in turns if turn or not first])
         except BaseException as problem:
             self._problem = problem
         finally:
@@ -243,6 +240,17 @@ class _Batch(Generic[_Row]):
                 self._fed = True
                 self._come.notify_all()
             self._rows = enumerate(())  # an event loop that rows come from is to end in this thread
+
+    def _begin_all(self, turns: Sequence[tuple[int, _Row]]) -> None:
+        with self._room:
+            self._turns.extend(turns)
+        while (turn := self._turn()) is not None:
+            self._begin(turn[0], self._made(*turn))
+            # The loop's thread hands the first ones over meanwhile: else it would wait for the interpreter,
+            # 5 ms each time that it sends or looks for more, and a back end until most rows are made. It has
+            # enough to do then, and to change threads costs as much as a row.
+            if self.begun <= _ONE_BY_ONE:
+                time.sleep(0)
 
     def _made(self, number: int, row: _Row) -> Run:
         """The run of a row, which has its place already."""
