@@ -239,15 +239,15 @@ def _encoding_of(model: str) -> Encoding | None:
     return found
 
 
-def _whole(made: Any) -> Mapping[str, Any]:
+def _whole(made: Any) -> dict[str, Any]:
     """A whole answer's fields, also if the server does not call them JSON; none if it is something else."""
     if isinstance(made, str):
         with suppress(ValueError):
             made = json.loads(made)
-    return made if isinstance(made, Mapping) else {}
+    return made if isinstance(made, dict) else {}
 
 
-def _choices(made: Mapping[str, Any]) -> list[Any]:
+def _choices(made: dict[str, Any]) -> list[Any]:
     """The choices of a whole answer, in order.
 
     Raises:

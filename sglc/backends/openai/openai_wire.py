@@ -209,10 +209,10 @@ def piece_of(choice: Mapping[str, Any], protocol: str) -> Piece:
 
 def usage_of(data: Any) -> Usage:
     """Counts of one request: `data` is the answer's `usage`, or None."""
-    if not isinstance(data, Mapping):
+    if not isinstance(data, dict):
         return Usage(calls=1)
     details = data.get("prompt_tokens_details")
-    cached = int(details.get("cached_tokens") or 0) if isinstance(details, Mapping) else 0
+    cached = int(details.get("cached_tokens") or 0) if isinstance(details, dict) else 0
     prompt = int(data.get("prompt_tokens") or 0)
     return Usage(prompt, cached, prompt - cached, 0, int(data.get("completion_tokens") or 0), 1)
 
