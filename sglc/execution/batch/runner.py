@@ -199,7 +199,7 @@ class _Batch(Generic[_Row]):
         self._skip = delivery.skip
         lock = threading.Lock()
         self._room = threading.Condition(lock)  # a row has ended, or was given, or none begins any more
-        self._come = threading.Condition(lock)  # the awaited row has begun, or it never will
+        self._come = threading.Condition(lock)  # the awaited row has ended, or it never will
         self.begun = 0  # rows
         self._live = 0  # rows that have begun and have no result yet
         self._turns: deque[tuple[int, _Row]] = deque()  # rows that are next, in their order
@@ -305,8 +305,6 @@ class _Batch(Generic[_Row]):
         self._at_once = not run.needs_thread
         with self._come:
             self._begun[number] = run.result
-            if number == self._next:
-                self._come.notify_all()
         if self._stopping:  # meanwhile
             run.result.stop()
         if run.needs_thread:
@@ -321,6 +319,7 @@ class _Batch(Generic[_Row]):
                 result = self._begun.pop(number)
                 if not self._stopping:
                     self._done.append(result)
+            if not self._ordered or number == self._next:
                 self._come.notify()
             if not (self._at_once and self._turns and self._place and in_loop()) or self._closed:
                 self._room.notify()
@@ -353,18 +352,17 @@ class _Batch(Generic[_Row]):
         with self._come:
             while self._next in self._skip:
                 self._next += 1
-            while self._next not in self._begun:
-                if self._fed:
+                self._room.notify()
+            while (result := self._begun.get(self._next)) is None or not result.ended:
+                if result is None and self._fed:
                     if self._problem is not None:
                         raise self._problem
                     return None
                 self._come.wait()
-            result = self._begun[self._next]
-        result.sync()
-        with self._room:
             self._given[self._next] = self._begun.pop(self._next)
             self._next += 1
-            self._room.notify()
+            if self._next <= self._first:  # else no row was too far ahead
+                self._room.notify()
         return result
 
     def _next_done(self) -> Result | None:
