@@ -118,6 +118,11 @@ class Machine:
         assert isinstance(run, EngineSegmentRun)
         run.compiled(index, error)
 
+    def load_constraints(self) -> None:
+        """Load what constraints need, before anybody waits for a step."""
+        self._prepared = {False, True}
+        self.model.constraints.prepare(ebnf=True)
+
     def forget_texts(self) -> None:
         """Forget what texts were encoded to."""
         self.model.encode.cache_clear()

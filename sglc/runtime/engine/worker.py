@@ -211,6 +211,8 @@ def _run(made: Callable[[], Machine], options: LocalOptions, link: Link, parent:
     gc.disable()  # what is loaded is no garbage, and to look for some took a tenth of the start
     try:
         machine = made()
+        if options.with_constraints:
+            machine.load_constraints()
     except SglcError:
         raise
     except Exception as error:
