@@ -4,6 +4,8 @@ The same requests are made by a bare loop of the same SDK in the same process, i
 a process of its own. What is told is the processor's time of a generation beyond the loop's, how long the batch
 takes beside it, and how many threads there were. A second loop calls the SDK's `post`, as we do, and not its
 `create`, which makes types of what is asked and objects of what is answered: beyond that one is what is ours.
+SGLang's frontend runs the program through its own OpenAI back end; tiktoken, which it loads and does not use
+here, is a stand-in.
 
     python benchmarks/api_client.py [--rows N] [--rounds N]   # writes benchmarks/results/api_client-<cpu>.json
 """
@@ -18,10 +20,13 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+from frontend import fetch, sglang_lang
 from machine import ROOT, result_path, setting
 
 import sglc as sgl
@@ -30,6 +35,7 @@ GOAL_US, GOAL_WALL = 100.0, 1.15
 DELAY_S = 0.02
 CONNECTIONS = (16, 64)
 GENS = 3
+SGLANG = ROOT / ".cache" / "sglang"
 ANSWER = json.dumps({
     "id": "c", "object": "chat.completion", "created": 1, "model": "m",
     "choices": [
@@ -43,12 +49,16 @@ _WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 
 )
 
 
-@sgl.function
-def chain(s: Any, question: str) -> None:
-    """Three turns, each with an answer."""
-    s += sgl.user(f"Question: {question}") + sgl.assistant(sgl.gen("answer", max_tokens=16))
-    s += sgl.user("Why?") + sgl.assistant(sgl.gen("reason", max_tokens=16))
-    s += sgl.user("A grade?") + sgl.assistant(sgl.gen("grade", max_tokens=16))
+def program(lang: Any) -> Any:
+    """Three turns, each with an answer, written once for either package."""
+
+    @lang.function
+    def chain(s, question):
+        s += lang.user("Question: " + question) + lang.assistant(lang.gen("answer", max_tokens=16))
+        s += lang.user("Why?") + lang.assistant(lang.gen("reason", max_tokens=16))
+        s += lang.user("A grade?") + lang.assistant(lang.gen("grade", max_tokens=16))
+
+    return chain
 
 
 # -- the server ----------------------------------------------------------------------------------------
@@ -110,9 +120,24 @@ def ours(url: str, rows: int, connections: int) -> None:
     """The same as a batch of a program."""
     backend = sgl.OpenAI("m", base_url=url, api_key="k", concurrency=connections)
     batch = [{"question": str(number)} for number in range(rows)]
-    results = chain.run_batch(batch, backend=backend, num_threads=4 * connections)
+    results = program(sgl).run_batch(batch, backend=backend, num_threads=4 * connections)
     assert all(result["grade"] == "a fine answer" for result in results)
     backend.close()
+
+
+def theirs(url: str, rows: int, connections: int) -> None:
+    """The same by SGLang's frontend, a thread for each row that is live."""
+    encoding = SimpleNamespace(_mergeable_ranks={}, _special_tokens={"<|endoftext|>": 0})
+    sys.modules["tiktoken"] = types.ModuleType("tiktoken")
+    sys.modules["tiktoken"].encoding_for_model = lambda name: encoding  # type: ignore[attr-defined]
+    lang = sglang_lang(SGLANG)
+    from sglang.lang.backend.openai import OpenAI
+
+    backend = OpenAI("m", base_url=url, api_key="k", max_retries=0)
+    batch = [{"question": str(number)} for number in range(rows)]
+    results = program(lang).run_batch(batch, backend=backend, num_threads=connections)
+    assert all(result["grade"] == "a fine answer" for result in results)
+    backend.client.close()
 
 
 def measured(run: Callable[[], None], generations: int) -> dict[str, float]:
@@ -155,8 +180,9 @@ def main() -> int:
         assert server.stdin is not None
         url = f"http://127.0.0.1:{int(server.stdout.readline())}/v1"
         ways: dict[str, Callable[[str, int, int], None]] = {
-            "bare": bare, "post": partial(bare, typed=False), "sglc": ours,
+            "bare": bare, "post": partial(bare, typed=False), "sglc": ours, "sglang": theirs,
         }  # fmt: skip
+        fetch(SGLANG)
         for way in ways.values():  # imports, first compilation
             way(url, 8, 8)
         for connections in CONNECTIONS:
@@ -180,7 +206,8 @@ def main() -> int:
             sdk_us = found["bare"]["cpu_us"]
             threads = found["sglc"]["threads"]
             print(f"{connections} connections: {more:.0f} us beyond the SDK's {sdk_us:.0f}, {own:.0f} beyond "
-                  f"its post, {wall:.2f} times its time, {threads:.0f} threads", file=sys.stderr)  # fmt: skip
+                  f"its post, {wall:.2f} times its time, {threads:.0f} threads; SGLang "
+                  f"{found['sglang']['cpu_us'] - sdk_us:.0f}", file=sys.stderr)  # fmt: skip
         server.stdin.close()
     result = {"rows": asked.rows, "goals": {"us": GOAL_US, "wall": GOAL_WALL}, "figures": figures, **setting()}
     result_path("api_client").write_text(json.dumps(result, indent=1) + "\n")

@@ -78,7 +78,9 @@ def ours() -> tuple[dict[str, Any], Any]:
     return programs(sglc), ScriptedBackend(lambda asked: ANSWER)
 
 
-def theirs(folder: Path) -> tuple[dict[str, Any], Any]:
+def sglang_lang(folder: Path) -> Any:
+    """SGLang's `lang.api`, unpacked in `folder`."""
+
     def missing(*_: object) -> None:
         raise AssertionError("these programs call no helper")
 
@@ -88,6 +90,12 @@ def theirs(folder: Path) -> tuple[dict[str, Any], Any]:
         setattr(helpers, name, missing)
     sys.modules.update({"sglang": package, "sglang.utils": helpers})
     from sglang.lang import api
+
+    return api
+
+
+def theirs(folder: Path) -> tuple[dict[str, Any], Any]:
+    api = sglang_lang(folder)
     from sglang.lang.backend.base_backend import BaseBackend
 
     class Instant(BaseBackend):  # type: ignore[misc]

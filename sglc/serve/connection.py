@@ -20,11 +20,11 @@ _CROWDED_S = 5  # that a connection too many may take for the request that it ge
 class _Framing(h11.Connection):
     """Writes each part of an answer in chunks as its chunk: h11 takes as long for one as all of ours does.
 
-    The head of an answer goes with its first part: a call of the system takes as long as to make the head.
+    The head of a whole answer goes with what is behind it: a call of the system takes as long as to make it.
     """
 
     _chunks = False  # whether parts of an answer in chunks may come
-    _head = b""  # that waits for them
+    _head = b""  # of one that is not in chunks, whose parts come at once
 
     def send(self, event: Any) -> Any:
         """As of every connection of h11."""
@@ -33,11 +33,11 @@ class _Framing(h11.Connection):
         else:
             written = super().send(event)
             self._chunks = type(event) is h11.Response and _CHUNKED in written.lower()
-            if type(event) is h11.Response:
+            if type(event) is h11.Response and not self._chunks:
                 self._head = written
                 return b""
         head, self._head = self._head, b""
-        return head + written if head else written
+        return head + (written or b"") if head else written
 
 
 class Connection(H11Protocol):
