@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sglc.backends.scripted import ScriptedBackend
-from sglc.frontend.source import matches, source_of
+from sglc.frontend.source import source_of
 from tests.frontend.programs import body_source, from_file
 
 
@@ -44,14 +44,14 @@ def nested() -> FunctionType:
 def test_a_source_gives_its_code_again(function: FunctionType) -> None:
     source = source_of(function.__code__)
     assert source.definition.name == function.__name__
-    assert matches(source)
+    assert source.matches
 
 
 def test_a_file_that_changed_is_no_source(tmp_path: Path) -> None:
     program = from_file(tmp_path, body_source('s += "a"\ns += gen("x")'))
-    assert matches(source_of(program.definition.code))
+    assert source_of(program.definition.code).matches
     (tmp_path / "program.py").write_text(body_source('s += "b"\ns += gen("x")'))
-    assert not matches(source_of(program.definition.code))
+    assert not source_of(program.definition.code).matches
     backend = ScriptedBackend(lambda asked: "<x>")
     assert "graph break at" in program.explain(backend).text()
     assert program.run("", backend=backend).text() == "a<x>"

@@ -15,7 +15,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
 
 from sglc.errors import Loc
-from sglc.frontend.source import matches, source_of
+from sglc.frontend.source import source_of
 from sglc.frontend.values.graph_breaks import ASSIGNED, OTHER, OUTSIDE, GraphBreak
 from sglc.frontend.values.known import Known
 from sglc.frontend.values.symbolic import Tracing
@@ -47,7 +47,7 @@ def definition_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef:
     """
     if id(code) not in _SOURCES:
         source = source_of(code)
-        if not matches(source) and not any(name.startswith("@py_") for name in code.co_varnames):
+        if not source.matches and not any(name.startswith("@py_") for name in code.co_varnames):
             raise SyntaxError("it has changed since it was imported")  # or a tool changed more than asserts
         _SOURCES[id(code)] = code, source.definition
     return _SOURCES[id(code)][1]
