@@ -11,8 +11,7 @@ from typing import Any
 
 from sglc.errors import Loc
 from sglc.frontend.locate import span
-from sglc.frontend.tracing.call_frame import CallFrame, Closure
-from sglc.frontend.tracing.outside import OutsideState
+from sglc.frontend.tracing.outside import Frame, OutsideState
 from sglc.frontend.values.graph_breaks import ITERATION, OUTSIDE, TRIED, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
 from sglc.ir.core import NOWHERE, Value
@@ -28,10 +27,10 @@ class Evaluation:
     node: ast.AST | None = None  # what is evaluated, and its file
     node_file: str = ""
     steps: int = 0  # statements and turns of loops that were interpreted
-    copies: dict[Callable[..., Any], Closure] = field(default_factory=dict)  # of helpers, interpreted
+    copies: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)  # interpreted helpers
     bodies: list[Callable[..., Any]] = field(default_factory=list)  # of structured ops, outermost first
     outside: OutsideState = field(default_factory=OutsideState)
-    calling: list[CallFrame] = field(default_factory=list)  # of interpreted functions, innermost last
+    calling: list[Frame] = field(default_factory=list)  # of interpreted functions, innermost last
     called_tool: str = ""  # the last tool on this path
     unchecked: dict[Value, None] = field(default_factory=dict)  # generations read since then
     guarded: int = 0  # `try` statements around that could see a failure
@@ -113,7 +112,7 @@ class Evaluation:
         """What is made from here on belongs to a block; what was there before is not changed in it."""
         found: dict[int, Any] = {}
         for frame in self.calling:
-            outer: CallFrame | None = frame
+            outer: Frame | None = frame
             while outer is not None:
                 _reach(list(outer.values.values()), found)
                 outer = outer.outer

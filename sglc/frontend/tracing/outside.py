@@ -23,8 +23,8 @@ from types import BuiltinFunctionType, CellType, FunctionType, MethodType, Modul
 from typing import Any, Protocol
 
 from sglc.errors import Loc
-from sglc.frontend.tracing.call_frame import CallFrame, builtin_of
 from sglc.frontend.tracing.reads import (
+    ABSENT,
     MODULES,
     Reads,
     TooDeep,
@@ -62,6 +62,22 @@ class Place(Protocol):
     called_tool: str  # the last tool before
 
     def place(self) -> Loc:
+        """Where the program stands."""
+
+
+class Frame(Protocol):
+    """A call of a function that is interpreted, as far as its names matter here."""
+
+    globals: dict[str, Any]
+    values: dict[str, Any]
+
+    @property
+    def tracer(self) -> Place: ...
+
+    @property
+    def outer(self) -> Frame | None: ...
+
+    def loc(self) -> Loc:
         """Where the program stands."""
 
 
@@ -142,7 +158,7 @@ class OutsideState:
         """Whether it was there before the program."""
         return id(value) in self.seen
 
-    def read_cell(self, frame: CallFrame, name: str, cell: CellType) -> Any:
+    def read_cell(self, frame: Frame, name: str, cell: CellType) -> Any:
         """A variable of a function around the program."""
         self._keep(frame, in_cell, cell, name)
         try:
@@ -156,16 +172,18 @@ class OutsideState:
             self._check_named(frame, name, name, value, VARIABLES)
         return self.note(value)
 
-    def read_global(self, frame: CallFrame, name: str) -> Any:
+    def read_global(self, frame: Frame, name: str) -> Any:
         """A global, or a builtin."""
         self._keep(frame, in_module, frame.globals, name)
+        value = in_module(frame.globals, name)
+        if value is ABSENT:
+            raise NameError(f"name '{name}' is not defined")
         if name not in frame.globals:
-            return builtin_of(name)
-        value = frame.globals[name]
+            return value
         self._check_named(frame, name, name, value, frame.globals)
         return self.note(value)
 
-    def read_attribute(self, frame: CallFrame, owner: Any, name: str, value: Any) -> Any:
+    def read_attribute(self, frame: Frame, owner: Any, name: str, value: Any) -> Any:
         """An attribute of something outside."""
         if not self.is_outside(owner) and not isinstance(owner, _FIXED):
             return value
@@ -178,19 +196,19 @@ class OutsideState:
             self._check(frame, f"{name_of(owner)}.{name}", value)
         return self.note(value)
 
-    def look_up(self, frame: CallFrame, owner: Any, name: str) -> None:
+    def look_up(self, frame: Frame, owner: Any, name: str) -> None:
         """An attribute is about to be read: of an object, or of its class if the object is the program's."""
         if not self.is_outside(owner) and not isinstance(owner, _FIXED):
             owner = type(owner)
         if not _ours(owner):
             self._keep(frame, of_object, owner, name)
 
-    def look_up_pythons(self, frame: CallFrame, owner: Any, name: str) -> None:
+    def look_up_pythons(self, frame: Frame, owner: Any, name: str) -> None:
         """`look_up` of an object of Python's own."""
         if self.is_outside(owner) or isinstance(owner, _FIXED):
             self._keep(frame, of_pythons, owner, name)
 
-    def import_module(self, frame: CallFrame, name: str) -> None:
+    def import_module(self, frame: Frame, name: str) -> None:
         """A module that is loaded is about to be read."""
         self._keep(frame, imported, MODULES, name)
 
@@ -206,7 +224,7 @@ class OutsideState:
         """A program is about to be called, whose parameters may be fixed."""
         self.reads.add(fixed_arguments, program, "")
 
-    def _keep(self, frame: CallFrame, look: Callable[[Any, str], Hashable], owner: Any, name: str) -> None:
+    def _keep(self, frame: Frame, look: Callable[[Any, str], Hashable], owner: Any, name: str) -> None:
         if id(owner) in self.given:
             return
         try:
@@ -214,7 +232,7 @@ class OutsideState:
         except TooDeep:
             raise GraphBreak(f"`{name}` holds containers without an end", frame.loc(), GUARDED) from None
 
-    def _check(self, frame: CallFrame, name: str, value: Any) -> None:
+    def _check(self, frame: Frame, name: str, value: Any) -> None:
         if _ours(value):
             return
         if frame.tracer.called_tool:
@@ -261,7 +279,7 @@ class OutsideState:
         return None
 
     def _check_named(
-        self, frame: CallFrame, shown: str, name: str, value: Any, names: Mapping[str, Any] | None
+        self, frame: Frame, shown: str, name: str, value: Any, names: Mapping[str, Any] | None
     ) -> None:
         """What has a name in a module, class or function is a constant, if no code of the user's stores it."""
         if not _is_constant(value):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from sglc.errors import Loc, RunError, SglcError
@@ -109,10 +108,10 @@ def explored(
         guards={} if guards is None else guards,
         counts=counts,
         outside=OutsideState(reads=Reads() if reads is None else reads),
+        make_copy=entered,
+        run_body=run_body,
+        as_data=operand,
     )
-    tracer.make_copy = partial(entered, tracer)
-    tracer.run_body = run_body
-    tracer.as_data = operand
     arguments = {
         parameter.name: argument(recorder, parameter, args, definition.loc)
         for parameter in definition.parameters

@@ -19,7 +19,6 @@ from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import History
 from sglc.frontend.program.instance import Awaited, Gathered, Instance, PromptState, Scoped
 from sglc.frontend.recorder.recorder import OpRecorder
-from sglc.frontend.tracing.call_frame import CallFrame
 from sglc.frontend.tracing.evaluation import Evaluation
 from sglc.frontend.tracing.finite_values import FiniteValues
 from sglc.frontend.tracing.makers import declare_parser, declare_reader
@@ -53,19 +52,6 @@ from sglc.ir.ops import (
 )
 
 _KINDS: dict[str, type] = {"int": int, "float": float}  # of typed values, by their names
-Enter = Callable[[Callable[..., Any], Loc], Callable[..., Any]]
-
-
-def _unset(function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
-    raise AssertionError(f"{function} at {loc}: the recording was not given its hooks")
-
-
-def _unset_data(tracer: Tracer, item: Any, what: str) -> Tree:
-    raise AssertionError(f"{item} is {what}: the tracer was not given its interpreter")
-
-
-def _unset_body(frame: CallFrame) -> Any:
-    raise AssertionError(f"{frame}: the tracer was not given its interpreter")
 
 
 def current() -> Tracer | None:
@@ -103,9 +89,10 @@ class Tracer(Evaluation, FiniteValues):
     file: str = ""  # where the function is written
     calls: tuple[Any, ...] = ()  # the functions whose traces this one is part of, outermost first
     graph_breaks: list[GraphBreak] = field(default_factory=list)
-    make_copy: Enter = _unset
-    run_body: Callable[[CallFrame], Any] = _unset_body
-    as_data: Callable[[Tracer, Any, str], Tree] = _unset_data
+    # The interpreter: how it calls a function, runs the body of a call's frame, and makes data of a value.
+    make_copy: Callable[[Tracer, Callable[..., Any], Loc], Callable[..., Any]] = field(kw_only=True)
+    run_body: Callable[..., Any] = field(kw_only=True)
+    as_data: Callable[[Tracer, Any, str], Tree] = field(kw_only=True)
     guards: dict[str, Guard] = field(default_factory=dict)  # by the fact
     counts: set[str] | None = None  # facts that are counts of tokens; None: such counts are data
     facts: dict[int, tuple[Op, Known]] = field(default_factory=dict)  # what ops on arguments alone make, by id
@@ -129,7 +116,7 @@ class Tracer(Evaluation, FiniteValues):
         return self.recorder.text(text, loc)
 
     def enter(self, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
-        return self.make_copy(function, loc)
+        return self.make_copy(self, function, loc)
 
     def parsed(self, parser: OutputParser, text: SymbolicText, loc: Loc) -> Any:
         if all(self.decidable(part) for part in text.parts if isinstance(part, Value)):

@@ -10,9 +10,10 @@ from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, 
 from typing import Any
 
 from sglc.frontend.program.instance import Gathered, GatheredVariables
-from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine, Tracer
+from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine
 from sglc.frontend.tracing.makers import declare_class
 from sglc.frontend.tracing.pytree import tree_of
+from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.graph_breaks import (
     BEHIND_TOOL,
     FOREIGN,

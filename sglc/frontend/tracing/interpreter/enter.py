@@ -10,7 +10,7 @@ from typing import Any
 from sglc.errors import Loc
 from sglc.frontend.language.function import Definition
 from sglc.frontend.program.state import State
-from sglc.frontend.tracing.call_frame import Closure, closure_of
+from sglc.frontend.tracing.call_frame import CallFrame, Closure, closure_of
 from sglc.frontend.tracing.interpreter.calls import call
 from sglc.frontend.tracing.interpreter.data import operand
 from sglc.frontend.tracing.pytree import tree_of
@@ -52,7 +52,9 @@ def entered(tracer: Tracer, function: Callable[..., Any], loc: Loc) -> Callable[
         raise GraphBreak(f"`{type(function).__name__}` is called back", loc, CALLBACK)
 
     def made(*args: Any, **named: Any) -> Any:
-        return call(tracer.calling[-1], function, list(args), named)
+        frame = tracer.calling[-1]
+        assert isinstance(frame, CallFrame)
+        return call(frame, function, list(args), named)
 
     return made
 
