@@ -69,10 +69,6 @@ def turns(frame: CallFrame, node: ast.AST, items: Any) -> Iterator[Any]:
         frame.tracer.outside.unchanged(frame.tracer, items)
 
 
-def _constant(frame: CallFrame, node: ast.Constant) -> Any:
-    return node.value
-
-
 def _name(frame: CallFrame, node: ast.Name) -> Any:
     frame.node = node
     return frame.load(node.id)
@@ -115,10 +111,6 @@ def _compare(frame: CallFrame, node: ast.Compare) -> Any:
     return made
 
 
-def _conditional(frame: CallFrame, node: ast.IfExp) -> Any:
-    return evaluate(frame, node.body if tested(frame, node.test) else node.orelse)
-
-
 def tested(frame: CallFrame, node: ast.expr) -> bool:
     """Whether a condition holds, on this path."""
     value = evaluate(frame, node)
@@ -133,12 +125,7 @@ def _call(frame: CallFrame, node: ast.Call) -> Any:
         function = attribute(frame, owner, node.func.attr, called=True)
     else:
         function = evaluate(frame, node.func)
-    args: list[Any] = []
-    for arg in node.args:
-        if isinstance(arg, ast.Starred):
-            args += listed(frame.tracer, evaluate(frame, arg.value))
-        else:
-            args.append(evaluate(frame, arg))
+    args = _items(frame, node.args)
     named: dict[str, Any] = {}
     for keyword in node.keywords:
         value = evaluate(frame, keyword.value)
@@ -177,14 +164,6 @@ def _items(frame: CallFrame, nodes: list[ast.expr]) -> list[Any]:
         else:
             made.append(evaluate(frame, node))
     return made
-
-
-def _list(frame: CallFrame, node: ast.List) -> list[Any]:
-    return _items(frame, node.elts)
-
-
-def _tuple(frame: CallFrame, node: ast.Tuple) -> tuple[Any, ...]:
-    return tuple(_items(frame, node.elts))
 
 
 def _set(frame: CallFrame, node: ast.Set) -> Any:
@@ -252,35 +231,26 @@ def formatted(frame: CallFrame, value: Any, conversion: int, spec: Any) -> Any:
     return pure_call(frame.tracer, "format", value, spec)
 
 
-def _lambda(frame: CallFrame, node: ast.Lambda) -> Closure:
-    return closure(frame, node, "<lambda>")
-
-
 def closure(frame: CallFrame, node: FunctionNode, name: str) -> Closure:
     """A function that the program defines."""
     spec = node.args
-    parameters: list[inspect.Parameter] = []
-    plain = [*spec.posonlyargs, *spec.args]
-    defaults = [None] * (len(plain) - len(spec.defaults)) + list(spec.defaults)
-    kinds: list[Any] = [inspect.Parameter.POSITIONAL_ONLY] * len(spec.posonlyargs)
-    kinds += [inspect.Parameter.POSITIONAL_OR_KEYWORD] * len(spec.args)
-
-    def parameter(arg: ast.arg, kind: Any, default: ast.expr | None) -> None:
-        value = inspect.Parameter.empty if default is None else evaluate(frame, default)
-        parameters.append(inspect.Parameter(arg.arg, kind, default=value))
-
-    for arg, kind, default in zip(plain, kinds, defaults, strict=True):
-        parameter(arg, kind, default)
-    if spec.vararg is not None:
-        parameter(spec.vararg, inspect.Parameter.VAR_POSITIONAL, None)
-    for arg, each in zip(spec.kwonlyargs, spec.kw_defaults, strict=True):
-        parameter(arg, inspect.Parameter.KEYWORD_ONLY, each)
-    if spec.kwarg is not None:
-        parameter(spec.kwarg, inspect.Parameter.VAR_KEYWORD, None)
-    outer = frame
-    return Closure(
-        frame.tracer, node, frame.file, frame.globals, frame.cells, outer, inspect.Signature(parameters), name
-    )
+    plain = len(spec.posonlyargs) + len(spec.args)
+    groups: list[tuple[Any, list[ast.arg]]] = [
+        (inspect.Parameter.POSITIONAL_ONLY, spec.posonlyargs),
+        (inspect.Parameter.POSITIONAL_OR_KEYWORD, spec.args),
+        (inspect.Parameter.VAR_POSITIONAL, [spec.vararg] if spec.vararg else []),
+        (inspect.Parameter.KEYWORD_ONLY, spec.kwonlyargs),
+        (inspect.Parameter.VAR_KEYWORD, [spec.kwarg] if spec.kwarg else []),
+    ]
+    nodes = [None] * (plain - len(spec.defaults)) + spec.defaults + ([None] if spec.vararg else [])
+    nodes += spec.kw_defaults + ([None] if spec.kwarg else [])
+    empty = inspect.Parameter.empty
+    defaults = iter([empty if node is None else evaluate(frame, node) for node in nodes])
+    parameters = [
+        inspect.Parameter(arg.arg, kind, default=next(defaults)) for kind, args in groups for arg in args
+    ]
+    signature = inspect.Signature(parameters)
+    return Closure(frame.tracer, node, frame.file, frame.globals, frame.cells, frame, signature, name)
 
 
 def _walrus(frame: CallFrame, node: ast.NamedExpr) -> Any:
@@ -324,29 +294,22 @@ def _unpack(frame: CallFrame, targets: Sequence[ast.expr], value: Any) -> None:
         return
     items = list(listed(frame.tracer, value))
     star = next((i for i, target in enumerate(targets) if isinstance(target, ast.Starred)), None)
-    if star is None:
-        if len(items) != len(targets):
-            few = len(items) < len(targets)
-            raise ValueError(
-                f"not enough values to unpack (expected {len(targets)}, got {len(items)})"
-                if few
-                else f"too many values to unpack (expected {len(targets)})"
-            )
-        for target, item in zip(targets, items, strict=True):
-            assign(frame, target, item)
-        return
-    behind = len(targets) - star - 1
-    if len(items) < len(targets) - 1:
-        raise ValueError(
-            f"not enough values to unpack (expected at least {len(targets) - 1}, got {len(items)})"
-        )
-    for target, item in zip(targets[:star], items, strict=False):
-        assign(frame, target, item)
-    starred = targets[star]
-    assert isinstance(starred, ast.Starred)
-    assign(frame, starred.value, items[star : len(items) - behind])
-    for target, item in zip(targets[star + 1 :], items[len(items) - behind :], strict=False):
-        assign(frame, target, item)
+    least = len(targets) - (star is not None)
+    if len(items) < least:
+        at_least = "" if star is None else "at least "
+        raise ValueError(f"not enough values to unpack (expected {at_least}{least}, got {len(items)})")
+    if star is not None:
+        items = gathered(items, star, least)
+    elif len(items) > least:
+        raise ValueError(f"too many values to unpack (expected {least})")
+    for target, item in zip(targets, items, strict=True):
+        assign(frame, target.value if isinstance(target, ast.Starred) else target, item)
+
+
+def gathered(items: Sequence[Any], star: int, others: int) -> list[Any]:
+    """Items of which those that the starred place, number `star`, gets are a list: all but `others`."""
+    behind = len(items) - (others - star)
+    return [*items[:star], list(items[star:behind]), *items[behind:]]
 
 
 # -- comprehensions --------------------------------------------------------------------------------
@@ -461,23 +424,23 @@ def _awaited(frame: CallFrame, node: ast.Await) -> Any:
 
 
 _RULES: dict[type, Callable[[CallFrame, Any], Any]] = {
-    ast.Constant: _constant,
+    ast.Constant: lambda frame, node: node.value,
     ast.Name: _name,
     ast.BinOp: _binary,
     ast.UnaryOp: _unary,
     ast.BoolOp: _boolean,
     ast.Compare: _compare,
-    ast.IfExp: _conditional,
+    ast.IfExp: lambda frame, node: evaluate(frame, node.body if tested(frame, node.test) else node.orelse),
     ast.Call: _call,
     ast.Attribute: _attribute,
     ast.Subscript: _subscript,
     ast.Slice: _slice,
-    ast.List: _list,
-    ast.Tuple: _tuple,
+    ast.List: lambda frame, node: _items(frame, node.elts),
+    ast.Tuple: lambda frame, node: tuple(_items(frame, node.elts)),
     ast.Set: _set,
     ast.Dict: _dict,
     ast.JoinedStr: _format,
-    ast.Lambda: _lambda,
+    ast.Lambda: lambda frame, node: closure(frame, node, "<lambda>"),
     ast.NamedExpr: _walrus,
     ast.ListComp: _list_of,
     ast.SetComp: _set_of,
