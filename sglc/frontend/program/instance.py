@@ -13,9 +13,9 @@ from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import History
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.values.block_exit import Unsettled
-from sglc.frontend.values.graph_breaks import needing
+from sglc.frontend.values.graph_breaks import GraphBreak, needing
 from sglc.frontend.values.recorded import Generated, Launcher, RecordedStream
-from sglc.frontend.values.symbolic import TRACING, GraphBreak, SymbolicText, joined, read_ahead
+from sglc.frontend.values.symbolic import TRACING, SymbolicText, joined, read_ahead
 from sglc.ir.core import Value
 
 
@@ -52,22 +52,12 @@ Variable = Generated | Gathered | Scoped | Awaited | Any
 class PromptState(Protocol):
     """A `State` as its run, what it waits for, and the tracer see it."""
 
+    _instance: Instance
     _stream: RecordedStream
+    _path: tuple[int, ...]
     _variables: dict[str, Variable]
     _history: History | None
     label: str | None
-
-    @property
-    def instance(self) -> Instance: ...
-
-    @property
-    def stream(self) -> RecordedStream: ...
-
-    @property
-    def history(self) -> History | None: ...
-
-    @property
-    def path(self) -> tuple[int, ...]: ...
 
     def append(self, item: Appendable, loc: Loc) -> None:
         """`s += item` for the program's line `loc`."""
@@ -101,8 +91,8 @@ class Instance:
 
     def observe(self, what: str, loc: Loc) -> Launcher:
         """Launch what is pending, because ordinary Python needs `what` now."""
-        if self.launcher is None:
-            raise GraphBreak(f"{what} needs the program to run", loc, needing(what))
+        self.running(what, loc)
+        assert self.launcher is not None
         if self.recorder.pending:
             self.launcher.launch(self.recorder.take(final=False))
         return self.launcher

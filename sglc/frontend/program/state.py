@@ -205,20 +205,8 @@ class State(NoText):
         self._history = History(self._history, "generated", made)
 
     @property
-    def instance(self) -> Instance:
-        return self._instance
-
-    @property
     def stream(self) -> RecordedStream:
         return self._stream
-
-    @property
-    def history(self) -> History | None:
-        return self._history
-
-    @property
-    def path(self) -> tuple[int, ...]:
-        return self._path
 
     # -- chat turns ------------------------------------------------------------------------------
 

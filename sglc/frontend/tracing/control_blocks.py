@@ -92,7 +92,6 @@ class _Carried:
     streams: list[int] = field(default_factory=list)
     variables: dict[VariableKey, Type] = field(default_factory=dict)
     params: list[Value] = field(default_factory=list)
-    marks: dict[VariableKey, Any] = field(default_factory=dict)  # what a variable is when an iteration begins
 
 
 def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, loc: Loc) -> None:
@@ -141,7 +140,7 @@ def _variables(block_exit: BlockExit) -> dict[VariableKey, Stored]:
 
 
 def _iteration(tracer: Tracer, body: BlockBody, carried: _Carried, before: BlockExit, loc: Loc) -> Tree:
-    carried.params, carried.marks = [], {}
+    carried.params = []
     states = tracer.states()
     for number in carried.streams:
         param = tracer.recorder.new_value(Type.STREAM)
@@ -152,7 +151,7 @@ def _iteration(tracer: Tracer, body: BlockBody, carried: _Carried, before: Block
         param = tracer.recorder.new_value(kind)
         carried.params.append(param)
         if (number, name) in _variables(before):
-            carried.marks[number, name] = states[number]._variables[name] = unwrapped(param)
+            states[number]._variables[name] = unwrapped(param)
     returned: list[Any] = []
     tree = _run(tracer, body, loc, returned)
     return truth(tracer, True if tree is None else tree, loc)
@@ -313,20 +312,10 @@ def _gathered(
 ) -> tuple[tuple[Value, ...], Region]:
     assert block.exit is not None
     tree = block.exit.tree
-    match tree:
-        case None:
-            return (), Region(tuple(params), tuple(inside), (), loc)
-        case Value():
-            made = tree
-        case str():
-            made = _as(tracer, tree, Type.TEXT, inside, loc)
-        case tuple() if all(
-            isinstance(item, str) or (isinstance(item, Value) and item.type in (Type.TEXT, Type.LIST))
-            for item in tree
-        ):
-            made = _as(tracer, tree, Type.LIST, inside, loc)
-        case _:
-            made = _as(tracer, tree, Type.JSON, inside, loc)
+    if tree is None:
+        return (), Region(tuple(params), tuple(inside), (), loc)
+    texts = isinstance(tree, tuple) and all(_leaf_kind(item) in (Type.TEXT, Type.LIST) for item in tree)
+    made = _as(tracer, tree, Type.LIST if texts else _leaf_kind(tree), inside, loc)
     result = tracer.recorder.new_value(Type.LIST if made.type in (Type.TEXT, Type.LIST) else Type.JSON)
     return (result,), Region(tuple(params), tuple(inside), (made,), loc)
 

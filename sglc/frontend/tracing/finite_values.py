@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from sglc.errors import Loc
 from sglc.frontend.outputs.finite_regex import texts_of
 from sglc.frontend.tracing.paths import Frame
 from sglc.frontend.values.symbolic import SymbolicText
-from sglc.ir.core import Op, Type, Value, regions
+from sglc.ir.core import Op, Type, Value, inputs, regions
 from sglc.ir.ops import (
     Cond,
     Eq,
@@ -46,15 +46,8 @@ class FiniteValues:
         if value in self.decided:
             return self.decided[value]
         match self.made_by(value):
-            case Strip(text=text):
-                made = self._known_text(text)
-                return None if made is None else made.strip()
-            case Lower(text=text):
-                made = self._known_text(text)
-                return None if made is None else made.lower()
-            case Format(parts=parts):
-                texts = [self._known_text(part) for part in parts]
-                return None if None in texts else "".join(text for text in texts if text is not None)
+            case Strip() | Lower() | Format() as op:
+                return _made_of(op, self._known_text)
             case Eq(left=left, right=right):
                 one, other = self._known_text(left), self._known_text(right)
                 return self._same_fact(value) if one is None or other is None else one == other
@@ -83,10 +76,8 @@ class FiniteValues:
 
     def decidable(self, value: Value) -> bool:
         match self.made_by(value):
-            case Strip(text=text) | Lower(text=text):
-                return not isinstance(text, Value) or self.decidable(text)
-            case Format(parts=parts):
-                return all(self.decidable(part) for part in parts if isinstance(part, Value))
+            case Strip() | Lower() | Format() as op:
+                return all(map(self.decidable, inputs(op)))
             case _:
                 return value.type is Type.BOOL or value in self.decided or self._options(value) is not None
 
@@ -95,12 +86,10 @@ class FiniteValues:
         if known is not None:
             return known
         match self.made_by(value):
-            case Strip(text=Value() as text):
-                return str(self.decide(text, loc)).strip()
-            case Lower(text=Value() as text):
-                return str(self.decide(text, loc)).lower()
-            case Format(parts=parts):
-                return "".join(part if isinstance(part, str) else str(self.decide(part, loc)) for part in parts)
+            case Strip() | Lower() | Format() as op:
+                made = _made_of(op, lambda part: part if isinstance(part, str) else str(self.decide(part, loc)))
+                assert made is not None
+                return made
             case _:
                 cases = () if value.type is Type.BOOL else self._options(value)
                 assert cases is not None, "asked without `decidable`"
@@ -170,6 +159,15 @@ class FiniteValues:
                 return
             made.update((result, inner) for inner in _nested(op) for result in inner.results)
             made.update((result, op) for result in op.results)
+
+
+def _made_of(op: Strip | Lower | Format, text_of: Callable[[Value | str], str | None]) -> str | None:
+    """The text that an op makes of others; None if one of them is not known."""
+    texts = [text_of(part) for part in (op.parts if isinstance(op, Format) else (op.text,))]
+    whole = "".join(text for text in texts if text is not None)
+    if None in texts:
+        return None
+    return whole.strip() if isinstance(op, Strip) else whole.lower() if isinstance(op, Lower) else whole
 
 
 def _question(op: Op | None) -> tuple[Any, ...] | None:

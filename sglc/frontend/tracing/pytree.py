@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sglc.errors import Loc
@@ -120,24 +120,21 @@ def _map(tracing: Tracing, items: Any, loc: Loc) -> Tree | Opaque:
 
 def _recorded(variable: Variable) -> Iterator[Value]:
     """The recorded values that a variable holds."""
+    held: Iterable[Any] = ()
     match variable:
-        case Generated():
+        case Value():
+            yield variable
+        case Generated() | SymbolicBool() | SymbolicList() | SymbolicJson():
             yield variable.value
-        case Gathered():
-            for entry in variable.entries:
-                yield from _recorded(entry)
-        case Scoped():
-            for part in variable.parts:
-                yield from _recorded(part.item)
         case SymbolicText():
-            yield from (part for part in variable.parts if isinstance(part, Value))
-        case SymbolicBool() | SymbolicList() | SymbolicJson():
-            yield variable.value
+            held = variable.parts
+        case Gathered():
+            held = variable.entries
+        case Scoped():
+            held = [part.item for part in variable.parts]
         case list() | tuple():
-            for item in variable:
-                yield from _recorded(item)
+            held = variable
         case dict():
-            for item in variable.values():
-                yield from _recorded(item)
-        case _:
-            return
+            held = variable.values()
+    for item in held:
+        yield from _recorded(item)

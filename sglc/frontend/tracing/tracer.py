@@ -212,7 +212,7 @@ class Tracer(Evaluation, FiniteValues):
             if not isinstance(variable, Unsettled) and not _is_settled(variable):
                 self.outside.unchanged(self, variable, name=name)
                 self.recorder.ops.append(Store(name, self.as_data(self, variable, "stored"), loc=self.at))
-        self.recorder.ops.append(Prompt(state.stream.value, loc=self.at))
+        self.recorder.ops.append(Prompt(state._stream.value, loc=self.at))
 
     # -- blocks ------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ the tracer decides on one of finitely many (and comes back for the others), or r
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -32,24 +33,6 @@ from sglc.ir.core import Op, Type, Value
 from sglc.ir.facts import spell
 from sglc.ir.ops import Concat, Lower, Strip
 from sglc.ir.pure import type_name
-
-__all__ = [
-    "END_RUN",
-    "IN_FUNCTION",
-    "MAY_CALL",
-    "TRACING",
-    "GraphBreak",
-    "Symbolic",
-    "SymbolicBool",
-    "SymbolicJson",
-    "SymbolicList",
-    "SymbolicText",
-    "Tracing",
-    "concrete",
-    "joined",
-    "read_ahead",
-    "symbol",
-]
 
 
 class Tracing(Protocol):
@@ -99,6 +82,15 @@ IN_FUNCTION: ContextVar[bool] = ContextVar("sglc_in_function", default=False)
 MAY_CALL: ContextVar[Callable[[], None] | None] = ContextVar("sglc_may_call", default=None)
 # Told why nothing of the run whose body goes on here begins any more.
 END_RUN: ContextVar[Callable[[RunError], None] | None] = ContextVar("sglc_end_run", default=None)
+
+
+def _observing(function: Callable[..., Any], kind: BreakKind, what: str = "") -> Callable[..., Any]:
+    """A method that Python calls for `function`: it needs the value itself, and those of other operands."""
+
+    def observed(self: Symbolic, *others: Any) -> Any:
+        return function(self.observe(kind, what), *(concrete(other, kind) for other in others))
+
+    return observed
 
 
 class Symbolic(HasKnown):
@@ -159,38 +151,8 @@ class Symbolic(HasKnown):
     def __eq__(self, other: object) -> bool:
         return bool(self.observe(COMPARISON) == concrete(other, COMPARISON))
 
-    def __lt__(self, other: Any) -> bool:
-        return bool(self.observe(COMPARISON, "an ordering") < concrete(other, COMPARISON))
-
-    def __le__(self, other: Any) -> bool:
-        return bool(self.observe(COMPARISON, "an ordering") <= concrete(other, COMPARISON))
-
-    def __gt__(self, other: Any) -> bool:
-        return bool(self.observe(COMPARISON, "an ordering") > concrete(other, COMPARISON))
-
-    def __ge__(self, other: Any) -> bool:
-        return bool(self.observe(COMPARISON, "an ordering") >= concrete(other, COMPARISON))
-
     def __hash__(self) -> int:
         return hash(self.observe(KEY))
-
-    def __len__(self) -> int:
-        return len(self.observe(ITERATION, "`len(...)`"))
-
-    def __iter__(self) -> Any:
-        return iter(self.observe(ITERATION))
-
-    def __contains__(self, item: object) -> bool:
-        return concrete(item, OTHER) in self.observe(OTHER, "`in`")
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.observe(OTHER, "an index")[concrete(index, OTHER)]
-
-    def __int__(self) -> int:
-        return int(self.observe(OTHER, "`int(...)`"))
-
-    def __float__(self) -> float:
-        return float(self.observe(OTHER, "`float(...)`"))
 
     def __str__(self) -> str:
         return str(self.observe(STR))
@@ -201,13 +163,18 @@ class Symbolic(HasKnown):
     def __format__(self, spec: str) -> str:
         return format(self.observe(FORMAT), spec)
 
-    def __mod__(self, other: object) -> Any:
-        return self.observe(OTHER, "`%`") % other
-
-    def __mul__(self, other: Any) -> Any:
-        return self.observe(OTHER, "`*`") * concrete(other, OTHER)
-
-    __rmul__ = __mul__
+    __len__ = _observing(len, ITERATION, "`len(...)`")
+    __iter__ = _observing(iter, ITERATION)
+    __contains__ = _observing(operator.contains, OTHER, "`in`")
+    __getitem__ = _observing(operator.getitem, OTHER, "an index")
+    __int__ = _observing(int, OTHER, "`int(...)`")
+    __float__ = _observing(float, OTHER, "`float(...)`")
+    __mod__ = _observing(operator.mod, OTHER, "`%`")
+    __mul__ = __rmul__ = _observing(operator.mul, OTHER, "`*`")
+    __lt__, __le__, __gt__, __ge__ = (
+        _observing(order, COMPARISON, "an ordering")
+        for order in (operator.lt, operator.le, operator.gt, operator.ge)
+    )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # protocols that Python merely probes for
@@ -302,21 +269,10 @@ class SymbolicBool(Symbolic):
         tracing = TRACING.get()
         return None if tracing is None else bool(tracing.decide(self.value, loc))
 
-    def __and__(self, other: object) -> Any:
-        return self.observe(CONDITION) & concrete(other, CONDITION)
-
-    def __or__(self, other: object) -> Any:
-        return self.observe(CONDITION) | concrete(other, CONDITION)
-
-    __rand__, __ror__ = __and__, __or__
-
-    def __index__(self) -> int:
-        return int(self.observe(OTHER, "an index"))
-
-    def __add__(self, other: Any) -> Any:
-        return self.observe(OTHER, "`+`") + concrete(other, OTHER)
-
-    __radd__ = __add__
+    __and__ = __rand__ = _observing(operator.and_, CONDITION)
+    __or__ = __ror__ = _observing(operator.or_, CONDITION)
+    __index__ = _observing(int, OTHER, "an index")
+    __add__ = __radd__ = _observing(operator.add, OTHER, "`+`")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -368,10 +324,7 @@ class SymbolicJson(Symbolic):
     def _known(self, loc: Loc) -> None:
         del loc
 
-    def __add__(self, other: object) -> Any:
-        return self.observe(OTHER, "`+`")
-
-    __radd__ = __add__
+    __add__ = __radd__ = _observing(operator.add, OTHER, "`+`")
 
 
 def symbol(value: Value, known: Known | None = None) -> Symbolic:
