@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -52,9 +52,7 @@ def definition_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef:
 def bindings_of(node: ast.AST) -> Bindings:
     """The names that a function or comprehension binds."""
     if id(node) not in _BINDINGS:
-        own: set[str] = set()
-        outer: set[str] = set()
-        module: set[str] = set()
+        own, outer, module = set[str](), set[str](), set[str]()
         if isinstance(node, FunctionNode):
             spec = node.args
             arguments = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg]
@@ -80,10 +78,8 @@ def bindings_of(node: ast.AST) -> Bindings:
                         own.add(name)
                     case ast.alias(name=name, asname=alias):
                         own.add(alias or name.partition(".")[0])
-        _BINDINGS[id(node)] = (
-            node,
-            Bindings(frozenset(own - outer - module), frozenset(outer), frozenset(module)),
-        )
+        found = Bindings(frozenset(own - outer - module), frozenset(outer), frozenset(module))
+        _BINDINGS[id(node)] = node, found
     return _BINDINGS[id(node)][1]
 
 
@@ -193,16 +189,8 @@ class CallFrame:
 class Closure:
     """A function whose calls are interpreted: one that the program defines, or a helper of the user's."""
 
-    def __init__(
-        self, tracer: Tracer, node: FunctionNode, file: str, globals_: dict[str, Any],
-        cells: Mapping[str, CellType], outer: CallFrame | None, signature: inspect.Signature, name: str,
-    ) -> None:  # fmt: skip
-        self.tracer = tracer
-        self.node = node
-        self.file = file
-        self.globals = globals_
-        self.cells = cells
-        self.outer = outer
+    def __init__(self, frame: CallFrame, signature: inspect.Signature, name: str) -> None:
+        self._frame = frame  # of a call, as far as that is the same for all
         self.signature = signature
         self.__name__ = self.__qualname__ = name
 
@@ -212,19 +200,18 @@ class Closure:
         except TypeError as error:
             raise TypeError(f"{self.__name__}() {error}") from None
         given.apply_defaults()
-        frame = CallFrame(self.tracer, self.node, self.file, self.globals, self.cells, self.outer)
-        frame.values.update(given.arguments)
-        if isinstance(self.node, ast.AsyncFunctionDef):
+        frame = replace(self._frame, values=dict(given.arguments))
+        if isinstance(frame.scope, ast.AsyncFunctionDef):
             return Coroutine(lambda: self._run(frame))
         return self._run(frame)
 
     def _run(self, frame: CallFrame) -> Any:
-        frames = self.tracer.calling
+        frames = frame.tracer.calling
         if len(frames) >= _DEEPEST:
             raise GraphBreak(f"functions call each other more than {_DEEPEST} deep", frame.loc(), OTHER)
         frames.append(frame)
         try:
-            return self.tracer.run_body(frame)
+            return frame.tracer.run_body(frame)
         finally:
             frames.pop()
 
@@ -261,6 +248,5 @@ def closure_of(tracer: Tracer, function: FunctionType) -> Closure:
     for parameter in signature.parameters.values():
         if parameter.default is not inspect.Parameter.empty:
             tracer.outside.note(parameter.default)
-    return Closure(
-        tracer, node, code.co_filename, function.__globals__, cells, None, signature, function.__qualname__
-    )
+    frame = CallFrame(tracer, node, code.co_filename, function.__globals__, cells)
+    return Closure(frame, signature, function.__qualname__)

@@ -115,18 +115,18 @@ _RUN_BY_PYTHON = (
 )  # fmt: skip
 
 
-def refuse_foreign(tracer: Tracer, value: Any, what: str, kind: BreakKind = FOREIGN) -> None:
-    """Stop before `what` runs code of the user's.
+def refuse_foreign(tracer: Tracer, what: str, *values: Any, kind: BreakKind = FOREIGN) -> None:
+    """Stop before `what` of these values runs code of the user's.
 
     Raises:
         GraphBreak: it could.
     """
-    if is_foreign(value):
-        raise GraphBreak(
-            f"{what} of a `{type(value).__name__}` could run code of its own", tracer.place(), kind
-        )
-    if hasattr(type(value), "__next__") and tracer.outside.is_outside(value):
-        raise GraphBreak("an iterator from outside goes on where it is", tracer.place(), kind)
+    for value in values:
+        if is_foreign(value):
+            reason = f"{what} of a `{type(value).__name__}` could run code of its own"
+            raise GraphBreak(reason, tracer.place(), kind)
+        if hasattr(type(value), "__next__") and tracer.outside.is_outside(value):
+            raise GraphBreak("an iterator from outside goes on where it is", tracer.place(), kind)
 
 
 def kind_of(value: Any) -> Any:
@@ -142,6 +142,12 @@ def kind_of(value: Any) -> Any:
             return value.kind
         case _:
             return type(value)
+
+
+def common_kind(items: Iterable[Any]) -> Any:
+    """The type of all items; `object` where that is not one."""
+    kinds = {kind_of(item) for item in items}
+    return kinds.pop() if len(kinds) == 1 else object
 
 
 def settled(value: Any) -> Any:
@@ -217,7 +223,7 @@ def _use(tracer: Tracer, item: Any, name: str) -> None:
         )  # fmt: skip
     if name == "sglc.attribute" or (name in _NO_METHODS and type(known.real) in (list, tuple)):
         return
-    refuse_foreign(tracer, known.real, f"`{name}`")
+    refuse_foreign(tracer, f"`{name}`", known.real)
     whole(tracer, item)
 
 
@@ -317,7 +323,7 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
         case list() | tuple() | dict() | set():
             raise GraphBreak(f"a `{type(item).__name__}` is given to `{name}`", tracer.place(), NO_DATA)
         case Iterable() if isinstance(item, (*_ITERATORS, GeneratorType)):
-            refuse_foreign(tracer, item, "an iterator")
+            refuse_foreign(tracer, "an iterator", item)
             return operand(tracer, list(item), name)
         case _:
             return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
@@ -343,10 +349,9 @@ def listed(tracer: Tracer, value: Any) -> Iterator[Any]:
         raise TypeError(f"'{type(value).__name__}' object is not iterable")
     if type(value) in _CONTAINERS:
         return iter(value)  # whatever it holds
-    refuse_foreign(tracer, value, "a loop")
-    known = isinstance(value, (*_ITERATORS, GeneratorType, range, bytes, type, Mapping, Symbolic)) or is_ours(
-        value
-    )
-    if not known and type(value).__module__ not in _LIBRARY and not hasattr(type(value), "_fields"):
+    refuse_foreign(tracer, "a loop", value)
+    kind = type(value)
+    known = isinstance(value, (*_ITERATORS, GeneratorType, range, bytes, type, Mapping, Symbolic))
+    if not (known or is_ours(value) or kind.__module__ in _LIBRARY or hasattr(kind, "_fields")):
         raise GraphBreak(f"a loop over a `{type(value).__name__}`", tracer.place(), NO_DATA)
     return iter(value)

@@ -170,7 +170,7 @@ def _set(frame: CallFrame, node: ast.Set) -> Any:
     items = _items(frame, node.elts)
     if holds_symbols(items):
         return pure_call(frame.tracer, "set", items)
-    refuse_foreign(frame.tracer, items, "a set")
+    refuse_foreign(frame.tracer, "a set", items)
     return set(items)
 
 
@@ -179,11 +179,11 @@ def _dict(frame: CallFrame, node: ast.Dict) -> Any:
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
             whole = evaluate(frame, value)
-            refuse_foreign(frame.tracer, whole, "`**`")
+            refuse_foreign(frame.tracer, "`**`", whole)
             pairs += entries(frame.tracer, whole).items()
             continue
         name = evaluate(frame, key)
-        refuse_foreign(frame.tracer, name, "a dictionary key")
+        refuse_foreign(frame.tracer, "a dictionary key", name)
         pairs.append((settled(name), evaluate(frame, value)))
     if any(isinstance(name, Symbolic) for name, _ in pairs) and is_plain(pairs):
         return pure_call(frame.tracer, "dict", pairs)
@@ -213,7 +213,7 @@ def formatted(frame: CallFrame, value: Any, conversion: int, spec: Any) -> Any:
     """One replacement field of an f-string."""
     if not holds_symbols(value) and not isinstance(spec, Symbolic):
         if not is_ours(value):  # these say themselves that they are no text
-            refuse_foreign(frame.tracer, value, "a format")
+            refuse_foreign(frame.tracer, "a format", value)
         shown = _CONVERSIONS[conversion](value) if conversion in _CONVERSIONS else value
         return format(shown, spec)
     if conversion in _CONVERSIONS and not (conversion == 115 and isinstance(value, SymbolicText)):
@@ -250,7 +250,8 @@ def closure(frame: CallFrame, node: FunctionNode, name: str) -> Closure:
         inspect.Parameter(arg.arg, kind, default=next(defaults)) for kind, args in groups for arg in args
     ]
     signature = inspect.Signature(parameters)
-    return Closure(frame.tracer, node, frame.file, frame.globals, frame.cells, frame, signature, name)
+    inner = CallFrame(frame.tracer, node, frame.file, frame.globals, frame.cells, outer=frame)
+    return Closure(inner, signature, name)
 
 
 def _walrus(frame: CallFrame, node: ast.NamedExpr) -> Any:
