@@ -35,18 +35,12 @@ def specified_form(dtype: Any, given: Mapping[str, Any], loc: Loc) -> OutputForm
     Raises:
         TraceError: SGLC112, two that say it or an unknown `dtype`; SGLC115, a class that has no form.
     """
-    ways = [
-        name for name in ("regex", "json_schema", "ebnf", "structural_tag", "tools") if given[name] is not None
-    ]
-    if dtype is not None:
-        ways.insert(0, "dtype")
+    said = {"dtype": dtype, **given}
+    names = ("dtype", "regex", "json_schema", "ebnf", "structural_tag", "tools")
+    ways = [name for name in names if said[name] is not None]
     if len(ways) > 1:
-        raise TraceError(
-            "SGLC112",
-            f"`gen` has both `{ways[0]}` and `{ways[1]}`",
-            loc,
-            hint="one of them says what the text is",
-        )
+        what = f"`gen` has both `{ways[0]}` and `{ways[1]}`"
+        raise TraceError("SGLC112", what, loc, hint="one of them says what the text is")
     match ways:
         case ["dtype"]:
             return form_of(dtype, loc)

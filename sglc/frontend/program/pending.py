@@ -158,13 +158,9 @@ class Pending:
         launcher = instance.observe(self.what, loc)
         history = self.state._history
         recorded = program_of(
-            recorder.function,
-            recorder.defaults,
-            history,
-            lambda made: instance.in_prompt(made, self.what, loc),
-            self._site.site,
-            self._expr,
-        )
+            recorder.function, recorder.defaults, history,
+            lambda made: instance.in_prompt(made, self.what, loc), self._site.site, self._expr,
+        )  # fmt: skip
         launcher.launch_on(self._expr.backend, recorded, loc)
 
     def _again(self) -> None:

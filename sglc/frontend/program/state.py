@@ -234,12 +234,6 @@ class State(NoText):
                     item.loc, hint=f"begin it with `{role}_begin()`",
                 )  # fmt: skip
 
-    def _open_role(self, role: str, loc: Loc) -> None:
-        self.append(RoleOpenExpr(role, loc), loc)
-
-    def _close_role(self, role: str, loc: Loc) -> None:
-        self.append(RoleCloseExpr(role, loc), loc)
-
     def _check_open(self, loc: Loc) -> None:
         if self._joined:
             raise TraceError(
@@ -252,10 +246,8 @@ class State(NoText):
         loc = here()
         if content is None:
             return self._turn(name, loc)
-        content = checked(content)
-        self._open_role(name, loc)
-        self.append(content, loc)
-        self._close_role(name, loc)
+        for part in (RoleOpenExpr(name, loc), checked(content), RoleCloseExpr(name, loc)):
+            self.append(part, loc)
         return self
 
     def system(self, content: object = None) -> Any:
@@ -272,16 +264,15 @@ class State(NoText):
 
     @contextmanager
     def _turn(self, name: str, loc: Loc) -> Iterator[State]:
-        self._check_open(loc)
-        self._open_role(name, loc)
+        self.append(RoleOpenExpr(name, loc), loc)
         try:
             yield self
         except Exception:  # an exception in the turn leaves the state usable; a `GraphBreak` is none
             if self._open_turn == name:
-                self._close_role(name, loc)
+                self.append(RoleCloseExpr(name, loc), loc)
             raise
         if self._open_turn == name:
-            self._close_role(name, loc)
+            self.append(RoleCloseExpr(name, loc), loc)
 
     @contextmanager
     def var_scope(self, name: str) -> Iterator[State]:
@@ -336,12 +327,8 @@ class State(NoText):
         """
         loc = here()
         if mode not in ("gather_variable", "concate_and_append"):
-            raise TraceError(
-                "SGLC109",
-                f"`join` has no mode `{mode}`",
-                loc,
-                note="modes: gather_variable, concate_and_append",
-            )
+            note = "modes: gather_variable, concate_and_append"
+            raise TraceError("SGLC109", f"`join` has no mode `{mode}`", loc, note=note)
         children = list(forks)
         for child in children:
             if not isinstance(child, State) or child._instance is not self._instance:
