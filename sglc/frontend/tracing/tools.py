@@ -97,8 +97,7 @@ class Declared:
             with outside():
                 named_constants = {key: _constant(arg) for key, arg in kwargs.items()}
                 return self.function(*map(_constant, args), **named_constants)
-        value = tracer.emit(self._op(given, named, loc), self.gives)
-        return tracer.truth(value, loc) if self.gives is Type.BOOL else symbol(value)
+        return symbol(tracer.emit(self._op(given, named, loc), self.gives))
 
     def _op(self, given: tuple[Tree, ...], named: Mapping[str, Tree], loc: Loc) -> Op:
         if not self.effects:

@@ -142,7 +142,7 @@ def explored(
         raise graph_breaks[0].as_error(definition.name)
     returns = _returns(block, bool(called_by))
     known = tuple(tracer.guards.values())
-    ops = _without_dead([*first, *block.ops], returns, _sure(tracer))
+    ops = _needed([*first, *block.ops], set(values_in(returns)), _sure(tracer))
     params = tuple(recorder.params) if called_by else (*recorder.params, *known)
     program = Program(definition.name, params, ops, returns)
     return Explored(program, graph_breaks, tracer.called_tool, known)
@@ -260,11 +260,6 @@ def _inside(fact: str) -> tuple[str, str]:
     """What a guard may ask something of: `len(x)` or `sglc.attribute(x, 'value')`."""
     inner = fact.partition("(")[2][:-1]
     return inner, inner.rpartition(", ")[0]
-
-
-def _without_dead(ops: Sequence[Op], returns: Tree, sure: frozenset[int]) -> tuple[Op, ...]:
-    needed = set(values_in(returns))
-    return _needed(ops, needed, sure)
 
 
 def _needed(ops: Sequence[Op], needed: set[Value], sure: frozenset[int]) -> tuple[Op, ...]:

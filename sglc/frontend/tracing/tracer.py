@@ -23,7 +23,7 @@ from sglc.frontend.tracing.evaluation import Evaluation
 from sglc.frontend.tracing.finite_values import FiniteValues
 from sglc.frontend.tracing.makers import declare_parser, declare_reader
 from sglc.frontend.tracing.open_turns import StreamTurns
-from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raise_at, stop_at
+from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raise_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
 from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import GUARDED, GraphBreak
@@ -32,7 +32,6 @@ from sglc.frontend.values.recorded import Generated, Mark, RecordedStream, Turns
 from sglc.frontend.values.symbolic import (
     TRACING,
     Symbolic,
-    SymbolicBool,
     SymbolicJson,
     SymbolicText,
 )
@@ -42,6 +41,7 @@ from sglc.ir.ops import (
     Arg,
     Gen,
     Guard,
+    HostCall,
     Lower,
     Prompt,
     PureCall,
@@ -179,11 +179,6 @@ class Tracer(Evaluation, FiniteValues):
             return "", next((found for part in inputs(op) if (found := self.name_of(part)[1])), "")
         return (op.site.name, "") if isinstance(op, Gen | Select) else ("", "")
 
-    def truth(self, value: Value, loc: Loc) -> SymbolicBool | bool:
-        """A recorded truth value for the program's code."""
-        del loc
-        return SymbolicBool(value)
-
     def store(self, name: str, value: Any, loc: Loc) -> None:
         """A variable of the program's own state; what can still change is stored again at its path's end."""
         if len(self.calls) > 1:
@@ -278,15 +273,13 @@ class Tracer(Evaluation, FiniteValues):
                 self.frames.pop()
                 marks.append(self.recorder.mark())
 
-        def fresh(kind: Type) -> Value:
-            return self.recorder.new_value(kind)
-
         def streams() -> StreamTurns:
             for mark in marks:
                 self.recorder.skip_to(mark)
             return self.streams()
 
         try:
+            fresh = self.recorder.new_value
             made = explore(run, fresh, streams, loc, most_paths=self.most_paths, depth=depth)
         finally:
             marks.append(self.recorder.mark())
@@ -316,7 +309,7 @@ class Tracer(Evaluation, FiniteValues):
 
     def _stop(self, frame: Frame, graph_break: GraphBreak) -> None:
         self.graph_breaks.append(graph_break.with_traceback(None))
-        stop_at(frame, graph_break)
+        frame.ops.append(HostCall(graph_break.reason, loc=graph_break.loc))
 
     @contextmanager
     def here(self) -> Iterator[None]:

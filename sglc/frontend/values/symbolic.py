@@ -327,8 +327,8 @@ class SymbolicJson(Symbolic):
     __add__ = __radd__ = _observing(operator.add, OTHER, "`+`")
 
 
-def symbol(value: Value, known: Known | None = None) -> Symbolic:
-    """A recorded value as the program's code sees it."""
+def symbol(value: Value, known: Known | None = None, kind: Any = None) -> Symbolic:
+    """A recorded value as the program's code sees it; of JSON `kind` is the type, if that is known."""
     match value.type:
         case Type.TEXT:
             return SymbolicText((value,), known)
@@ -337,7 +337,9 @@ def symbol(value: Value, known: Known | None = None) -> Symbolic:
         case Type.LIST:
             return SymbolicList(value, known)
         case Type.JSON:
-            return SymbolicJson(value, object if known is None else type(known.real), known)
+            if not isinstance(kind, type):
+                kind = object if known is None else type(known.real)
+            return SymbolicJson(value, kind, known)
         case Type.STREAM:
             raise AssertionError("a stream is a state")
 

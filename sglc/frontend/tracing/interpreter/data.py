@@ -23,7 +23,7 @@ from sglc.frontend.values.graph_breaks import (
     BreakKind,
     GraphBreak,
 )
-from sglc.frontend.values.known import Known, computed
+from sglc.frontend.values.known import computed
 from sglc.frontend.values.symbolic import (
     Symbolic,
     SymbolicBool,
@@ -193,15 +193,7 @@ def pure_call(tracer: Tracer, name: str, *args: Any, kind: Any = None, **named: 
     value = tracer.emit(PureCall(name, trees, keywords, str(form), loc=loc), form)
     if known is not None:
         tracer.made(value, known)
-    return made_of(value, gives, known)
-
-
-def made_of(value: Any, gives: Any, known: Known | None = None) -> Symbolic:
-    """A recorded value as the program sees it."""
-    made = symbol(value, known)
-    if isinstance(made, SymbolicJson):
-        return SymbolicJson(value, object if gives is None or not isinstance(gives, type) else gives, known)
-    return made
+    return symbol(value, known, gives if isinstance(gives, type) else object)
 
 
 def _use(tracer: Tracer, item: Any, name: str) -> None:

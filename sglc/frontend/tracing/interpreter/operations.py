@@ -14,6 +14,7 @@ from typing import Any
 from sglc.frontend.program.instance import GatheredVariables
 from sglc.frontend.program.state import State
 from sglc.frontend.tracing.call_frame import CallFrame
+from sglc.frontend.tracing.control import asked_of_texts
 from sglc.frontend.tracing.interpreter.data import (
     asked,
     holds_symbols,
@@ -27,7 +28,7 @@ from sglc.frontend.tracing.interpreter.data import (
 from sglc.frontend.tracing.outside import name_of
 from sglc.frontend.tracing.subprogram import CallResult
 from sglc.frontend.values.graph_breaks import ATTRIBUTE, COMPARISON, CONDITION, KEY, OPERATOR, GraphBreak
-from sglc.frontend.values.known import Known, computed
+from sglc.frontend.values.known import computed
 from sglc.frontend.values.symbolic import (
     Symbolic,
     SymbolicBool,
@@ -178,7 +179,8 @@ def equal(frame: CallFrame, left: Any, right: Any) -> Any:
         refuse_foreign(frame.tracer, "a comparison", left, right, kind=OPERATOR)
         return left == right
     if kind_of(left) is str and kind_of(right) is str and not isinstance(left, SymbolicJson):
-        return _asked_of_texts(frame, Eq, left, right, computed("operator.eq", (left, right), {}))
+        known = computed("operator.eq", (left, right), {})
+        return asked_of_texts(frame.tracer, Eq, left, right, frame.loc(), known)
     if {kind_of(left), kind_of(right)} == {str, type(None)}:
         return False
     return pure_call(frame.tracer, "operator.eq", left, right)
@@ -191,18 +193,11 @@ def _contains(frame: CallFrame, whole: Any, part: Any) -> Any:
         refuse_foreign(frame.tracer, "`in`", whole, part, kind=OPERATOR)
         return part in whole
     if kind_of(whole) is str and kind_of(part) is str and not isinstance(whole, SymbolicJson):
-        return _asked_of_texts(frame, In, part, whole, computed("operator.contains", (whole, part), {}))
+        known = computed("operator.contains", (whole, part), {})
+        return asked_of_texts(frame.tracer, In, part, whole, frame.loc(), known)
     if isinstance(whole, Mapping):
         whole = list(whole)
     return pure_call(frame.tracer, "operator.contains", whole, part)
-
-
-def _asked_of_texts(
-    frame: CallFrame, kind: type[Eq | In], one: Any, other: Any, known: Known | None
-) -> SymbolicBool:
-    tracer, loc = frame.tracer, frame.loc()
-    op = kind(tracer.operand(one, loc), tracer.operand(other, loc), loc=loc)
-    return SymbolicBool(tracer.emit(op, Type.BOOL), known)
 
 
 def as_member(value: Any) -> Any:
