@@ -39,8 +39,7 @@ def record_cond(tracer: Tracer, pred: Value, then: BlockBody, orelse: BlockBody 
     """`cond`: what the arm that runs returns."""
 
     def make(merged: Merged) -> Op:
-        first, second = merged.regions
-        return Cond(pred, first, second, results=merged.results, loc=loc)
+        return Cond(pred, *merged.regions, results=merged.results, loc=loc)
 
     return _branch(tracer, (then, orelse), make, loc)
 
@@ -51,11 +50,8 @@ def record_switch(
     """`switch`: what the arm that runs returns. An arm more than cases is for every other text."""
 
     def make(merged: Merged) -> Op:
-        regions, default = merged.regions, None
-        if len(regions) > len(cases):
-            *regions_of_cases, default = regions
-            regions = tuple(regions_of_cases)
-        return Switch(value, tuple(cases), regions, default, results=merged.results, loc=loc)
+        own, others = merged.regions[: len(cases)], merged.regions[len(cases) :]
+        return Switch(value, tuple(cases), own, *others, results=merged.results, loc=loc)
 
     return _branch(tracer, arms, make, loc)
 
@@ -111,14 +107,14 @@ def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, loc: Loc) -> No
     inside = list(block.ops)
     yields = [block_exit.streams[number] for number in carried.streams]
     yields += [
-        _as(tracer, _variables(block_exit)[key].leaf, kind, inside, loc)
+        _as(tracer, block_exit.variables[key].leaf, kind, inside, loc)
         for key, kind in carried.variables.items()
     ]
     assert isinstance(block_exit.tree, Value)
     ops = tracer.recorder.ops
     init = [before.streams[number] for number in carried.streams]
     for key, kind in carried.variables.items():
-        stored = _variables(before).get(key)
+        stored = before.variables.get(key)
         init.append(_as(tracer, _NOTHING[kind] if stored is None else stored.leaf, kind, ops, loc))
     results = tuple(tracer.recorder.new_value(value.type) for value in init)
     region = Region(tuple(carried.params), tuple(inside), (block_exit.tree, *yields), loc)
@@ -135,10 +131,6 @@ def _standing(tracer: Tracer) -> BlockExit:
     return tracer.exit_of(None, tracer.states())
 
 
-def _variables(block_exit: BlockExit) -> dict[VariableKey, Stored]:
-    return dict(block_exit.variables or {})
-
-
 def _iteration(tracer: Tracer, body: BlockBody, carried: _Carried, before: BlockExit, loc: Loc) -> Tree:
     carried.params = []
     states = tracer.states()
@@ -150,7 +142,7 @@ def _iteration(tracer: Tracer, body: BlockBody, carried: _Carried, before: Block
     for (number, name), kind in carried.variables.items():
         param = tracer.recorder.new_value(kind)
         carried.params.append(param)
-        if (number, name) in _variables(before):
+        if (number, name) in before.variables:
             states[number]._variables[name] = unwrapped(param)
     returned: list[Any] = []
     tree = _run(tracer, body, loc, returned)
@@ -178,8 +170,8 @@ def _more(carried: _Carried, before: BlockExit, after: BlockExit) -> bool:
         if number not in carried.streams and new != old:
             carried.streams.append(number)
             found = True
-    for key, stored in _variables(after).items():
-        old_variable = _variables(before).get(key)
+    for key, stored in after.variables.items():
+        old_variable = before.variables.get(key)
         if key in carried.variables:
             kind = _kind(stored, old_variable)
             if carried.variables[key] is not Type.JSON and kind is not carried.variables[key]:
@@ -247,7 +239,7 @@ def _behind(before: BlockExit, carried: _Carried, results: Sequence[Value]) -> B
     streams = list(before.streams)
     for number, value in zip(carried.streams, results, strict=False):
         streams[number] = value
-    variables = _variables(before)
+    variables = dict(before.variables)
     for key, value in zip(carried.variables, results[len(carried.streams) :], strict=True):
         variables[key] = Stored(value)
     return BlockExit(None, tuple(streams), before.opens, variables)
@@ -281,16 +273,10 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc) -> Any:
     inside = list(block.ops)
     results, region = _gathered(tracer, block, params, inside, loc)
     tracer.recorder.ops.append(Map(source, region, results=results, loc=loc))
-    old = _variables(before)
-    reason = "the body of `map` stores it, once for each item"
-    tracer.unsettle(
-        {
-            key: reason
-            for key, stored in _variables(block_exit).items()
-            if key not in old or not (stored.kept and stored.item is old[key].item)
-        },
-        loc,
-    )
+    old, reason = before.variables, "the body of `map` stores it, once for each item"
+    for (number, name), stored in block_exit.variables.items():
+        if (number, name) not in old or not (stored.kept and stored.item is old[number, name].item):
+            tracer.states()[number]._variables[name] = Unsettled(name, reason, loc)  # reading it is an error
     return symbol(results[0]) if results else None
 
 

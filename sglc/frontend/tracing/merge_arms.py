@@ -309,9 +309,7 @@ class _Joint:
         # The turns of a state behind the arms may differ, only the open one may not.
         rows = zip(*(block_exit.streams for block_exit in exits), strict=True)
         streams = tuple(self.value(values, go_on=False) for values in rows)
-        known = [block_exit.variables for block_exit in exits if block_exit.variables is not None]
-        if not known:
-            return BlockExit(tree, streams, exits[0].opens)
+        known = [block_exit.variables for block_exit in exits]
         keys = dict.fromkeys(key for variables in known for key in variables)
         stored = {key: self.stored(key, [variables.get(key) for variables in known]) for key in keys}
         return BlockExit(tree, streams, exits[0].opens, stored)

@@ -193,8 +193,7 @@ def _branch(decision: BranchDecision, merged: Merged) -> Op:
 def _renamed_exit(block_exit: BlockExit | None, rename: Mapping[Value, Value]) -> BlockExit | None:
     if block_exit is None:
         return None
-    stored = block_exit.variables
-    variables = stored and {key: _renamed_variable(one, rename) for key, one in stored.items()}
+    variables = {key: _renamed_variable(stored, rename) for key, stored in block_exit.variables.items()}
     tree, streams = substitute(block_exit.tree, rename), substitute(block_exit.streams, rename)
     return BlockExit(tree, streams, block_exit.opens, variables)
 

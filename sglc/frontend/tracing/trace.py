@@ -226,10 +226,9 @@ def _returns(block: TracedBlock, called: bool) -> Tree:
         return {"value": None, "variables": {}} if called else None
     if not called:
         return block.exit.tree
-    stored = (block.exit.variables or {}).items()
     variables = {
         name: variable.leaf
-        for (number, name), variable in stored
+        for (number, name), variable in block.exit.variables.items()
         if number == 0 and not isinstance(variable.leaf, Opaque | Unsettled)
     }
     return {"value": block.exit.tree, "variables": variables}

@@ -6,7 +6,7 @@ recorded, ops go into it, and decisions that were made in it are forgotten when 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -361,13 +361,8 @@ class Tracer(Evaluation, FiniteValues):
                 stream.value = value
                 stream.turns = Turns(stream.turns.closed, role)
                 state._history = History(state._history, "block", "")
-            own = {name: stored for (n, name), stored in (block_exit.variables or {}).items() if n == number}
-            state._variables = {name: items_of(stored) for name, stored in own.items()}
-
-    def unsettle(self, names: Mapping[tuple[int, str], str], loc: Loc) -> None:
-        """Reading these variables is an error from here on, for the reasons given."""
-        for (number, name), reason in names.items():
-            self.states()[number]._variables[name] = Unsettled(name, reason, loc)
+            variables = block_exit.variables.items()
+            state._variables = {name: items_of(stored) for (n, name), stored in variables if n == number}
 
 
 def _is_settled(value: Any) -> bool:

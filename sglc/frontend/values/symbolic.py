@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from sglc.errors import Loc, RunError
 from sglc.frontend.locate import here
@@ -31,7 +31,7 @@ from sglc.frontend.values.graph_breaks import (
 from sglc.frontend.values.known import HasKnown, Known, computed
 from sglc.ir.core import Op, Type, Value
 from sglc.ir.facts import spell
-from sglc.ir.ops import Concat, Lower, Strip
+from sglc.ir.ops import Concat
 from sglc.ir.pure import type_name
 
 
@@ -97,14 +97,11 @@ class Symbolic(HasKnown):
     """What every such value does: each way in which Python needs it observes it."""
 
     __slots__ = ()
+    _noun: ClassVar[str] = "value"
 
     def _known(self, loc: Loc) -> Any:
         """The value itself on this path; None if that cannot be known."""
         raise NotImplementedError
-
-    @property
-    def _noun(self) -> str:
-        return "value"
 
     def observe(self, kind: BreakKind, what: str = "") -> Any:
         """The value itself, because Python needs it for what `kind` says.
@@ -188,10 +185,7 @@ class SymbolicText(Symbolic):
 
     parts: tuple[Value | str, ...]
     known: Known | None = None
-
-    @property
-    def _noun(self) -> str:
-        return "text"
+    _noun: ClassVar[str] = "text"
 
     def _parts(self) -> tuple[Value | str, ...]:
         return self.parts
@@ -226,24 +220,6 @@ class SymbolicText(Symbolic):
             return NotImplemented
         return joined((other, self))
 
-    def strip(self, characters: str | None = None) -> str | SymbolicText:
-        """`str.strip`; without `characters` it is recorded."""
-        tracing, loc = TRACING.get(), here()
-        known = self.settled()
-        if characters is not None or known is not None or tracing is None:
-            return str(self.observe(METHOD, "`.strip(...)`")).strip(characters)
-        made = tracing.emit(Strip(tracing.operand(self, loc), loc=loc), Type.TEXT)
-        return SymbolicText((made,), computed("str.strip", (self,), {}))
-
-    def lower(self) -> str | SymbolicText:
-        """`str.lower`, recorded."""
-        tracing, loc = TRACING.get(), here()
-        known = self.settled()
-        if known is not None or tracing is None:
-            return str(self.observe(METHOD, "`.lower`")).lower()
-        made = tracing.emit(Lower(tracing.operand(self, loc), loc=loc), Type.TEXT)
-        return SymbolicText((made,), computed("str.lower", (self,), {}))
-
     def settled(self) -> str | None:
         """The text, if all of it is decided on this path already."""
         tracing = TRACING.get()
@@ -257,10 +233,7 @@ class SymbolicBool(Symbolic):
 
     value: Value
     known: Known | None = None
-
-    @property
-    def _noun(self) -> str:
-        return "truth value"
+    _noun: ClassVar[str] = "truth value"
 
     def _parts(self) -> tuple[Value | str, ...]:
         return (self.value,)
@@ -281,10 +254,7 @@ class SymbolicList(Symbolic):
 
     value: Value
     known: Known | None = None
-
-    @property
-    def _noun(self) -> str:
-        return "list"
+    _noun: ClassVar[str] = "list"
 
     def _known(self, loc: Loc) -> None:
         del loc

@@ -336,42 +336,24 @@ def _generated(frame: CallFrame, node: Any, first: Any) -> Iterator[CallFrame]:
     return nest(0, first)
 
 
-def _list_of(frame: CallFrame, node: ast.ListComp) -> Any:
-    first = evaluate(frame, node.generators[0].iter)
-    if _is_data(first):
-        return _over_data(frame, node, node.elt, first)
-    return [evaluate(inner, node.elt) for inner in _generated(frame, node, first)]
-
-
-def _set_of(frame: CallFrame, node: ast.SetComp) -> Any:
-    first = evaluate(frame, node.generators[0].iter)
-    if _is_data(first):
-        return pure_call(frame.tracer, "set", _over_data(frame, node, node.elt, first))
-    items = [evaluate(inner, node.elt) for inner in _generated(frame, node, first)]
-    return pure_call(frame.tracer, "set", items) if holds_symbols(items) else set(items)
-
-
-def _dict_of(frame: CallFrame, node: ast.DictComp) -> Any:
-    first = evaluate(frame, node.generators[0].iter)
-    if _is_data(first):
-        pair = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node)
-        return pure_call(frame.tracer, "dict", _over_data(frame, node, pair, first))
-    frames = _generated(frame, node, first)
-    pairs = [(evaluate(inner, node.key), evaluate(inner, node.value)) for inner in frames]
-    if any(isinstance(name, Symbolic) for name, _ in pairs):
-        return pure_call(frame.tracer, "dict", pairs)
-    return dict(pairs)
-
-
-def _generator(frame: CallFrame, node: ast.GeneratorExp) -> Any:
+def _comprehension(frame: CallFrame, node: Any) -> Any:
     first = evaluate(frame, node.generators[0].iter)  # now, as in Python
-    if _is_data(first):
-        return _over_data(frame, node, node.elt, first)
-    return (evaluate(inner, node.elt) for inner in _generated(frame, node, first))
-
-
-def _is_data(source: Any) -> bool:
-    return isinstance(source, SymbolicList | SymbolicJson) and not is_known(source)
+    pairs = isinstance(node, ast.DictComp)
+    made = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node) if pairs else node.elt
+    if isinstance(first, SymbolicList | SymbolicJson) and not is_known(first):
+        items = _over_data(frame, node, made, first)
+        kind = "dict" if pairs else "set" if isinstance(node, ast.SetComp) else ""
+        return pure_call(frame.tracer, kind, items) if kind else items
+    each = (evaluate(inner, made) for inner in _generated(frame, node, first))
+    if isinstance(node, ast.GeneratorExp):
+        return each
+    items = list(each)
+    if pairs:
+        undecided = any(isinstance(name, Symbolic) for name, _ in items)
+        return pure_call(frame.tracer, "dict", items) if undecided else dict(items)
+    if isinstance(node, ast.ListComp):
+        return items
+    return pure_call(frame.tracer, "set", items) if holds_symbols(items) else set(items)
 
 
 def _over_data(frame: CallFrame, node: Any, made: ast.expr, source: Any) -> Any:
@@ -381,19 +363,17 @@ def _over_data(frame: CallFrame, node: Any, made: ast.expr, source: Any) -> Any:
         raise GraphBreak("two loops over what only a run knows", frame.loc(), ITERATION)
     (generator,) = node.generators
 
-    def body(run: Callable[[CallFrame], Any]) -> Callable[[Any], Any]:
-        def made_of(item: Any) -> Any:
-            inner = CallFrame(frame.tracer, node, frame.file, frame.globals, frame.cells, outer=frame)
-            assign(inner, generator.target, item)
-            return run(inner)
-
-        return made_of
+    def turn(item: Any) -> CallFrame:
+        inner = CallFrame(frame.tracer, node, frame.file, frame.globals, frame.cells, outer=frame)
+        assign(inner, generator.target, item)
+        return inner
 
     if generator.ifs:
-        flags = over(frame, source, body(lambda inner: _all_hold(inner, generator.ifs)))
-        source = pure_call(frame.tracer, "sglc.compress", source, flags, kind=_same_kind(source))
+        flags = over(frame, source, lambda item: _all_hold(turn(item), generator.ifs))
+        kind = list[str] if isinstance(source, SymbolicList) else list
+        source = pure_call(frame.tracer, "sglc.compress", source, flags, kind=kind)
         frame.node = node
-    return over(frame, source, body(lambda inner: evaluate(inner, made)))
+    return over(frame, source, lambda item: evaluate(turn(item), made))
 
 
 def _all_hold(frame: CallFrame, tests: list[ast.expr]) -> Any:
@@ -405,10 +385,6 @@ def _all_hold(frame: CallFrame, tests: list[ast.expr]) -> Any:
         if number < len(tests) - 1 and not truth(frame, value):
             return False
     return value
-
-
-def _same_kind(source: Any) -> Any:
-    return list[str] if isinstance(source, SymbolicList) else list
 
 
 def _starred(frame: CallFrame, node: ast.Starred) -> Any:
@@ -443,10 +419,10 @@ _RULES: dict[type, Callable[[CallFrame, Any], Any]] = {
     ast.JoinedStr: _format,
     ast.Lambda: lambda frame, node: closure(frame, node, "<lambda>"),
     ast.NamedExpr: _walrus,
-    ast.ListComp: _list_of,
-    ast.SetComp: _set_of,
-    ast.DictComp: _dict_of,
-    ast.GeneratorExp: _generator,
+    ast.ListComp: _comprehension,
+    ast.SetComp: _comprehension,
+    ast.DictComp: _comprehension,
+    ast.GeneratorExp: _comprehension,
     ast.Starred: _starred,
     ast.Await: _awaited,
 }

@@ -22,7 +22,10 @@ from sglc.frontend.tracing.interpreter.data import (
 from sglc.frontend.tracing.interpreter.each import callback
 from sglc.frontend.tracing.interpreter.python_calls import arranged, python_call
 from sglc.frontend.values.graph_breaks import METHOD, OUTSIDE, GraphBreak
+from sglc.frontend.values.known import computed
 from sglc.frontend.values.symbolic import Symbolic, SymbolicText, joined
+from sglc.ir.core import Type
+from sglc.ir.ops import Lower, Strip
 from sglc.ir.pure import METHODS, name_of
 
 _CHANGING: Mapping[type, frozenset[str]] = {
@@ -119,7 +122,9 @@ def data_method(frame: CallFrame, value: Symbolic, name: str, args: list[Any], n
         if known is not None:
             return method(frame, known, getattr(known, name), args, named)
         if name in ("strip", "lower") and not args and not named:
-            return getattr(value, name)()
+            kind, loc = Strip if name == "strip" else Lower, frame.loc()
+            made = frame.tracer.emit(kind(frame.tracer.operand(value, loc), loc=loc), Type.TEXT)
+            return SymbolicText((made,), computed(f"str.{name}", (value,), {}))
     kind = kind_of(value)
     if kind in METHODS and name in METHODS[kind]:
         gives = METHODS[kind][name].gives

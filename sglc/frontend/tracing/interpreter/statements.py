@@ -7,6 +7,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sglc.frontend.program.state import State
@@ -104,23 +105,19 @@ def _annotated(frame: CallFrame, node: ast.AnnAssign) -> None:
 
 
 def _augmented(frame: CallFrame, node: ast.AugAssign) -> None:
+    load: Callable[[], Any]
+    store: Callable[[Any], None]
     match node.target:
         case ast.Name(id=name):
-            frame.node = node.target
-            before = frame.load(name)
-            store: Callable[[Any], None] = lambda made: frame.store(name, made)  # noqa: E731
+            load, store = partial(frame.load, name), partial(frame.store, name)
         case ast.Attribute(value=owner, attr=name):
             held = evaluate(frame, owner)
-            frame.node = node.target
-            before = attribute(frame, held, name)
-            store = lambda made: store_attribute(frame, held, name, made)  # noqa: E731
+            load, store = partial(attribute, frame, held, name), partial(store_attribute, frame, held, name)
         case ast.Subscript(value=owner, slice=index):
-            held, key = evaluate(frame, owner), evaluate(frame, index)
-            frame.node = node.target
-            before = subscript(frame, held, key)
-            store = lambda made: store_subscript(frame, held, key, made)  # noqa: E731
-        case _:
-            raise AssertionError(node.target)
+            of = (frame, evaluate(frame, owner), evaluate(frame, index))
+            load, store = partial(subscript, *of), partial(store_subscript, *of)
+    frame.node = node.target
+    before = load()
     item = evaluate(frame, node.value)
     frame.node = node
     if isinstance(before, State):
