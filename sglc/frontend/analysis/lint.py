@@ -209,9 +209,8 @@ class _Body:
         """What a name from outside, or an attribute of a module, stands for; None if that is not sure."""
         match node:
             case ast.Name(id=name) if name not in self.bindings:
-                cells = dict(
-                    zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True)
-                )
+                free = self.function.__code__.co_freevars
+                cells = dict(zip(free, self.function.__closure__ or (), strict=True))
                 if name in cells:
                     return cells[name].cell_contents
                 return self.function.__globals__.get(name, getattr(builtins, name, None))

@@ -237,23 +237,20 @@ def gen(
         return _select(name, choices, choices_method, backend, loc)
     if choices_method is not None:
         raise TraceError("SGLC114", "`choices_method` has no meaning without `choices`", loc)
-    allowed = None
+    told, allowed = None, None
     if tools is not None:
         from sglc.frontend.outputs.called_tools import callable_tools
 
-        allowed = callable_tools(tools, tool_choice or "auto", loc)
+        told, allowed = callable_tools(tools, tool_choice or "auto", loc)
     if tool_choice is not None and tools is None:
         raise TraceError("SGLC114", "`tool_choice` has no meaning without `tools`", loc)
     form = specified_form(dtype, {**given, "tools": allowed}, loc)
     fields = sampling_fields(given, loc)
     more: tuple[str, ...] = ()
     parser: OutputParser | None = None
-    if allowed is not None:
-        fields["tools"] = allowed.text
-        parser = OutputParser(allowed.name, allowed.value, loc)
-    elif form is not None and dtype is not None:
+    if form is not None and (dtype is not None or tools is not None):
         more = form.stop
-        said = {"regex": form.regex, "json_schema": form.json_schema}
+        said = {"regex": form.regex, "json_schema": form.json_schema, "tools": told}
         fields.update((key, value) for key, value in said.items() if value is not None)
         parser = None if form.value is None else OutputParser(form.name, form.value, loc, dtype)
     check = parser or (check_of(form, loc) if retries else None)

@@ -49,7 +49,7 @@ def specified_form(dtype: Any, given: Mapping[str, Any], loc: Loc) -> OutputForm
         case ["json_schema"]:
             return OutputForm("JSON document", value=whole_json)
         case ["tools"]:
-            return OutputForm(given["tools"].name, value=given["tools"].value)
+            return given["tools"]  # type: ignore[no-any-return]
         case _:
             return None
 

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from sglc.errors import Loc, TraceError
 from sglc.frontend.language.expr import Appendable
 from sglc.frontend.locate import here
-from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import History
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.values.block_exit import Unsettled
@@ -111,12 +110,10 @@ class Instance:
     def read(self, variable: Variable, what: str, loc: Loc) -> Any:
         """The Python value of a variable; a symbolic text while compiling."""
         match variable:
-            case Generated(parser=None):
-                return self.text_of(variable, what, loc)
-            case Generated(parser=OutputParser() as parser):
+            case Generated(parser=parser):
                 text = self.text_of(variable, what, loc)
-                if not isinstance(text, SymbolicText):
-                    return parser.parse(text)
+                if parser is None or not isinstance(text, SymbolicText):
+                    return text if parser is None else parser.parse(text)
                 tracing = TRACING.get()
                 assert tracing is not None
                 return tracing.parsed(parser, text, loc)

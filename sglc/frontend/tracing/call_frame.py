@@ -16,7 +16,7 @@ from typing import Any
 from sglc.errors import Loc
 from sglc.frontend.source import source_of
 from sglc.frontend.tracing.tracer import Tracer
-from sglc.frontend.values.graph_breaks import ASSIGNED, OTHER, OUTSIDE, GraphBreak
+from sglc.frontend.values.graph_breaks import ASSIGNED, NO_SOURCE, OTHER, OUTSIDE, GraphBreak
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -234,15 +234,19 @@ class Coroutine:
         return run()
 
 
-def closure_of(tracer: Tracer, function: FunctionType) -> Closure:
-    """A helper of the user's, interpreted from its source.
+def closure_of(tracer: Tracer, function: FunctionType, loc: Loc) -> Closure:
+    """A program's body, or a helper of the user's that is called at `loc`, interpreted from its source.
 
     Raises:
-        OSError, SyntaxError: it has none.
+        GraphBreak: it has none.
     """
     tracer.outside.enter(function)
     code = function.__code__
-    node = definition_of(code)
+    try:
+        node = definition_of(code)
+    except (OSError, SyntaxError) as error:
+        reason = f"the source of `{function.__name__}` is not available ({error})"
+        raise GraphBreak(reason, loc, NO_SOURCE) from None
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     signature = inspect.signature(function, follow_wrapped=False)
     for parameter in signature.parameters.values():

@@ -20,13 +20,7 @@ from sglc.frontend.tracing.pytree import tree_of, unwrapped
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled, VariableKey
 from sglc.frontend.values.graph_breaks import NO_DATA, GraphBreak
-from sglc.frontend.values.symbolic import (
-    SymbolicBool,
-    SymbolicJson,
-    SymbolicList,
-    SymbolicText,
-    symbol,
-)
+from sglc.frontend.values.symbolic import SymbolicBool, SymbolicJson, SymbolicList, SymbolicText, symbol
 from sglc.ir.core import Op, Region, Tree, Type, Value
 from sglc.ir.ops import Concat, Cond, Eq, Format, Loop, Map, Not, Pack, Switch
 
@@ -285,12 +279,17 @@ def _items(tracer: Tracer, items: Any, loc: Loc) -> Value:
         case SymbolicList() | SymbolicJson():
             return items.value
         case list() | tuple() if all(isinstance(item, str | SymbolicText) for item in items):
-            texts = tuple(tracer.operand(item, loc) for item in items)
-            return tracer.emit(Concat(texts, loc=loc), Type.LIST)
+            return concatenated(tracer, items, loc).value
         case _:
             raise GraphBreak(
                 f"`map` goes over a `{type(items).__name__}`, not over a list of texts", loc, NO_DATA
             )
+
+
+def concatenated(tracer: Tracer, parts: Sequence[Any], loc: Loc) -> SymbolicList:
+    """Texts, and lists of texts, as one list."""
+    values = [part.value if isinstance(part, SymbolicList) else tracer.operand(part, loc) for part in parts]
+    return SymbolicList(tracer.emit(Concat(tuple(values), loc=loc), Type.LIST))
 
 
 def _gathered(

@@ -77,9 +77,6 @@ class Frame(Protocol):
     @property
     def outer(self) -> Frame | None: ...
 
-    def loc(self) -> Loc:
-        """Where the program stands."""
-
 
 @dataclass(slots=True)
 class OutsideState:
@@ -161,13 +158,10 @@ class OutsideState:
     def read_cell(self, frame: Frame, name: str, cell: CellType) -> Any:
         """A variable of a function around the program."""
         self._keep(frame, in_cell, cell, name)
-        try:
-            value = cell.cell_contents
-        except ValueError:
-            raise NameError(
-                f"cannot access free variable '{name}' where it is not associated with a value"
-                " in enclosing scope"
-            ) from None
+        value = in_cell(cell, name)
+        if value is ABSENT:
+            where = "where it is not associated with a value in enclosing scope"
+            raise NameError(f"cannot access free variable '{name}' {where}")
         if not isinstance(value, _FIXED):
             self._check_named(frame, name, name, value, VARIABLES)
         return self.note(value)
@@ -230,7 +224,9 @@ class OutsideState:
         try:
             self.reads.add(look, owner, name)
         except TooDeep:
-            raise GraphBreak(f"`{name}` holds containers without an end", frame.loc(), GUARDED) from None
+            raise GraphBreak(
+                f"`{name}` holds containers without an end", frame.tracer.place(), GUARDED
+            ) from None
 
     def _check(self, frame: Frame, name: str, value: Any) -> None:
         if _ours(value):

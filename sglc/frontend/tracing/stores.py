@@ -110,11 +110,12 @@ _LOADED: tuple[list[ModuleType], Sequence[ModuleType]] = [], ()  # at the last l
 def _is_users(module: object) -> TypeGuard[ModuleType]:
     if not isinstance(module, ModuleType) or module.__name__.partition(".")[0] == "sglc":
         return False
-    return module.__name__ == "__main__" or _is_users_file(vars(module).get("__file__") or "")
+    return module.__name__ == "__main__" or is_users_file(vars(module).get("__file__") or "")
 
 
 @lru_cache(maxsize=1 << 14)
-def _is_users_file(file: str) -> bool:
+def is_users_file(file: str) -> bool:
+    """Whether a module or a function is none of an installed one."""
     return bool(file) and not file.startswith((*INSTALLED, "<frozen"))
 
 

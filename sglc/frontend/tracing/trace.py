@@ -25,7 +25,7 @@ from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.paths import MOST_PATHS
 from sglc.frontend.tracing.reads import Reads
 from sglc.frontend.tracing.subprogram import CallResult, arguments_of, record_call, refuse_call
-from sglc.frontend.tracing.tracer import Tracer
+from sglc.frontend.tracing.tracer import Tracer, turned_to
 from sglc.frontend.values.block_exit import Opaque, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import OTHER, VARIADIC, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic
@@ -131,7 +131,7 @@ def explored(
         return tree
 
     try:
-        with tracer.here():
+        with turned_to(tracer):
             block = tracer.block(run, definition.loc, variables=bool(called_by), first=True)
     except SglcError:
         raise

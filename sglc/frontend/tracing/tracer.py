@@ -29,27 +29,10 @@ from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unse
 from sglc.frontend.values.graph_breaks import GUARDED, GraphBreak
 from sglc.frontend.values.known import Known
 from sglc.frontend.values.recorded import Generated, Mark, RecordedStream, Turns
-from sglc.frontend.values.symbolic import (
-    TRACING,
-    Symbolic,
-    SymbolicJson,
-    SymbolicText,
-)
+from sglc.frontend.values.symbolic import TRACING, Symbolic, SymbolicJson, SymbolicText
 from sglc.ir.core import Op, Tree, Type, Value, inputs
 from sglc.ir.facts import spell
-from sglc.ir.ops import (
-    Arg,
-    Gen,
-    Guard,
-    HostCall,
-    Lower,
-    Prompt,
-    PureCall,
-    Select,
-    Store,
-    Strip,
-    TextOf,
-)
+from sglc.ir.ops import Arg, Gen, Guard, HostCall, Lower, Prompt, PureCall, Select, Store, Strip, TextOf
 
 _KINDS: dict[str, type] = {"int": int, "float": float}  # of typed values, by their names
 
@@ -62,9 +45,9 @@ def current() -> Tracer | None:
 
 
 @contextmanager
-def outside() -> Iterator[None]:
-    """What is called here is no part of the program that is recorded."""
-    token, place = TRACING.set(None), PLACE.set(None)
+def turned_to(tracer: Tracer | None) -> Iterator[None]:
+    """Symbolic values, structured ops and tools turn to this tracer; None: to none, as in an ordinary run."""
+    token, place = TRACING.set(tracer), PLACE.set(None if tracer is None else tracer.place)
     try:
         yield
     finally:
@@ -310,16 +293,6 @@ class Tracer(Evaluation, FiniteValues):
     def _stop(self, frame: Frame, graph_break: GraphBreak) -> None:
         self.graph_breaks.append(graph_break.with_traceback(None))
         frame.ops.append(HostCall(graph_break.reason, loc=graph_break.loc))
-
-    @contextmanager
-    def here(self) -> Iterator[None]:
-        """Symbolic values, structured ops and tools turn to this tracer."""
-        token, place = TRACING.set(self), PLACE.set(self.place)
-        try:
-            yield
-        finally:
-            TRACING.reset(token)
-            PLACE.reset(place)
 
     # -- states ------------------------------------------------------------------------------------
 

@@ -31,7 +31,6 @@ from sglc.frontend.values.graph_breaks import (
 from sglc.frontend.values.known import HasKnown, Known, computed
 from sglc.ir.core import Op, Type, Value
 from sglc.ir.facts import spell
-from sglc.ir.ops import Concat
 from sglc.ir.pure import type_name
 
 
@@ -259,25 +258,7 @@ class SymbolicList(Symbolic):
     def _known(self, loc: Loc) -> None:
         del loc
 
-    def __add__(self, other: object) -> SymbolicList:
-        return self._plus((self, other))
-
-    def __radd__(self, other: object) -> SymbolicList:
-        return self._plus((other, self))
-
-    def _plus(self, lists: tuple[object, object]) -> SymbolicList:
-        tracing, loc = TRACING.get(), here()
-        items: list[Value | str] = []
-        for each in lists:
-            match each:
-                case SymbolicList():
-                    items.append(each.value)
-                case list() if tracing is not None and all(isinstance(x, str | SymbolicText) for x in each):
-                    items += [tracing.operand(text, loc) for text in each]
-                case _:
-                    self.observe(ITERATION, "`+`")
-        assert tracing is not None
-        return SymbolicList(tracing.emit(Concat(tuple(items), loc=loc), Type.LIST))
+    __add__ = __radd__ = _observing(operator.add, ITERATION, "`+`")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -19,7 +19,6 @@ from typing import Any
 from sglc.frontend.language.expr import SymbolicLimit
 from sglc.frontend.language.function import Definition
 from sglc.frontend.program.state import State
-from sglc.frontend.tracing import control
 from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine, closure_of
 from sglc.frontend.tracing.interpreter.data import (
     asked,
@@ -38,18 +37,16 @@ from sglc.frontend.tracing.interpreter.methods import data_method, method
 from sglc.frontend.tracing.interpreter.operations import DataMethod, as_text, attribute
 from sglc.frontend.tracing.interpreter.python_calls import python_call
 from sglc.frontend.tracing.makers import only_holds
-from sglc.frontend.tracing.stores import INSTALLED
+from sglc.frontend.tracing.stores import is_users_file
 from sglc.frontend.tracing.tools import Declared
-from sglc.frontend.values.graph_breaks import ASYNC, NO_DATA, NO_SOURCE, UNDECLARED, GraphBreak
+from sglc.frontend.values.graph_breaks import ASYNC, NO_DATA, UNDECLARED, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
 from sglc.ir.core import Type
 from sglc.ir.ops import Tool
 from sglc.ir.pure import name_of, sets_up_itself
 from sglc.ir.values import MOST_COUNT
 
-_CONTROL = frozenset(vars(control).get("__all__", ())) | {
-    "cond", "switch", "loop", "map", "call", "eq", "contains", "not_", "parse_json",
-}  # fmt: skip
+_CONTROL = ("cond", "switch", "loop", "map", "call", "eq", "contains", "not_", "parse_json")
 
 
 def call(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
@@ -127,22 +124,12 @@ def interpreted(frame: CallFrame, function: types.FunctionType) -> Callable[...,
     """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise GraphBreak(f"`{function.__name__}` is a generator function", frame.loc(), ASYNC)
-    if not is_users(function):
+    if not is_users_file(function.__code__.co_filename):
         raise undeclared(frame, function)
-    tracer = frame.tracer
-    if function not in tracer.copies:
-        try:
-            tracer.copies[function] = closure_of(tracer, function)
-        except (OSError, SyntaxError) as error:
-            reason = f"the source of `{function.__name__}` is not available ({error})"
-            raise GraphBreak(reason, frame.loc(), NO_SOURCE) from None
-    return tracer.copies[function]
-
-
-def is_users(function: types.FunctionType) -> bool:
-    """Whether a function is none of an installed module."""
-    file = function.__code__.co_filename
-    return bool(file) and not file.startswith((*INSTALLED, "<frozen"))
+    copies = frame.tracer.copies
+    if function not in copies:
+        copies[function] = closure_of(frame.tracer, function, frame.loc())
+    return copies[function]
 
 
 def _is_program(item: Any) -> bool:

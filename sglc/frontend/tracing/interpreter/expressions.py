@@ -387,11 +387,6 @@ def _all_hold(frame: CallFrame, tests: list[ast.expr]) -> Any:
     return value
 
 
-def _starred(frame: CallFrame, node: ast.Starred) -> Any:
-    frame.node = node
-    raise GraphBreak("a starred expression", frame.loc(), NO_RULE)
-
-
 def _awaited(frame: CallFrame, node: ast.Await) -> Any:
     value = evaluate(frame, node.value)
     frame.node = node
@@ -423,6 +418,5 @@ _RULES: dict[type, Callable[[CallFrame, Any], Any]] = {
     ast.SetComp: _comprehension,
     ast.DictComp: _comprehension,
     ast.GeneratorExp: _comprehension,
-    ast.Starred: _starred,
     ast.Await: _awaited,
 }

@@ -15,6 +15,7 @@ from sglc.frontend.program.instance import GatheredVariables
 from sglc.frontend.program.state import State
 from sglc.frontend.tracing.call_frame import CallFrame
 from sglc.frontend.tracing.control import asked_of_texts
+from sglc.frontend.tracing.control_blocks import concatenated
 from sglc.frontend.tracing.interpreter.data import (
     asked,
     holds_symbols,
@@ -26,6 +27,7 @@ from sglc.frontend.tracing.interpreter.data import (
     whole,
 )
 from sglc.frontend.tracing.outside import name_of
+from sglc.frontend.tracing.reads import own_fields
 from sglc.frontend.tracing.subprogram import CallResult
 from sglc.frontend.values.graph_breaks import ATTRIBUTE, COMPARISON, CONDITION, KEY, OPERATOR, GraphBreak
 from sglc.frontend.values.known import computed
@@ -129,10 +131,12 @@ def _data_binary(frame: CallFrame, name: str, left: Any, right: Any) -> Any:
         if {one, other} == {str}:
             return joined((left, right))
         if isinstance(left, SymbolicList) or isinstance(right, SymbolicList):
-            items = [x for side in (left, right) if isinstance(side, list) for x in side]
+            sides = (left, right)
+            items = [item for side in sides if isinstance(side, list) for item in side]
             texts = all(isinstance(item, str | SymbolicText) for item in items)
-            if texts and all(isinstance(side, SymbolicList | list) for side in (left, right)):
-                return left + right
+            if texts and all(isinstance(side, SymbolicList | list) for side in sides):
+                parts = [part for side in sides for part in (side if isinstance(side, list) else [side])]
+                return concatenated(frame.tracer, parts, frame.loc())
     return pure_call(frame.tracer, f"operator.{name}", left, right, kind=_result(name, one, other))
 
 
@@ -350,7 +354,7 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
     slot = isinstance(in_class, types.MemberDescriptorType | types.GetSetDescriptorType)
     if slot or type(in_class).__name__ == "_tuplegetter":
         return outside.read_attribute(frame, value, name, getattr(value, name))
-    fields = _fields_of(value)
+    fields = own_fields(value) or {}
     if name in fields and not hasattr(type(in_class), "__set__"):
         return outside.read_attribute(frame, value, name, fields[name])
     match in_class:
@@ -370,14 +374,6 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
 
 
 _PYTHONS = ("builtins", "re", "collections", "datetime", "functools", "types", "decimal", "fractions")
-
-
-def _fields_of(value: Any) -> Mapping[str, Any]:
-    """What an object of the user's holds, by name; its own code is not asked."""
-    try:
-        return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
-    except AttributeError:
-        return {}
 
 
 def _refused(frame: CallFrame, value: Any, name: str) -> Any:

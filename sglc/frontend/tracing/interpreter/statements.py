@@ -128,10 +128,6 @@ def _augmented(frame: CallFrame, node: ast.AugAssign) -> None:
         store(made)
 
 
-def _return(frame: CallFrame, node: ast.Return) -> Leaves:
-    return Leaves("return", None if node.value is None else evaluate(frame, node.value))
-
-
 def _delete(frame: CallFrame, node: ast.Delete) -> None:
     for target in node.targets:
         match target:
@@ -202,10 +198,6 @@ def _raise(frame: CallFrame, node: ast.Raise) -> None:
 
 
 # -- statements that hold others -------------------------------------------------------------------
-
-
-def _if(frame: CallFrame, node: ast.If) -> Leaves | None:
-    return run_block(frame, node.body if tested(frame, node.test) else node.orelse)
 
 
 def _for(frame: CallFrame, node: ast.For) -> Leaves | None:
@@ -396,7 +388,9 @@ _RULES: dict[type, Callable[[CallFrame, Any], Leaves | None]] = {
     ast.Assign: _assign,
     ast.AnnAssign: _annotated,
     ast.AugAssign: _augmented,
-    ast.Return: _return,
+    ast.Return: lambda frame, node: Leaves(
+        "return", None if node.value is None else evaluate(frame, node.value)
+    ),
     ast.Pass: lambda frame, node: None,
     ast.Break: lambda frame, node: _BREAK,
     ast.Continue: lambda frame, node: _CONTINUE,
@@ -408,7 +402,7 @@ _RULES: dict[type, Callable[[CallFrame, Any], Leaves | None]] = {
     ast.ImportFrom: _import_from,
     ast.Assert: _assert,
     ast.Raise: _raise,
-    ast.If: _if,
+    ast.If: lambda frame, node: run_block(frame, node.body if tested(frame, node.test) else node.orelse),
     ast.For: _for,
     ast.While: _while,
     ast.With: lambda frame, node: _managed(frame, node.items, node.body),
