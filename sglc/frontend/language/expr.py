@@ -394,9 +394,8 @@ def separate_reasoning(expr: object, model_type: str | None = None) -> Expr:
     tags = tags_of(model_type, loc)
     parts = _flat(checked(expr))
     if not any(isinstance(part, GenExpr) for part in parts):
-        raise TraceError(
-            "SGLC117", "`separate_reasoning` needs a generation", loc, hint='give it `gen("answer")`'
-        )
+        hint = 'give it `gen("answer")`'
+        raise TraceError("SGLC117", "`separate_reasoning` needs a generation", loc, hint=hint)
     return ConcatExpr(tuple([_reasoned(part, tags) if isinstance(part, GenExpr) else part for part in parts]))
 
 
@@ -448,9 +447,8 @@ def section(content: object, name: str | None = None, movable: bool = False) -> 
     """
     loc = here()
     named = _name(name, "section", loc) or "section"
-    return ConcatExpr(
-        (SectionOpenExpr(named, bool(movable), loc), *_flat(checked(content)), SectionCloseExpr(named, loc))
-    )
+    begin, end = SectionOpenExpr(named, bool(movable), loc), SectionCloseExpr(named, loc)
+    return ConcatExpr((begin, *_flat(checked(content)), end))
 
 
 def _name(name: object, what: str, loc: Loc) -> str | None:

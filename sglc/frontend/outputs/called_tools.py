@@ -126,9 +126,8 @@ def _tool(given: Any, loc: Loc) -> _Tool:
     else:
         function = inspect.unwrap(given)
         if not inspect.isfunction(function):
-            raise TraceError(
-                "SGLC103", f"`tools` has `{given!r}`: it is a function, or an object of OpenAI's", loc
-            )
+            what = f"`tools` has `{given!r}`: it is a function, or an object of OpenAI's"
+            raise TraceError("SGLC103", what, loc)
         parameters, read = arguments_of(function, loc)
         about = inspect.getdoc(function)
         about_it = {"description": about} if about else {}

@@ -71,9 +71,8 @@ def checked_retries(retries: Any, form: OutputForm | None, loc: Loc) -> int:
     if retries is None or retries is False:
         return 0
     if not isinstance(retries, int) or isinstance(retries, bool) or not 0 <= retries <= _MOST_RETRIES:
-        raise TraceError(
-            "SGLC103", f"`retries` is `{retries!r}`: it must be an integer from 0 to {_MOST_RETRIES}", loc
-        )
+        what = f"`retries` is `{retries!r}`: it must be an integer from 0 to {_MOST_RETRIES}"
+        raise TraceError("SGLC103", what, loc)
     if retries and (form is None or (form.value is None and form.regex is None)):
         raise TraceError(
             "SGLC116", "`retries` needs a form that a text can miss", loc,

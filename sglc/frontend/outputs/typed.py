@@ -288,9 +288,8 @@ def is_pydantic(cls: Any) -> bool:
 
 
 def _has_fields(cls: Any) -> bool:
-    return isinstance(cls, type) and (
-        dataclasses.is_dataclass(cls) or typing.is_typeddict(cls) or is_pydantic(cls)
-    )
+    known = dataclasses.is_dataclass(cls) or typing.is_typeddict(cls) or is_pydantic(cls)
+    return known and isinstance(cls, type)
 
 
 def _shown(annotation: Any) -> str:

@@ -211,9 +211,8 @@ class Pending:
             unconditional_token_logprobs=_by_token(call.unconditional, call.choice_ids) if alone else None,
         ).decision
         if decision not in choices:
-            raise TraceError(
-                "SGLC105", f"`{type(decide).__name__}` chose `{decision}`, which is no choice", self._expr.loc
-            )
+            what = f"`{type(decide).__name__}` chose `{decision}`, which is no choice"
+            raise TraceError("SGLC105", what, self._expr.loc)
         self.state.put(decision, self._expr.loc)
         return {self._name: decision}
 

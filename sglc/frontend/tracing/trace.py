@@ -150,9 +150,8 @@ def explored(
 
 def failed(definition: Definition, error: BaseException, place: Loc | None = None) -> RunError:
     """An exception of the user's code as an error with a place."""
-    text = (
-        "no message" if any(isinstance(part, Symbolic) for part in error.args) else str(error) or "no message"
-    )
+    made = any(isinstance(part, Symbolic) for part in error.args)
+    text = ("" if made else str(error)) or "no message"
     loc = place or of_exception(error, definition.code.co_filename) or definition.loc
     return RunError("SGLC401", f"`{type(error).__name__}` in `{definition.name}`: {text}", loc)
 

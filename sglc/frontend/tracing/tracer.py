@@ -148,9 +148,8 @@ class Tracer(Evaluation, FiniteValues):
     def before_tool(self, name: str) -> None:
         """A tool is about to be recorded."""
         if self.unchecked:
-            self.emit(
-                PureCall("sglc.known", tuple(self.unchecked), {}, str(Type.JSON), loc=self.place()), Type.JSON
-            )
+            known = PureCall("sglc.known", tuple(self.unchecked), {}, str(Type.JSON), loc=self.place())
+            self.emit(known, Type.JSON)
         self.unchecked, self.called_tool = {}, name
 
     def name_of(self, value: Value) -> tuple[str, str]:

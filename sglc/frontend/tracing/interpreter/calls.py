@@ -83,9 +83,8 @@ def call(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]
             values = {**(args[0] if args else {}), **named}
             if not holds_symbols(values):
                 return function(values)
-            return pure_call(
-                frame.tracer, "sglc.template", owner.template, function.__name__ != "substitute", values
-            )
+            safe = function.__name__ != "substitute"
+            return pure_call(frame.tracer, "sglc.template", owner.template, safe, values)
         case types.MethodType() if isinstance(function.__func__, types.FunctionType):
             return call(frame, function.__func__, [owner, *args], named)
         case _ if function is print:

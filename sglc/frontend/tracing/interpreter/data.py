@@ -56,9 +56,8 @@ _ITERATORS = (
 
 def is_ours(value: Any) -> bool:
     """Whether it is an object of the language: a state, an expression, what a call gives."""
-    return type(value).__module__.startswith("sglc.") and not isinstance(
-        value, Symbolic | Closure | Coroutine | BaseException
-    )
+    known = isinstance(value, Symbolic | Closure | Coroutine | BaseException)
+    return not known and type(value).__module__.startswith("sglc.")
 
 
 def is_plain(value: Any) -> bool:
