@@ -16,7 +16,7 @@ from types import FunctionType, ModuleType
 from sglc.errors import Loc, diagnostic
 from sglc.frontend.language import expr
 from sglc.frontend.language.function import Definition
-from sglc.frontend.locate import span
+from sglc.frontend.locate import of_node
 from sglc.frontend.source import source_of
 from sglc.ir.core import Op, Program, Type, Value, operands, regions, values_in, walk
 from sglc.ir.ops import Append, Arg, Format, Gen, HostCall, Lower, PureCall, Resume, Root, Select, Strip
@@ -226,8 +226,7 @@ class _Body:
 
     def place(self, node: ast.expr) -> Loc:
         """A node's place as sglc shows places."""
-        end = node.end_col_offset if node.end_lineno == node.lineno else None
-        return span(self.function.__code__.co_filename, node.lineno, node.col_offset, end)
+        return of_node(node, self.function.__code__.co_filename)
 
 
 def _with_source(found: list[Finding], function: FunctionType) -> list[Finding]:

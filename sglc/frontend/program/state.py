@@ -380,15 +380,15 @@ class State(NoText):
         value = recorder.join(self._path, name, self._values(entries), loc)
         return Gathered(tuple(entries), value, recorder.launch)
 
-    def _values(self, entries: list[Variable]) -> tuple[Generated | Value | None, ...] | None:
+    def _values(self, entries: list[Variable]) -> tuple[Value | None, ...] | None:
         """What is to be joined; None if something was set by hand, or made before this launch."""
-        values: list[Generated | Value | None] = []
+        values: list[Value | None] = []
         for entry in entries:
             match entry:
-                case None | Generated():
-                    values.append(entry)
-                case Gathered(value=Value() as whole) if entry.launch == self._instance.recorder.launch:
-                    values.append(whole)
+                case None:
+                    values.append(None)
+                case Generated() | Gathered() if entry.launch == self._instance.recorder.launch and entry.value:
+                    values.append(entry.value)
                 case _:
                     return None
         return tuple(values)

@@ -119,21 +119,12 @@ class OpRecorder:
         return self._generation(stream, Select(self._use(stream), site, choices, expr.method, loc=expr.loc))
 
     def join(
-        self, path: tuple[int, ...], name: str, values: tuple[Generated | Value | None, ...] | None, loc: Loc
+        self, path: tuple[int, ...], name: str, values: tuple[Value | None, ...] | None, loc: Loc
     ) -> Value | None:
-        """The gathered list as a value; None if some part of it is no value (`values` is None), or is of an
-        earlier launch. It counts as an occurrence of `name` all the same: sites do not depend on launches."""
+        """The gathered list as a value; None if some part of it is no value of this launch (`values` is None).
+        It counts as an occurrence of `name` all the same: sites do not depend on launches."""
         site = self.reserve(path, name)
-        if values is None:
-            return None
-        parts: list[Value | None] = []
-        for item in values:
-            if isinstance(item, Generated):
-                if item.launch != self.launch:
-                    return None
-                item = item.value
-            parts.append(item)
-        return self.emit(Join(site, tuple(parts), loc=loc), Type.LIST)
+        return None if values is None else self.emit(Join(site, values, loc=loc), Type.LIST)
 
     # -- values ----------------------------------------------------------------------------------
 

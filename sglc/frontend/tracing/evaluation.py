@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.errors import Loc
-from sglc.frontend.locate import span
+from sglc.frontend.locate import of_node
 from sglc.frontend.tracing.outside import Frame, OutsideState
 from sglc.frontend.values.graph_breaks import ITERATION, OUTSIDE, TRIED, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
@@ -40,11 +40,7 @@ class Evaluation:
 
     def place(self) -> Loc:
         """Where the program stands."""
-        if self.node is None:
-            return self.at
-        node: Any = self.node
-        end = node.end_col_offset if node.end_lineno == node.lineno else None
-        return span(self.node_file, node.lineno, node.col_offset, end)
+        return self.at if self.node is None else of_node(self.node, self.node_file)
 
     def raised_at(self, error: Exception, loc: Loc) -> None:
         """An exception goes through the program; the first place is where it was raised."""
