@@ -281,9 +281,8 @@ def _items(tracer: Tracer, items: Any, loc: Loc) -> Value:
         case list() | tuple() if all(isinstance(item, str | SymbolicText) for item in items):
             return concatenated(tracer, items, loc).value
         case _:
-            raise GraphBreak(
-                f"`map` goes over a `{type(items).__name__}`, not over a list of texts", loc, NO_DATA
-            )
+            reason = f"`map` goes over a `{type(items).__name__}`, not over a list of texts"
+            raise GraphBreak(reason, loc, NO_DATA)
 
 
 def concatenated(tracer: Tracer, parts: Sequence[Any], loc: Loc) -> SymbolicList:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.errors import Loc
 from sglc.frontend.locate import of_node
-from sglc.frontend.tracing.outside import Frame, OutsideState
+from sglc.frontend.tracing.outside import Frame, OutsideState, held_in
 from sglc.frontend.values.graph_breaks import ITERATION, OUTSIDE, TRIED, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
 from sglc.ir.core import NOWHERE, Value
@@ -94,14 +94,12 @@ class Evaluation:
         if self.outside.is_outside(value) or any(id(value) in ids for ids in self.standing):
             raise GraphBreak(f"{what} changes what outlives the program", self.place(), OUTSIDE)
         if isinstance(value, Symbolic):
-            raise GraphBreak(
-                f"{what} changes a value that only exists when the program runs", self.place(), OUTSIDE
-            )
+            reason = f"{what} changes a value that only exists when the program runs"
+            raise GraphBreak(reason, self.place(), OUTSIDE)
         known = isinstance(value, list | dict | set) or type(value).__module__ == "collections"
         if not known and not dataclasses.is_dataclass(value):
-            raise GraphBreak(
-                f"{what} of a `{type(value).__name__}` runs code of its own", self.place(), OUTSIDE
-            )
+            reason = f"{what} of a `{type(value).__name__}` runs code of its own"
+            raise GraphBreak(reason, self.place(), OUTSIDE)
 
     @contextmanager
     def inside_block(self, body: Callable[..., Any]) -> Iterator[None]:
@@ -110,7 +108,7 @@ class Evaluation:
         for frame in self.calling:
             outer: Frame | None = frame
             while outer is not None:
-                _reach(list(outer.values.values()), found)
+                _reach(outer.values.values(), found)
                 outer = outer.outer
         self.bodies.append(body)
         self.standing.append(frozenset(found))
@@ -121,13 +119,9 @@ class Evaluation:
             self.standing.pop()
 
 
-def _reach(items: Sequence[Any], found: dict[int, Any]) -> None:
+def _reach(items: Iterable[Any], found: dict[int, Any]) -> None:
     """Everything that could be changed in containers, by its id."""
     for item in items:
-        if id(item) in found or isinstance(item, str | int | float | bool | None):
-            continue
-        found[id(item)] = item
-        if isinstance(item, list | tuple | set):
-            _reach(list(item), found)
-        elif isinstance(item, dict):
-            _reach(list(item.values()), found)
+        if id(item) not in found and not isinstance(item, str | int | float | bool | None):
+            found[id(item)] = item
+            _reach(held_in(item), found)

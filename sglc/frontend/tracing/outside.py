@@ -102,7 +102,7 @@ class OutsideState:
         if isinstance(value, _PLAIN + _FIXED) or id(value) in self.seen:
             return value
         self.seen[id(value)] = value
-        for item in _held_in(value):
+        for item in held_in(value):
             self.note(item)
         return value
 
@@ -224,15 +224,14 @@ class OutsideState:
         try:
             self.reads.add(look, owner, name)
         except TooDeep:
-            raise GraphBreak(
-                f"`{name}` holds containers without an end", frame.tracer.place(), GUARDED
-            ) from None
+            reason = f"`{name}` holds containers without an end"
+            raise GraphBreak(reason, frame.tracer.place(), GUARDED) from None
 
     def _check(self, frame: Frame, name: str, value: Any) -> None:
         if _ours(value):
             return
         if frame.tracer.called_tool:
-            raise _behind(frame.tracer, f"`{name}`")
+            raise behind_tool(frame.tracer, f"`{name}`")
         if not isinstance(value, _SETTLED):
             self.reads.changeable = self.reads.changeable or name
 
@@ -249,7 +248,7 @@ class OutsideState:
             found = self._reached(value, 0)
             if found is not None:
                 what = "what it was given" if isinstance(found, Symbolic) else f"a `{type(found).__name__}`"
-                raise _behind(tracer, f"`{name}`" if name else what)
+                raise behind_tool(tracer, f"`{name}`" if name else what)
 
     def _reached(self, value: Any, depth: int) -> Any:
         """What is outside, and could be changed, of a value and what it holds."""
@@ -259,7 +258,7 @@ class OutsideState:
             return value
         if isinstance(value, _SETTLED) or _ours(value) or depth > _DEEPEST:
             return None
-        within = _held_in(value)
+        within = held_in(value)
         if hasattr(type(value), "__next__") or isinstance(value, _VIEWS):
             within = gc.get_referents(value)
         elif dataclasses.is_dataclass(value):
@@ -286,7 +285,8 @@ class OutsideState:
             self._check(frame, shown, value)
 
 
-def _behind(tracer: Place, what: str) -> GraphBreak:
+def behind_tool(tracer: Place, what: str) -> GraphBreak:
+    """Why tracing stops before a read behind a tool."""
     reason = f"{what} is read behind `{tracer.called_tool}`, which may have changed it"
     return GraphBreak(reason, tracer.place(), BEHIND_TOOL)
 
@@ -296,7 +296,7 @@ def name_of(owner: Any) -> str:
     return owner.__name__ if isinstance(owner, _NAMED) else type(owner).__name__
 
 
-def _held_in(value: Any) -> Iterable[Any]:
+def held_in(value: Any) -> Iterable[Any]:
     """What can be had of a container without running any code of the user's."""
     match value:
         case functools.partial():

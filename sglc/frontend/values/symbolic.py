@@ -116,9 +116,8 @@ class Symbolic(HasKnown):
             name, argument = self._name()
             again = f'compile for its value: `compile(args={{"{argument}": ...}})`'
             hint = f"{again}; or {kind.hint}" if argument and kind.hint else ""
-            raise GraphBreak(
-                f"{what or kind.what} needs {name} only exists when the program runs", loc, kind, hint
-            )
+            reason = f"{what or kind.what} needs {name} only exists when the program runs"
+            raise GraphBreak(reason, loc, kind, hint)
         return known
 
     def refuse_argument(self, kind: BreakKind, what: str) -> None:

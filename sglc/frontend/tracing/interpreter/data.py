@@ -12,17 +12,10 @@ from typing import Any
 from sglc.frontend.program.instance import Gathered, GatheredVariables
 from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine
 from sglc.frontend.tracing.makers import declare_class
+from sglc.frontend.tracing.outside import behind_tool
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer
-from sglc.frontend.values.graph_breaks import (
-    BEHIND_TOOL,
-    FOREIGN,
-    ITERATION,
-    NO_DATA,
-    UNDECLARED,
-    BreakKind,
-    GraphBreak,
-)
+from sglc.frontend.values.graph_breaks import FOREIGN, ITERATION, NO_DATA, UNDECLARED, BreakKind, GraphBreak
 from sglc.frontend.values.known import computed
 from sglc.frontend.values.symbolic import (
     Symbolic,
@@ -208,10 +201,7 @@ def _use(tracer: Tracer, item: Any, name: str) -> None:
         return
     known = item.known
     if tracer.called_tool and not isinstance(known.real, tuple | frozenset | Enum):
-        raise GraphBreak(
-            f"`{known.fact}` is read behind `{tracer.called_tool}`, which may have changed it",
-            tracer.place(), BEHIND_TOOL,
-        )  # fmt: skip
+        raise behind_tool(tracer, f"`{known.fact}`")
     if name == "sglc.attribute" or (name in _NO_METHODS and type(known.real) in (list, tuple)):
         return
     refuse_foreign(tracer, f"`{name}`", known.real)

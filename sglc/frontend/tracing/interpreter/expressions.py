@@ -225,9 +225,8 @@ def formatted(frame: CallFrame, value: Any, conversion: int, spec: Any) -> Any:
         if settled is not None and isinstance(spec, str):
             return format(settled, spec)
     if not is_plain(value):
-        raise GraphBreak(
-            f"a format of a `{type(value).__name__}` could run code of its own", frame.loc(), FOREIGN
-        )
+        reason = f"a format of a `{type(value).__name__}` could run code of its own"
+        raise GraphBreak(reason, frame.loc(), FOREIGN)
     return pure_call(frame.tracer, "format", value, spec)
 
 

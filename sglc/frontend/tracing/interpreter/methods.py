@@ -69,9 +69,8 @@ def method(frame: CallFrame, owner: Any, function: Any, args: list[Any], named: 
     if (symbolic and isinstance(owner, str | bytes | int | float)) or held:
         kinds = f"{kind.__name__}.{name}"
         if name not in METHODS.get(kind, {}):
-            raise GraphBreak(
-                f"`.{name}` needs a text that only exists when the program runs", frame.loc(), METHOD
-            )
+            reason = f"`.{name}` needs a text that only exists when the program runs"
+            raise GraphBreak(reason, frame.loc(), METHOD)
         return pure_call(frame.tracer, kinds, owner, *args, **named)
     if isinstance(owner, dict) and args and isinstance(args[0], Symbolic) and name == "get" and is_plain(owner):
         return pure_call(frame.tracer, "dict.get", owner, *args)
@@ -130,9 +129,8 @@ def data_method(frame: CallFrame, value: Symbolic, name: str, args: list[Any], n
         gives = METHODS[kind][name].gives
         return pure_call(frame.tracer, f"{kind.__name__}.{name}", value, *args, kind=gives, **named)
     if name in (_CHANGING.get(kind, ()) if kind in METHODS else _ANY_CHANGE):
-        raise GraphBreak(
-            f"`.{name}(...)` changes a value that only exists when the program runs", frame.loc(), OUTSIDE
-        )
+        reason = f"`.{name}(...)` changes a value that only exists when the program runs"
+        raise GraphBreak(reason, frame.loc(), OUTSIDE)
     if kind in METHODS and hasattr(kind, name):
         raise GraphBreak(f"`.{name}` needs a value that only exists when the program runs", frame.loc(), METHOD)
     if kind in METHODS:
