@@ -368,22 +368,12 @@ def _over_data(frame: CallFrame, node: Any, made: ast.expr, source: Any) -> Any:
         return inner
 
     if generator.ifs:
-        flags = over(frame, source, lambda item: _all_hold(turn(item), generator.ifs))
+        test = ast.BoolOp(ast.And(), generator.ifs)
+        flags = over(frame, source, lambda item: _boolean(turn(item), test))
         kind = list[str] if isinstance(source, SymbolicList) else list
         source = pure_call(frame.tracer, "sglc.compress", source, flags, kind=kind)
         frame.node = node
     return over(frame, source, lambda item: evaluate(turn(item), made))
-
-
-def _all_hold(frame: CallFrame, tests: list[ast.expr]) -> Any:
-    """Whether all conditions of a comprehension hold; of a single one, what it gives."""
-    value: Any = True
-    for number, test in enumerate(tests):
-        value = evaluate(frame, test)
-        frame.node = test
-        if number < len(tests) - 1 and not truth(frame, value):
-            return False
-    return value
 
 
 def _awaited(frame: CallFrame, node: ast.Await) -> Any:
