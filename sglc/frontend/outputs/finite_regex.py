@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from re import _parser
 from typing import Any
 
@@ -24,6 +25,7 @@ def texts_of(sampling: Sampling) -> tuple[str, ...] | None:
     return texts if max(len(text.encode()) for text in texts) <= s.max_tokens else None
 
 
+@lru_cache(maxsize=1024)
 def members(pattern: str) -> tuple[str, ...] | None:
     """The texts that `pattern` matches as a whole, in its own order; None if it is not so simple.
 
