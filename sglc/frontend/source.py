@@ -41,28 +41,31 @@ def source_of(code: CodeType) -> FunctionSource:
     linecache.checkcache(code.co_filename)
     # `inspect` looks for its module among all, so it is asked only for what is in no file.
     lines = linecache.getlines(code.co_filename) or inspect.findsource(code)[0]
+    file = "".join(lines), code.co_filename, code.co_flags & _FUTURES
     try:
-        definitions, codes = _compiled("".join(lines), code.co_filename, code.co_flags & _FUTURES)
+        definition = _compiled(*file)[0].get((code.co_name, code.co_firstlineno))
+        # A notebook compiles each statement by itself: what another one imports is no import to it.
+        matches = code in _compiled(*file)[1] or code in _compiled(*file, apart=True)[1]
     except (ValueError, RecursionError) as error:
         raise SyntaxError(str(error)) from None
-    definition = definitions.get((code.co_name, code.co_firstlineno))
     if definition is None:
         raise SyntaxError("not a plain function definition")
-    return FunctionSource(definition, code in codes)
+    return FunctionSource(definition, matches)
 
 
 @lru_cache(maxsize=4)
 def _compiled(
-    text: str, file: str, futures: int
+    text: str, file: str, futures: int, *, apart: bool = False
 ) -> tuple[Mapping[tuple[str, int], Definition], frozenset[CodeType]]:
     """The functions that a file defines, by name and first line, and all code that compiling it gives."""
     flags = futures | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as cells of notebooks may have it
     with warnings.catch_warnings(action="ignore"):  # they were given when it was compiled first
         tree = compile(text, file, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
-        whole = compile(tree, file, "exec", flags, dont_inherit=True)
+        parts = [ast.Module([node], []) for node in tree.body] if apart else [tree]
+        codes = [compile(part, file, "exec", flags, dont_inherit=True) for part in parts]
     found = (node for node in ast.walk(tree) if isinstance(node, Definition))
     first = {(node.name, min(each.lineno for each in (node, *node.decorator_list))): node for node in found}
-    return first, frozenset(_inner(whole))
+    return first, frozenset(inner for code in codes for inner in _inner(code))
 
 
 def _inner(code: CodeType) -> Iterator[CodeType]:

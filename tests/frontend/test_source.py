@@ -1,11 +1,14 @@
 """The source of a function: found, and told from one that its code was not compiled from."""
 
 from __future__ import annotations
+import __future__
 
+import ast
 import json
+import linecache
 import textwrap
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
@@ -45,6 +48,21 @@ def test_a_source_gives_its_code_again(function: FunctionType) -> None:
     source = source_of(function.__code__)
     assert source.definition.name == function.__name__
     assert source.matches
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_cell_of_a_notebook_is_the_source_of_its_functions(apart: bool) -> None:
+    """It is compiled at once, or statement by statement; it may await, and another cell was of the future."""
+    text = "import json\nasync def later(): ...\nnow = await later()\ndef shown(s):\n    return json.dumps(s)\n"
+    name = f"<cell {apart}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    tree = ast.parse(text)
+    parts = [ast.Module([node], []) for node in tree.body] if apart else [tree]
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | __future__.annotations.compiler_flag
+    codes = [code for part in parts for code in compile(part, name, "exec", flags, dont_inherit=True).co_consts]
+    found = {code.co_name: source_of(code) for code in codes if isinstance(code, CodeType)}
+    assert list(found) == ["later", "shown"]
+    assert all(source.matches for source in found.values())
 
 
 def test_a_file_that_changed_is_no_source(tmp_path: Path) -> None:
