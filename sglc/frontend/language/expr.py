@@ -224,7 +224,7 @@ def gen(
         known, step = None, ()
     if known is not None:
         return known
-    given = {key: value for key, value in locals().items() if key in SAMPLING}
+    given = {key: value for key, value in dict(locals()).items() if key in SAMPLING}
     limit: SymbolicText | None = None
     if isinstance(asked := given["max_tokens"], SymbolicLimit):
         forms = (regex, json_schema, ebnf, structural_tag, dtype, choices, tools)
