@@ -2,7 +2,8 @@
 
 The same requests are made by a bare loop of the same SDK in the same process, in turns with ours; the server is
 a process of its own. What is told is the processor's time of a generation beyond the loop's, how long the batch
-takes beside it, and how many threads there were.
+takes beside it, and how many threads there were. A second loop calls the SDK's `post`, as we do, and not its
+`create`, which makes types of what is asked and objects of what is answered: beyond that one is what is ours.
 
     python benchmarks/api_client.py [--rows N] [--rounds N]   # writes benchmarks/results/api_client-<cpu>.json
 """
@@ -75,9 +76,16 @@ async def serve() -> None:
 # -- two clients ---------------------------------------------------------------------------------------
 
 
-def bare(url: str, rows: int, connections: int) -> None:
+def bare(url: str, rows: int, connections: int, *, typed: bool = True) -> None:
     """The SDK alone: the requests that the batch makes, as many rows at once as there are connections."""
     import openai
+
+    async def answer(client: Any, **asked: Any) -> str:
+        if typed:
+            made = await client.chat.completions.create(**asked)
+            return str(made.choices[0].message.content)
+        made = await client.post("/chat/completions", body=asked, cast_to=object)
+        return str(made["choices"][0]["message"]["content"])
 
     async def ask() -> None:
         places = asyncio.Semaphore(connections)
@@ -88,10 +96,8 @@ def bare(url: str, rows: int, connections: int) -> None:
                 for said in (f"Question: {number}", "Why?", "A grade?"):
                     turns.append({"role": "user", "content": said})
                     async with places:
-                        made = await client.chat.completions.create(
-                            model="m", messages=turns, max_tokens=16, seed=number
-                        )
-                    turns.append({"role": "assistant", "content": made.choices[0].message.content})
+                        text = await answer(client, model="m", messages=turns, max_tokens=16, seed=number)
+                    turns.append({"role": "assistant", "content": text})
 
             async with asyncio.TaskGroup() as group:
                 for number in range(rows):
@@ -148,7 +154,9 @@ def main() -> int:
         assert server.stdout is not None
         assert server.stdin is not None
         url = f"http://127.0.0.1:{int(server.stdout.readline())}/v1"
-        ways = {"bare": bare, "sglc": ours}
+        ways: dict[str, Callable[[str, int, int], None]] = {
+            "bare": bare, "post": partial(bare, typed=False), "sglc": ours,
+        }  # fmt: skip
         for way in ways.values():  # imports, first compilation
             way(url, 8, 8)
         for connections in CONNECTIONS:
@@ -161,13 +169,18 @@ def main() -> int:
                 name: {key: statistics.median(one[key] for one in made) for key in made[0]}
                 for name, made in rounds.items()
             }
-            more = found["sglc"]["cpu_us"] - found["bare"]["cpu_us"]
+            more, own = (found["sglc"]["cpu_us"] - found[way]["cpu_us"] for way in ("bare", "post"))
             wall = found["sglc"]["seconds"] / found["bare"]["seconds"]
-            figures[str(connections)] = {**found, "beyond_the_sdk_us": more, "wall_ratio": wall}
+            figures[str(connections)] = {
+                **found,
+                "beyond_the_sdk_us": more,
+                "beyond_post_us": own,
+                "wall_ratio": wall,
+            }
             sdk_us = found["bare"]["cpu_us"]
             threads = found["sglc"]["threads"]
-            print(f"{connections} connections: {more:.0f} us beyond the SDK's {sdk_us:.0f}, "
-                  f"{wall:.2f} times its time, {threads:.0f} threads", file=sys.stderr)  # fmt: skip
+            print(f"{connections} connections: {more:.0f} us beyond the SDK's {sdk_us:.0f}, {own:.0f} beyond "
+                  f"its post, {wall:.2f} times its time, {threads:.0f} threads", file=sys.stderr)  # fmt: skip
         server.stdin.close()
     result = {"rows": asked.rows, "goals": {"us": GOAL_US, "wall": GOAL_WALL}, "figures": figures, **setting()}
     result_path("api_client").write_text(json.dumps(result, indent=1) + "\n")

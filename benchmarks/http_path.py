@@ -102,7 +102,7 @@ def load(server: Server, connections: int, requests: int, body: dict[str, Any]) 
 
 
 def measure(
-    kind: str, connections: int, rounds: int, servers: dict[str, Server], bodies: dict[str, dict[str, Any]]
+    requests: int, connections: int, rounds: int, servers: dict[str, Server], bodies: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
     """Medians over the rounds, the servers in turns."""
     made: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
@@ -110,7 +110,7 @@ def measure(
         load(server, connections, connections, bodies[name])  # warm
     for _ in range(rounds):
         for name, server in servers.items():
-            made[name].append(load(server, connections, REQUESTS[kind], bodies[name]))
+            made[name].append(load(server, connections, requests, bodies[name]))
     found: dict[str, Any] = {
         name: {key: round(statistics.median(one[key] for one in each), 3) for key in each[0]}
         for name, each in made.items()
@@ -141,8 +141,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def run(kinds: Sequence[str], rounds: int) -> dict[str, Any]:
-    """All cases of these kinds."""
+def run(kinds: Sequence[str], rounds: int, share: float = 1.0) -> dict[str, Any]:
+    """All cases of these kinds, with this share of the requests of a round."""
     cases: dict[str, Any] = {}
     for kind in kinds:
         words, streams = WORDS[kind], kind == "stream"
@@ -161,7 +161,9 @@ def run(kinds: Sequence[str], rounds: int) -> dict[str, Any]:
             }
             for connections in CONNECTIONS:
                 name = f"{kind}, {connections} connections"
-                cases[name] = measure(kind, connections, rounds, servers, bodies)
+                cases[name] = measure(
+                    max(round(share * REQUESTS[kind]), connections), connections, rounds, servers, bodies
+                )
                 print(name, json.dumps(cases[name], indent=1), flush=True)
     return cases
 
@@ -171,9 +173,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kind", choices=tuple(WORDS), help="only these answers; nothing is stored")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="of the requests of a round; nothing is stored"
+    )
     arguments = parser.parse_args()
-    cases = run((arguments.kind,) if arguments.kind else tuple(WORDS), arguments.rounds)
-    if arguments.kind:
+    kinds = (arguments.kind,) if arguments.kind else tuple(WORDS)
+    cases = run(kinds, arguments.rounds, arguments.share)
+    if arguments.kind or arguments.share != 1:
         return
     report = {
         "what": __doc__.split("\n\n")[0],

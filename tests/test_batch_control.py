@@ -172,11 +172,11 @@ def test_no_result_is_lost_whenever_a_batch_ends() -> None:
 
 
 ENDED = "            self._live -= 1\n            if not self._ordered:\n"
-TOLD = "                self._come.notify()\n            if not ("
+TOLD = "if not self._ordered or number == self._next:"
 CLOSED = "            self._closed = True\n"
 FAULTS = {
     "a result comes twice": ("self._done.append(result)", "self._done.extend([result, result])"),
-    "nobody is told that a row has ended": (TOLD, "            if not ("),
+    "nobody is told that a row has ended": (TOLD, "if False:"),
     "a row that was to be made in the loop is lost": ("self._turns.appendleft((number, row))", "pass"),
     "a row that ended keeps its place": (ENDED, "            if not self._ordered:\n"),
     "rows that are skipped run": ("if numbered[0] in self._skip:", "if False:"),

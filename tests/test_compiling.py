@@ -61,11 +61,16 @@ def server(backend: LocalBackend) -> int:
     return backend._compiler._process.pid
 
 
+def compiling(backend: LocalBackend) -> list[int]:
+    """The processes that compile a form."""
+    if backend._compiler is None:
+        return []
+    return [*map(int, Path(f"/proc/{server(backend)}/task/{server(backend)}/children").read_text().split())]
+
+
 def at_work(backend: LocalBackend) -> int:
     """How many forms are being compiled."""
-    if backend._compiler is None:
-        return 0
-    return len(Path(f"/proc/{server(backend)}/task/{server(backend)}/children").read_text().split())
+    return len(compiling(backend))
 
 
 def told(events: list[Event], node: int = 2) -> Any:
@@ -208,6 +213,27 @@ def test_who_leaves_takes_the_compilation_along(backend: LocalBackend) -> None:
     asyncio.run(main())
     until(lambda: at_work(backend) == 0, "it goes on")
     assert backend.server_info()["requests"] == 0
+
+
+def test_a_form_has_what_nobody_else_wants_of_the_processors_and_later_its_turn(
+    folder: Path, cache: Path
+) -> None:
+    asked = "from sglc.runtime.engine.compile_server import _may_idle; raise SystemExit(not _may_idle())"
+    if subprocess.run([sys.executable, "-c", asked], check=False).returncode:
+        pytest.skip("a process may not have its turn again here")
+    backend = LocalBackend(options(folder, compile_s=100.0))
+
+    async def main() -> None:
+        task = asyncio.ensure_future(anext(backend.submit(asks("a", ebnf=COSTLY))))
+        for policy in (os.SCHED_IDLE, os.SCHED_OTHER):
+            while not (found := compiling(backend)) or os.sched_getscheduler(*found) != policy:
+                await asyncio.sleep(0.01)
+        assert os.getpriority(os.PRIO_PROCESS, *found) >= 10
+        task.cancel()
+        await asyncio.wait((task,))
+
+    asyncio.run(asyncio.wait_for(main(), HANG_S))
+    backend.close()
 
 
 def test_a_compiling_process_that_dies_is_begun_again(backend: LocalBackend) -> None:

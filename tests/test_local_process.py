@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -804,6 +805,7 @@ class _Steps:
     """In the place of a machine: what was submitted when each step began. Idle without rows."""
 
     def __init__(self) -> None:
+        self.engine = SimpleNamespace(new_rows=5)
         self.rows = 0
         self.before_steps: list[int] = []
 
@@ -826,7 +828,6 @@ def test_a_step_is_not_put_off_for_commands_that_go_on_coming(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of one message start together, as far as a step may be put off; no command is lost."""
-    monkeypatch.setattr(runtime_service, "_TURN", 5)
     monkeypatch.setattr(runtime_service, "describe", lambda machine, _: {"rows": machine.rows})
     submits = [wire.encode_submit(number, asks("abc")) for number in range(12)]
     with zmq.Context() as context:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import sglc as sgl
 from sglc.backends import retry
 from sglc.backends.models.vendor_rules import openai_model
 from sglc.backends.openai.echoed_choices import scored
+from sglc.backends.openai.openai_backend import OpenAIBackend, OpenAIOptions
 from sglc.backends.registry import connect, disconnect
 from sglc.backends.remote.prompts import Prompt
 from sglc.backends.remote.segment_runner import ApiRequest
@@ -105,6 +107,57 @@ def test_turns_are_messages_and_only_what_differs_is_sent() -> None:
         again = chat.run("what now", backend=backend(api), seed=1)
         again.sync()
         assert api.bodies[2]["seed"] == seed
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("gpt-4o", {}),
+        ("gpt-3.5-turbo-instruct", {"chat": False}),
+        ("gpt-4o", {"azure": True, "client": {"api_version": "2024-10-21"}}),
+    ],
+)
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_request_is_that_of_the_sdk_s_own_method(
+    model: str, options: dict[str, Any], streams: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_ADMIN_KEY", "of somebody else")
+    chat = options.get("chat", True)
+    turns = [{"role": "user", "content": [{"type": "text", "text": "a\u00e9"}]}]
+    fields: dict[str, Any] = {
+        "model": model, "max_tokens": 3, "seed": 7, "stop": ["x"], "logit_bias": {"5": -1},
+        "extra_body": {"top_k": 4, "seed": 8}, **({"messages": turns} if chat else {"prompt": "a"}),
+    }  # fmt: skip
+    if streams:
+        fields |= {"stream": True, "stream_options": {"include_usage": True}}
+    with serving(lambda body: "fine") as api:
+        url = "azure_endpoint" if options.get("azure") else "base_url"
+        client = {url: api.url, "api_key": "k", **options.get("client", {})}
+        asking = OpenAIBackend(OpenAIOptions(model=model, **{**options, "client": client}))
+
+        async def ask() -> None:
+            sdk, end = asking.connect()
+            method = sdk.chat.completions if chat else sdk.completions
+            for made in (await method.create(**fields), await asking.create(sdk, fields)):
+                if streams:
+                    assert [chunk async for chunk in made]
+            await end()
+
+        asyncio.run(ask())
+    assert api.bodies[0] == api.bodies[1]
+    assert api.headers[0] == api.headers[1]
+    assert api.paths[0] == api.paths[1]
+    assert ("deployments" in api.paths[0]) == bool(options.get("azure"))
+
+
+def test_an_answer_is_read_whatever_its_content_type() -> None:
+    whole = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "a"}}
+    answer = {"choices": [whole], "usage": {"prompt_tokens": 3.0, "completion_tokens": "2"}}
+    fault = Fault(200, {"content-type": "text/plain"}, body=json.dumps(answer))
+    with serving(lambda body: fault) as api:
+        result = one.run(backend=backend(api))
+        assert result["x"] == "a"
+        assert (result.usage.prompt, result.usage.completion) == (3, 2)
 
 
 def test_stop_strings_that_the_api_was_not_given_are_cut_off_here() -> None:
@@ -719,22 +772,16 @@ def test_a_body_has_its_effects_once_for_every_run(program: Any) -> None:
 # -- scores of echoed texts ------------------------------------------------------------------------
 
 
-@dataclass
-class Echo:
+def echo_of(logprobs: list[float | None]) -> dict[str, Any]:
     """What an API says of an echoed text, a letter a token."""
-
-    token_logprobs: list[float | None]
-
-    @property
-    def text_offset(self) -> list[int]:
-        return list(range(len(self.token_logprobs)))
+    return {"token_logprobs": logprobs, "text_offset": list(range(len(logprobs)))}
 
 
 def echoed(prompt: str, *logprobs: list[float | None] | None, method: str = "token_length_normalized") -> Any:
     choices = tuple("abc"[: len(told or "a") - len(prompt)] for told in logprobs)
     node = SelectNode(0, Site("f", (), "x"), choices, method, Loc("f.py", 1))
     request = ApiRequest(1, node, Prompt(None, (prompt,)), choices)
-    return scored(request, [None if told is None else Echo(told) for told in logprobs], Usage(calls=1)).event
+    return scored(request, [None if told is None else echo_of(told) for told in logprobs], Usage(calls=1)).event
 
 
 def test_scores_are_read_whatever_their_values() -> None:  # B17
@@ -746,10 +793,8 @@ def test_scores_are_read_whatever_their_values() -> None:  # B17
 
 
 def test_a_choice_that_merges_with_the_prompt_is_scored_from_there() -> None:
-    whole = Echo([None, -1.0, -2.0])
-    merged = Echo([None, -3.0])
-    merged_offsets = type("Merged", (), {"token_logprobs": merged.token_logprobs, "text_offset": [0, 1]})()
+    whole, merged = echo_of([None, -1.0, -2.0]), echo_of([None, -3.0])
     node = SelectNode(0, Site("f", (), "x"), ("c", "d"), "token_length_normalized", Loc("f.py", 1))
     request = ApiRequest(1, node, Prompt(None, ("ab",)), ("c", "d"))
-    event: Any = scored(request, [whole, merged_offsets], Usage()).event
+    event: Any = scored(request, [whole, merged], Usage()).event
     assert event.logprobs == ((-1.0, -2.0), (-3.0,))

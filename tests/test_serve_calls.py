@@ -141,6 +141,11 @@ def test_parts_of_answers_are_framed_as_h11_reads_them() -> None:
     assert json.loads(bodies[1])["choices"][0]["text"] == "aaa"
 
 
+def test_a_whole_answer_is_written_at_once() -> None:
+    whole = asked(3).replace(b'"stream": true,', b'"stream":false,')
+    assert len([data for data in asyncio.run(answered(3, whole, whole)) if data]) == 2
+
+
 def test_an_empty_part_is_not_the_end_and_nothing_follows_the_end() -> None:
     framing = _Framing(h11.SERVER)
     framing.receive_data(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
@@ -150,7 +155,8 @@ def test_an_empty_part_is_not_the_end_and_nothing_follows_the_end() -> None:
     framing = _Framing(h11.SERVER)
     framing.receive_data(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
     framing.next_event()
-    assert framing.send(h11.Response(status_code=200, headers=[]))
+    assert framing.send(h11.Response(status_code=200, headers=[])) == b""
+    assert framing.send(h11.Data(data=b"")).startswith(b"HTTP/1.1 200 ")  # the head that waited
     assert framing.send(h11.Data(data=b"")) == b""
     assert framing.send(h11.Data(data=b"0123456789abcdef")) == b"10\r\n0123456789abcdef\r\n"
     assert framing.send(h11.EndOfMessage()) == b"0\r\n\r\n"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sglc.backends.scripted import Rule, ScriptedBackend, by_rules
 from sglc.errors import BackendError
@@ -122,6 +122,25 @@ def test_further_parameters_need_no_others() -> None:
 def test_a_body_may_come_in_parts() -> None:
     status, content = told(sent(make_direct(service()), GIVEN[:5], b"", GIVEN[5:]))
     assert (status, json.loads(content)["choices"][0]["text"]) == (200, WORDS)
+
+
+def test_others_go_on_while_a_long_conversation_is_read() -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": "a"}] * 20_000}).encode()
+    made = service()
+    app = make_direct(replace(made, limits=Limits(body=1 << 24, characters=10_000)))
+    turns = 0
+
+    async def count(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal turns
+        task = asyncio.ensure_future(app(scope, receive, send))
+        while not task.done():
+            turns += 1
+            await asyncio.sleep(0)
+        task.result()
+
+    status, content = told(sent(count, body, path="/v1/chat/completions"))
+    assert (status, json.loads(content)["error"]["code"]) == (400, "context_length_exceeded")
+    assert turns > 100
 
 
 def test_nothing_is_answered_to_who_leaves_before_the_end_of_a_body() -> None:

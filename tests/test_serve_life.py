@@ -41,6 +41,14 @@ def tiny(folder: Path, *options: str, status: int = 0) -> Iterator[Server]:
         yield server
 
 
+def test_what_constraints_need_is_loaded_before_anybody_is_answered(folder: Path) -> None:
+    with tiny(folder) as server:
+        mapped = Path(f"/proc/{server.runtime()}/maps").read_text()
+        assert "llguidance" in mapped
+        assert "xgrammar" in mapped
+        assert len(compilers(server.process.pid)) == 1
+
+
 class Client:
     """A connection for one request."""
 

@@ -35,7 +35,7 @@ def trie_nodes(sequences: list[tuple[int, ...]]) -> int:
 def streams(call: CallRecord) -> list[tuple[int, ...]]:
     """The id sequences that a call passed through extend: its prompt, and for a choice each continuation."""
     if call.kind == "gen":
-        return [call.prompt_ids]
+        return [tuple(call.prompt_ids)]
     return [(*call.prompt_ids, *ids[:-1]) for ids in call.choice_ids]
 
 

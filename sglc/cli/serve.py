@@ -344,5 +344,6 @@ def _backend(options: argparse.Namespace, model: str) -> ServedBackend:
             compile_s=options.compile_timeout,
             compile_bytes=options.compile_mib << 20,
             process=True,  # HTTP and the model must not wait for each other
+            with_constraints=True,
         )
     )

@@ -20,6 +20,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
     Slot,
     TextPart,
+    reads,
     waits_of,
 )
 from sglc.ir.values import count_of
@@ -55,7 +56,7 @@ class Template:
 
     def __init__(self, segment: Segment, *, placed: bool = False) -> None:
         self.segment = segment
-        self._waits = waits_of(segment.nodes)
+        self._waits = waits_of([reads(node) for node in segment.nodes])
         find = _placed_filler if placed else _filler
         fillers = [(index, find(node)) for index, node in enumerate(segment.nodes)]
         self._fill = tuple([(index, fill) for index, fill in fillers if fill is not None])

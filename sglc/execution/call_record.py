@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sglc.errors import Loc
@@ -20,7 +20,7 @@ class CallRecord:
     site: Site
     loc: Loc
     kind: str  # "gen" or "select"
-    prompt_ids: tuple[int, ...]
+    prompt_ids: Sequence[int]
     samples: tuple[Sample, ...] = ()
     choice: int = -1
     decided: str = ""  # how a choice was made: `SelectDone.decided`
@@ -71,13 +71,14 @@ def meta_info(call: CallRecord) -> dict[str, Any]:
     to choose from; `probabilities` says how probable each text is, given that it is one of them. Of
     several samples `finish_reason` and the output's lists are the first one's; `samples` has all.
     """
+    fields = {**asdict(replace(call, prompt_ids=())), "prompt_ids": tuple(call.prompt_ids)}
     shared = {
         "prompt_tokens": call.usage.prompt,
         "completion_tokens": call.usage.completion,
         "cached_tokens": call.usage.cached,
     }
     if call.kind == "select":
-        return {**shared, **_select_info(call), **asdict(call)}
+        return {**shared, **_select_info(call), **fields}
     first = call.samples[0]
     texts = first.texts or (None,) * len(first.ids)
     return {
@@ -87,7 +88,7 @@ def meta_info(call: CallRecord) -> dict[str, Any]:
         "output_token_logprobs": list(zip(first.logprobs, first.ids, texts, strict=True)),
         "input_top_logprobs": _lists(call.prompt_top_logprobs),
         "output_top_logprobs": _lists(first.top_logprobs),
-        **asdict(call),
+        **fields,
     }
 
 

@@ -18,17 +18,26 @@ _CROWDED_S = 5  # that a connection too many may take for the request that it ge
 
 
 class _Framing(h11.Connection):
-    """Writes each part of an answer in chunks as its chunk: h11 takes as long for one as all of ours does."""
+    """Writes each part of an answer in chunks as its chunk: h11 takes as long for one as all of ours does.
+
+    The head of an answer goes with its first part: a call of the system takes as long as to make the head.
+    """
 
     _chunks = False  # whether parts of an answer in chunks may come
+    _head = b""  # that waits for them
 
     def send(self, event: Any) -> Any:
         """As of every connection of h11."""
         if self._chunks and type(event) is h11.Data:
-            return b"%x\r\n%b\r\n" % (len(event.data), event.data) if event.data else b""
-        written = super().send(event)
-        self._chunks = type(event) is h11.Response and written is not None and _CHUNKED in written.lower()
-        return written
+            written = b"%x\r\n%b\r\n" % (len(event.data), event.data) if event.data else b""
+        else:
+            written = super().send(event)
+            self._chunks = type(event) is h11.Response and _CHUNKED in written.lower()
+            if type(event) is h11.Response:
+                self._head = written
+                return b""
+        head, self._head = self._head, b""
+        return head + written if head else written
 
 
 class Connection(H11Protocol):

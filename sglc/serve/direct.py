@@ -6,7 +6,9 @@ They are still the only ones that say what is wrong with what is no JSON object:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,6 +23,7 @@ from sglc.serve.fields import WHOLE_CHARACTERS
 from sglc.serve.limits import Limits, check_lists
 from sglc.serve.problems import Refusal, as_response, of_any, of_body
 
+_AT_ONCE = 1 << 18  # bytes of a body that is read where nothing else is done meanwhile
 # By their path: the class of the body, and what answers it.
 Endpoints = Mapping[str, tuple[type[RequestBody], Callable[[Any, Request], Awaitable[Response]]]]
 
@@ -53,7 +56,9 @@ class Direct:
             known = {name: value for name, value in given.items() if name in kind.model_fields}
             check_lists(self._limits, known, self._max_len)
             # What msgspec takes has no half of a surrogate pair. The framework has attributes read, too.
-            body = kind.model_validate(given, context=WHOLE_CHARACTERS, from_attributes=True)
+            read = partial(kind.model_validate, given, context=WHOLE_CHARACTERS, from_attributes=True)
+            # Of a model's whole length of messages each is read by Python, which others get between.
+            body = read() if len(content) <= _AT_ONCE else await asyncio.to_thread(read)
         except Refusal as refusal:
             await as_response(refusal)(scope, receive, send)
             return

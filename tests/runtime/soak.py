@@ -712,7 +712,7 @@ class Driver:
         for node in nodes:
             assert node.refs == refs[id(node)], "a node's locks do not add up"
             assert node.pins == pins.get(id(node), 0), "a node's pins do not add up"
-            assert list(node.next_uses) == sorted(uses.get(id(node), [])), "next uses do not add up"
+            assert node.next_uses == sorted(uses.get(id(node), [])), "next uses do not add up"
             assert node.parent is not None
             assert node.worth <= node.parent.worth, "a node is worth more than what it needs above it"
             assert node.moved is None

@@ -127,12 +127,12 @@ def test_the_expected_next_use_follows_the_handle() -> None:
     near, far = bench.add((1, 2, 3, 4)), bench.add((5, 6))
     bench.handles.follow(soon)
     bench.handles.follow(late)
-    assert (near.next_uses, far.next_uses, bench.tree.root.next_uses) == ((10,), (30,), ())
+    assert (near.next_uses, far.next_uses, bench.tree.root.next_uses) == ([10], [30], [])
     bench.tree.evict()
     assert bench.gone == [far.page]
     bench.tree.evict()  # the pin moves up
     bench.handles.expect(soon, 12)
-    assert bench.tree.root.children[0].next_uses == (12,)
+    assert bench.tree.root.children[0].next_uses == [12]
     bench.handles.release(soon)
     bench.handles.forget(late)
     assert bench.tree.root.pins == 0

@@ -365,7 +365,7 @@ def test_clear_empties_every_namespace() -> None:
     cache.tree.clear()
     assert cache.tree.evictable == 0
     assert cache.tree.match((1, 2), 2, cache.tree.root_of("adapter")).length == 0
-    assert (adapter.pins, adapter.next_uses) == (0, ())
+    assert (adapter.pins, adapter.next_uses) == (0, [])
     assert cache.gone == []
 
 

@@ -237,7 +237,7 @@ class TreeMachine(RuleBasedStateMachine):
             node = entry.node
             assert node.end == len(place[1])
             assert node.pins == len(entry.pins)
-            assert list(node.next_uses) == sorted(use for use in entry.pins if use != SOME_DAY)
+            assert node.next_uses == sorted(use for use in entry.pins if use != SOME_DAY)
             if not place[1]:
                 continue
             assert (node.worth, node.shared, node.last_use) == (entry.worth, entry.shared, entry.last_use)

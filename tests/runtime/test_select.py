@@ -169,7 +169,7 @@ def test_scores_are_those_of_transformers(
         whole = (*warm.prompt_ids, *ids)
         assert tokenizer.decode(whole) == prompt + text
         assert whole == tuple(tokenizer.encode(prompt + text))  # as the text would be read anywhere
-    expected = truth(transformers, [(warm.prompt_ids, ids) for ids in warm.choice_ids])
+    expected = truth(transformers, [(tuple(warm.prompt_ids), ids) for ids in warm.choice_ids])
     compare(cold.logprobs, expected)
     compare(warm.logprobs, expected)
     assert warm.decided == "continuation"

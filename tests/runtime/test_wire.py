@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import types
-from dataclasses import fields, is_dataclass
+from array import array
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
 from sglc import errors
 from sglc.errors import BackendError, Loc, SglcError
-from sglc.ir.plan.events import Delta, Event, NodeFailed
+from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, PackedIds, Sample, Usage
 from sglc.ir.plan.segment import ExtendNode, GenNode, Node, OpenNode, Part, Segment, SelectNode
 from sglc.runtime.engine import wire
 from tests.depth import at_depth
@@ -32,6 +35,8 @@ def made(hint: Any, rng: random.Random, name: str = "") -> Any:
         return tuple([made(args[0], rng, name) for _ in range(rng.choice((0, 1, 2, 20)))])
     if origin is tuple:
         return tuple([made(arg, rng) for arg in args])
+    if origin is Sequence:
+        return tuple([rng.choice((0, 1, 255, 65_536, 2**31 - 1)) for _ in range(rng.choice((0, 1, 20)))])
     if hint is SglcError:
         return made_error(rng.choice(list(wire.ERRORS.values())), rng)
     if is_dataclass(hint):
@@ -121,6 +126,23 @@ def test_an_error_keeps_its_class(kind: type[SglcError]) -> None:
         assert isinstance(report, wire.WorkerEnded)
         assert report.problem is not None
         assert seen(wire.error_of(report.problem)) == seen(error)
+
+
+def test_the_ids_of_a_prompt_are_no_numbers_before_somebody_asks() -> None:
+    ids = tuple(range(0, 150_000, 100))
+    done = GenDone(
+        1, PackedIds(array("i", ids).tobytes()), (Sample("a", (5,), "length"),), Usage(1500, calls=1)
+    )
+    ((_, came),) = reported([(0, done)])
+    assert isinstance(came, GenDone)
+    assert isinstance(came.prompt_ids, PackedIds)
+    assert came == done == replace(done, prompt_ids=ids)
+    assert (len(came.prompt_ids), came.prompt_ids[3], came.prompt_ids[-2:]) == (1500, 300, ids[-2:])
+    assert hash(came.prompt_ids) == hash(ids)
+    assert repr(came.prompt_ids) == repr(ids)
+    assert pickle.loads(pickle.dumps(came)) == done
+    with pytest.raises(BackendError, match="malformed"):
+        reported([(0, replace(done, prompt_ids=PackedIds(b"abc")))])
 
 
 def test_an_error_of_another_class_becomes_its_base() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from copy import deepcopy
 from functools import cached_property
 from typing import Any
@@ -34,16 +34,16 @@ class LiteLLMBackend(OpenAIBackend):
         """Where the model is."""
         return str(self.options.client.get("base_url") or self.options.client.get("api_base") or "litellm")
 
-    def create(self, client: Any, fields: Mapping[str, Any]) -> Awaitable[Any]:
-        """The answer, or its stream."""
+    async def create(self, client: Any, fields: Mapping[str, Any]) -> Any:
+        """As of `OpenAIBackend`."""
         more = fields.get("extra_body") or {}
         own = {key: value for key, value in fields.items() if key != "extra_body"}
         timeout = self.options.patience.attempt_s
-        made: Awaitable[Any] = client.acompletion(
+        made = await client.acompletion(
             # A copy: it writes into what it is given.
             **deepcopy({"timeout": timeout, **self.options.client, **own, **more, **_AS_IT_IS})
         )
-        return made
+        return _chunks(made) if fields.get("stream") else made.model_dump(warnings=False)
 
     def trouble(self, error: Exception) -> Exception:
         """As of `ApiBackend`; what LiteLLM refuses by itself is refused for good."""
@@ -70,3 +70,13 @@ class LiteLLMBackend(OpenAIBackend):
             """Its clients are its own."""
 
         return litellm, end
+
+
+async def _chunks(stream: Any) -> AsyncIterator[Mapping[str, Any]]:
+    """A stream as data; not all have something that closes them."""
+    try:
+        async for chunk in stream:
+            yield chunk.model_dump(warnings=False)
+    finally:
+        if close := getattr(stream, "aclose", None) or getattr(stream, "close", None):
+            await close()

@@ -90,6 +90,9 @@ class LocalBackend:
             BackendError: SGLC501, a package is missing.
         """
         self._started()
+        if self.options.with_constraints and self._compiler is not None:  # while the model is loaded
+            self._compiler.start()
+            self._constraints  # noqa: B018
 
     def _started(self) -> RuntimeThread | RuntimeProcess:
         """The runtime. One that broke down makes place for another.

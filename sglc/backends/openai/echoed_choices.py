@@ -38,13 +38,13 @@ def scored(request: ApiRequest, replies: Sequence[Any], usage: Usage) -> ApiAnsw
     node = request.node
     assert isinstance(node, SelectNode)
     before, count = len(text(request.prompt)), len(request.choices)
-    if any(reply is None or not reply.token_logprobs for reply in replies):
+    if any(reply is None or not reply.get("token_logprobs") for reply in replies):
         raise _no_scores(request)
     # Where a choice merges with the text before it, all are scored from the beginning of that token on.
     begins = [_begin(reply, before) for reply in replies[:count]]
-    begin = min(reply.text_offset[at] for reply, at in zip(replies, begins, strict=False))
+    begin = min(reply["text_offset"][at] for reply, at in zip(replies, begins, strict=False))
     logprobs = [_behind(reply, begin, request) for reply in replies[:count]]
-    alone = [tuple(reply.token_logprobs) for reply in replies[count:]]
+    alone = [tuple(reply["token_logprobs"]) for reply in replies[count:]]
     fitting = [(None, *own[1:])[: len(own)] for own in alone]
     decision = decide(node.method, logprobs, fitting)
     said = request.choices[decision.choice]
@@ -65,13 +65,13 @@ def scored(request: ApiRequest, replies: Sequence[Any], usage: Usage) -> ApiAnsw
 
 def _begin(reply: Any, before: int) -> int:
     """The first token that reaches behind the prompt's `before` characters."""
-    offsets = [*reply.text_offset, float("inf")]
+    offsets = [*reply["text_offset"], float("inf")]
     return max(0, next(i for i, end in enumerate(offsets[1:]) if end > before))
 
 
 def _behind(reply: Any, begin: int, request: ApiRequest) -> tuple[float, ...]:
     found: list[float] = []
-    for number, (offset, logprob) in enumerate(zip(reply.text_offset, reply.token_logprobs, strict=True)):
+    for number, (offset, logprob) in enumerate(zip(reply["text_offset"], reply["token_logprobs"], strict=True)):
         if offset < begin:
             continue
         if logprob is None and number:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -119,25 +120,38 @@ class OpenAIBackend(ApiBackend):
         body = echo(request, self.options.model)
 
         made, tries = await self.tried(request, body, lambda client: self.create(client, body.fields))
-        replies = [choice.logprobs for choice in _choices(made)]
-        return scored(request, replies, replace(usage_of(made.usage), calls=tries))
+        made = _whole(made)
+        replies = [choice.get("logprobs") for choice in _choices(made)]
+        return scored(request, replies, replace(usage_of(made.get("usage")), calls=tries))
 
     def bodies(self, request: ApiRequest) -> tuple[RequestBody, ...]:
         """As of `ApiBackend`."""
         return bodies(request, self.model, self.options.model, self._steering)
 
     def create(self, client: Any, fields: Mapping[str, Any]) -> Awaitable[Any]:
-        """The answer of the SDK, or its stream."""
-        method = client.chat.completions if self.model.protocol == "chat" else client.completions
-        made: Awaitable[Any] = method.create(**in_dialect(fields, self._dialect))
+        """The answer as the JSON it is, or a stream of such.
+
+        The SDK's `create` looks through what is asked by its types, and makes objects of its own of the answer,
+        which takes as long as everything else that it does.
+        """
+        body = dict(in_dialect(fields, self._dialect))
+        options = {"extra_json": body.pop("extra_body", None), "security": {"bearer_auth": True}}
+        path = "/chat/completions" if self.model.protocol == "chat" else "/completions"
+        streaming: dict[str, Any] = {}
+        if body.get("stream"):
+            import openai
+
+            streaming = {"stream": True, "stream_cls": openai.AsyncStream[object]}
+        made: Awaitable[Any] = client.post(path, body=body, options=options, cast_to=object, **streaming)
         return made
 
     async def whole(self, client: Any, body: RequestBody) -> Answer:
         """As of `ApiBackend`."""
         made = await self.create(client, body.fields)
         with Reading():
+            made = _whole(made)
             replies = [reply_of(choice, self.model.protocol) for choice in _choices(made)]
-            return Answer(tuple(replies), usage_of(made.usage))
+            return Answer(tuple(replies), usage_of(made.get("usage")))
 
     async def pieces(self, client: Any, body: RequestBody) -> AsyncIterator[Piece]:
         """As of `ApiBackend`."""
@@ -146,11 +160,11 @@ class OpenAIBackend(ApiBackend):
         async with aclosing(_Closing(await self.create(client, asked))) as stream:
             async for chunk in stream.chunks:
                 with Reading():
-                    pieces = [piece_of(choice, self.model.protocol) for choice in chunk.choices]
-                    if getattr(chunk, "usage", None):
-                        pieces.append(Piece(usage=usage_of(chunk.usage)))
-                    for choice in chunk.choices if chat else ():
-                        refusal += getattr(choice.delta, "refusal", None) or ""
+                    pieces = [piece_of(choice, self.model.protocol) for choice in chunk["choices"]]
+                    if usage := chunk.get("usage"):
+                        pieces.append(Piece(usage=usage_of(usage)))
+                    for choice in chunk["choices"] if chat else ():
+                        refusal += choice["delta"].get("refusal") or ""
                 for piece in pieces:
                     yield piece
         if refusal:
@@ -203,7 +217,7 @@ class OpenAIBackend(ApiBackend):
 
 @dataclass(frozen=True, slots=True)
 class _Closing:
-    """A stream of the SDK, or of LiteLLM, whose own are closed by another name, if at all."""
+    """A stream of the SDK, which is closed by another name than a generator's."""
 
     chunks: Any
 
@@ -225,16 +239,24 @@ def _encoding_of(model: str) -> Encoding | None:
     return found
 
 
-def _choices(made: Any) -> list[Any]:
+def _whole(made: Any) -> dict[str, Any]:
+    """A whole answer's fields, also if the server does not call them JSON; none if it is something else."""
+    if isinstance(made, str):
+        with suppress(ValueError):
+            made = json.loads(made)
+    return made if isinstance(made, dict) else {}
+
+
+def _choices(made: dict[str, Any]) -> list[Any]:
     """The choices of a whole answer, in order.
 
     Raises:
         Trouble: there are none.
     """
-    choices = getattr(made, "choices", None)
+    choices = made.get("choices")
     if not isinstance(choices, list) or not choices:
         raise Trouble("the answer is malformed: it has no choices")
-    return sorted(choices, key=lambda choice: int(choice.index))
+    return sorted(choices, key=lambda choice: int(choice["index"]))
 
 
 def _as_text(request: ApiRequest, tokenizer: TextTokenizer, template: ChatTemplate) -> ApiRequest:

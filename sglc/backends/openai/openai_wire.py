@@ -171,54 +171,54 @@ def _extensions(sampling: Sampling, form: AnswerForm | None) -> dict[str, Any]:
 # -- answers -------------------------------------------------------------------------------------------
 
 
-def reply_of(choice: Any, protocol: str) -> Reply:
+def reply_of(choice: Mapping[str, Any], protocol: str) -> Reply:
     """A sample of a whole answer.
 
     Raises:
         Unanswered: the model refuses, or the filter has stopped it.
     """
+    finish, logprobs = choice["finish_reason"], choice.get("logprobs")
     if protocol == "text":
-        return Reply(text_of(choice.text), _finish(choice), *_of_text(getattr(choice, "logprobs", None)))
-    message = choice.message
-    if getattr(message, "refusal", None):
-        raise Unanswered(f"the model refuses: {message.refusal}")
-    text = text_of(message.content)
-    if calls := getattr(message, "tool_calls", None):
+        return Reply(text_of(choice["text"]), _finish(finish), *_of_text(logprobs))
+    message = choice["message"]
+    if refusal := message.get("refusal"):
+        raise Unanswered(f"the model refuses: {refusal}")
+    text = text_of(message.get("content"))
+    if calls := message.get("tool_calls"):
         text = "\n".join(filter(None, [text, *map(_called, calls)]))
-    return Reply(text, _finish(choice), *_of_chat(getattr(choice, "logprobs", None)))
+    return Reply(text, _finish(finish), *_of_chat(logprobs))
 
 
-def _called(call: Any) -> str:
+def _called(call: Mapping[str, Any]) -> str:
     """A call as a part of the text."""
-    return HERMES.begun(call.function.name) + text_of(call.function.arguments) + HERMES.end
+    function = call["function"]
+    return HERMES.begun(function["name"]) + text_of(function["arguments"]) + HERMES.end
 
 
-def piece_of(choice: Any, protocol: str) -> Piece:
+def piece_of(choice: Mapping[str, Any], protocol: str) -> Piece:
     """A part of a streamed sample.
 
     Raises:
         Unanswered: as `reply_of`.
     """
-    said = text_of(choice.delta.content if protocol == "chat" else choice.text)
-    told = (
-        _of_chat(getattr(choice, "logprobs", None))
-        if protocol == "chat"
-        else _of_text(getattr(choice, "logprobs", None))
-    )
-    return Piece(said, _finish(choice) if choice.finish_reason else "", logprobs=told)
+    finish, logprobs = choice.get("finish_reason"), choice.get("logprobs")
+    said = text_of(choice["delta"].get("content") if protocol == "chat" else choice["text"])
+    told = _of_chat(logprobs) if protocol == "chat" else _of_text(logprobs)
+    return Piece(said, _finish(finish) if finish else "", logprobs=told)
 
 
 def usage_of(data: Any) -> Usage:
     """Counts of one request: `data` is the answer's `usage`, or None."""
-    prompt = getattr(data, "prompt_tokens", None) or 0
-    details = getattr(data, "prompt_tokens_details", None)
-    cached = getattr(details, "cached_tokens", None) or 0
-    completion = getattr(data, "completion_tokens", None) or 0
-    return Usage(prompt, cached, prompt - cached, 0, completion, 1)
+    if not isinstance(data, dict):
+        return Usage(calls=1)
+    details = data.get("prompt_tokens_details")
+    cached = int(details.get("cached_tokens") or 0) if isinstance(details, dict) else 0
+    prompt = int(data.get("prompt_tokens") or 0)
+    return Usage(prompt, cached, prompt - cached, 0, int(data.get("completion_tokens") or 0), 1)
 
 
-def _finish(choice: Any) -> str:
-    match choice.finish_reason:
+def _finish(said: Any) -> str:
+    match said:
         case "length":
             return "length"
         case "content_filter":
@@ -228,20 +228,26 @@ def _finish(choice: Any) -> str:
 
 
 def _of_chat(part: Any) -> Logprobs:
-    tokens = None if part is None else part.content
+    tokens = None if part is None else part.get("content")
     if not tokens:
         return NO_LOGPROBS
-    tops = [tuple((top.logprob, UNKNOWN_ID, top.token) for top in token.top_logprobs or ()) for token in tokens]
+    tops = [
+        tuple((float(top["logprob"]), UNKNOWN_ID, top["token"]) for top in token["top_logprobs"] or ())
+        for token in tokens
+    ]
     return (
-        tuple(token.logprob for token in tokens),
-        tuple(token.token for token in tokens),
+        tuple(float(token["logprob"]) for token in tokens),
+        tuple(token["token"] for token in tokens),
         tuple(tops) if any(tops) else (),
     )
 
 
 def _of_text(part: Any) -> Logprobs:
-    if part is None or not part.tokens:
+    if part is None or not part.get("tokens"):
         return NO_LOGPROBS
-    places = [sorted((place or {}).items(), key=lambda pair: -pair[1]) for place in part.top_logprobs or ()]
-    tops = [tuple((logprob, UNKNOWN_ID, token) for token, logprob in place) for place in places]
-    return tuple(part.token_logprobs), tuple(part.tokens), tuple(tops) if any(tops) else ()
+    places = [
+        sorted((place or {}).items(), key=lambda pair: -pair[1]) for place in part.get("top_logprobs") or ()
+    ]
+    tops = [tuple((float(logprob), UNKNOWN_ID, token) for token, logprob in place) for place in places]
+    logprobs = tuple(map(float, part["token_logprobs"]))
+    return logprobs, tuple(part["tokens"]), tuple(tops) if any(tops) else ()

@@ -217,7 +217,7 @@ class ApiBackend(ABC):
     async def _once(self, request: ApiRequest, hear: Callable[[str], None] | None) -> JointReply:
         """One request of one sample, its text as it came."""
         (body,) = self.bodies(request)
-        answer = await self._answer(request, body, hear)
+        answer = _counted(*await self._answer(request, body, hear))
         reply = of_whole_characters(answer.replies[0])
         return JointReply(reply.text, reply.finish, answer.usage)
 
@@ -226,7 +226,7 @@ class ApiBackend(ABC):
         form = form_of_request(request, self.model)
         asked = self.bodies(request)
         if not isinstance(request.node, GenNode):
-            answer = await self._answer(request, asked[0], None)
+            answer = _counted(*await self._answer(request, asked[0], None))
             assert form is not None
             return chosen(request, answer.replies[0], form, answer.usage)
         live = request.streams and len(asked) == 1 and asked[0].count == 1
@@ -236,9 +236,10 @@ class ApiBackend(ABC):
             say = lambda text: emit(Delta(request.index, text))  # noqa: E731
         sampling, name = request.node.sampling, request.node.site.name
         if len(asked) == 1:
-            answers = [await self._answer(request, asked[0], say)]
+            answers = [_counted(*await self._answer(request, asked[0], say))]
         else:
-            answers = await _together([self._answer(request, body, say) for body in asked])
+            each = await _together([self._answer(request, body, say) for body in asked])
+            answers = [_counted(*one) for one in each]
         samples = [sample_of(reply, sampling, form, name) for answer in answers for reply in answer.replies]
         if len(samples) != sampling.n:
             raise BackendError(
@@ -247,16 +248,13 @@ class ApiBackend(ABC):
             )  # fmt: skip
         return gen_answer(request, samples, sum((answer.usage for answer in answers[1:]), answers[0].usage))
 
-    async def _answer(
+    def _answer(
         self, request: ApiRequest, body: RequestBody, say: Callable[[str], None] | None
-    ) -> Answer:
-        """The answer to one body, as a stream if what comes is to be said."""
+    ) -> Coroutine[Any, Any, tuple[Answer, int]]:
+        """The answer to one body, as a stream if what comes is to be said, and how many attempts it took."""
         if say is None:
-            answer, tries = await self.tried(request, body, lambda client: self.whole(client, body))
-        else:
-            answer, tries = await self._told(request, body, say)
-        # Of one attempt the answer itself counts a call.
-        return answer if tries == 1 else replace(answer, usage=replace(answer.usage, calls=tries))
+            return self.tried(request, body, lambda client: self.whole(client, body))
+        return self._told(request, body, say)
 
     def _told(
         self, request: ApiRequest, body: RequestBody, say: Callable[[str], None]
@@ -329,7 +327,12 @@ class ApiBackend(ABC):
         return connection
 
 
-async def _together(asked: list[Coroutine[Any, Any, Answer]]) -> list[Answer]:
+def _counted(answer: Answer, tries: int) -> Answer:
+    """It with a call for each attempt; of one it counts that itself."""
+    return answer if tries == 1 else replace(answer, usage=replace(answer.usage, calls=tries))
+
+
+async def _together(asked: list[Coroutine[Any, Any, _T]]) -> list[_T]:
     """All of them side by side; the first failure cancels the others."""
     try:
         async with asyncio.TaskGroup() as group:

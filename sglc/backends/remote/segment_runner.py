@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from sglc.backends.remote.prompt_hints import PromptHints
 from sglc.backends.remote.prompts import Prompt
 from sglc.errors import BackendError, RunError, SglcError, located
+from sglc.ir.made_often import made_often
 from sglc.ir.plan.dataflow import KeptStreams, SegmentRun, choice_texts, filled_parts
 from sglc.ir.plan.events import Event, GenDone, SelectDone, Usage
 from sglc.ir.plan.hints import Hints
@@ -41,6 +42,7 @@ class Behind:
     choices: tuple[str, ...] = ()
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
     """One generation or choice that is asked for. `choices` are the texts of a choice.
@@ -58,6 +60,7 @@ class ApiRequest:
     hints: Hints | None = None
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class ApiAnswer:
     """What a request brought: the event that says so, and what the stream goes on with.

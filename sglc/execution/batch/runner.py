@@ -199,7 +199,7 @@ class _Batch(Generic[_Row]):
         self._skip = delivery.skip
         lock = threading.Lock()
         self._room = threading.Condition(lock)  # a row has ended, or was given, or none begins any more
-        self._come = threading.Condition(lock)  # the awaited row has begun, or it never will
+        self._come = threading.Condition(lock)  # the awaited row has ended, or it never will
         self.begun = 0  # rows
         self._live = 0  # rows that have begun and have no result yet
         self._turns: deque[tuple[int, _Row]] = deque()  # rows that are next, in their order
@@ -222,17 +222,14 @@ class _Batch(Generic[_Row]):
         """Begin the rows, each as soon as there is a place. Runs in a thread of its own."""
         try:
             while not self._closed and (chunk := self._taken()):
-                turns = range(len(chunk)) if self._order is None else self._order([row for _, row in chunk])
-                with self._room:
-                    self._first = chunk[0][0]
-                    self._turns.extend([chunk[turn] for turn in turns])
-                while (turn := self._turn()) is not None:
-                    self._begin(turn[0], self._made(*turn))
-                    # The loop's thread hands the first ones over meanwhile: else it would wait for the
-                    # interpreter, 5 ms each time that it sends or looks for more, and a back end until most
-                    # rows are made. It has enough to do then, and to change threads costs as much as a row.
-                    if self.begun <= _ONE_BY_ONE:
-                        time.sleep(0)
+                self._first = chunk[0][0]
+                if self._order is None:
+                    self._begin_all(chunk)
+                    continue
+                if first := not self.begun:  # it is the first in every order, which takes its time to be found
+                    self._begin_all(chunk[:1])
+                turns = self._order([row for _, row in chunk])
+                self._begin_all([chunk[turn] for turn in turns if turn or not first])
         except BaseException as problem:
             self._problem = problem
         finally:
@@ -243,6 +240,17 @@ class _Batch(Generic[_Row]):
                 self._fed = True
                 self._come.notify_all()
             self._rows = enumerate(())  # an event loop that rows come from is to end in this thread
+
+    def _begin_all(self, turns: Sequence[tuple[int, _Row]]) -> None:
+        with self._room:
+            self._turns.extend(turns)
+        while (turn := self._turn()) is not None:
+            self._begin(turn[0], self._made(*turn))
+            # The loop's thread hands the first ones over meanwhile: else it would wait for the interpreter,
+            # 5 ms each time that it sends or looks for more, and a back end until most rows are made. It has
+            # enough to do then, and to change threads costs as much as a row.
+            if self.begun <= _ONE_BY_ONE:
+                time.sleep(0)
 
     def _made(self, number: int, row: _Row) -> Run:
         """The run of a row, which has its place already."""
@@ -297,8 +305,6 @@ class _Batch(Generic[_Row]):
         self._at_once = not run.needs_thread
         with self._come:
             self._begun[number] = run.result
-            if number == self._next:
-                self._come.notify_all()
         if self._stopping:  # meanwhile
             run.result.stop()
         if run.needs_thread:
@@ -313,6 +319,7 @@ class _Batch(Generic[_Row]):
                 result = self._begun.pop(number)
                 if not self._stopping:
                     self._done.append(result)
+            if not self._ordered or number == self._next:
                 self._come.notify()
             if not (self._at_once and self._turns and self._place and in_loop()) or self._closed:
                 self._room.notify()
@@ -345,18 +352,17 @@ class _Batch(Generic[_Row]):
         with self._come:
             while self._next in self._skip:
                 self._next += 1
-            while self._next not in self._begun:
-                if self._fed:
+                self._room.notify()
+            while (result := self._begun.get(self._next)) is None or not result.ended:
+                if result is None and self._fed:
                     if self._problem is not None:
                         raise self._problem
                     return None
                 self._come.wait()
-            result = self._begun[self._next]
-        result.sync()
-        with self._room:
             self._given[self._next] = self._begun.pop(self._next)
             self._next += 1
-            self._room.notify()
+            if self._next <= self._first:  # else no row was too far ahead
+                self._room.notify()
         return result
 
     def _next_done(self) -> Result | None:

@@ -167,8 +167,9 @@ class SegmentRun(ABC, Generic[S]):
         self, segment: Segment, kept: KeptStreams[S, tuple[SegmentRun[S], int]], emit: Callable[[Event], None]
     ) -> None:
         self.nodes = segment.nodes
-        waits = segment.waits or waits_of(self.nodes)
-        self.readers, self._missing = waits.readers, list(waits.missing)
+        waits = segment.waits or waits_of([reads(node) for node in self.nodes])
+        self.sources, self.readers = waits.sources, waits.readers
+        self._missing = [len(read) for read in waits.sources]
         self.texts: dict[int, str] = {}  # by node
         self.emit = emit
         self.finished: set[int] = set()  # done or failed

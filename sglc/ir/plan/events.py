@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 from sglc.errors import SglcError
 from sglc.ir.made_often import made_often
@@ -104,6 +106,43 @@ class Delta:
     cached: int = 0
 
 
+class PackedIds(Sequence[int]):
+    """Token ids as int32, equal to the same ids in a tuple.
+
+    None is made a number before somebody asks: prompts are long, and seldom looked at.
+    """
+
+    __slots__ = ("packed",)
+
+    def __init__(self, packed: bytes) -> None:
+        self.packed = packed
+
+    def __len__(self) -> int:
+        return len(self.packed) // 4
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[int, ...]: ...
+    def __getitem__(self, at: int | slice) -> int | tuple[int, ...]:
+        ids = memoryview(self.packed).cast("i")
+        return tuple(ids[at]) if isinstance(at, slice) else ids[at]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(memoryview(self.packed).cast("i"))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, PackedIds):
+            return self.packed == other.packed
+        return tuple(self) == other if isinstance(other, tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
 @made_often
 @dataclass(frozen=True, slots=True)
 class GenDone:
@@ -113,7 +152,7 @@ class GenDone:
     """
 
     node: int
-    prompt_ids: tuple[int, ...]
+    prompt_ids: Sequence[int]
     samples: tuple[Sample, ...]
     usage: Usage
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
@@ -131,7 +170,7 @@ class SelectDone:
     """
 
     node: int
-    prompt_ids: tuple[int, ...]
+    prompt_ids: Sequence[int]
     choice: int
     text: str
     scores: tuple[float, ...]

@@ -190,20 +190,19 @@ def reads(node: Node) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Of each node, the indices of those that wait for it, one entry a use, and how many it waits for."""
+    """Of each node, the indices of those that it waits for and of those that wait for it, one entry a use."""
 
+    sources: Sequence[Sequence[int]]
     readers: Sequence[Sequence[int]]
-    missing: Sequence[int]
 
 
-def waits_of(nodes: Sequence[Node]) -> Waits:
-    """Which nodes of a segment wait for which."""
-    sources = [reads(node) for node in nodes]
-    readers: list[list[int]] = [[] for _ in nodes]
+def waits_of(sources: Sequence[Sequence[int]]) -> Waits:
+    """Which nodes of a segment wait for which, by what each `reads`."""
+    readers: list[list[int]] = [[] for _ in sources]
     for index, read in enumerate(sources):
         for source in read:
             readers[source].append(index)
-    return Waits(readers, [len(read) for read in sources])
+    return Waits(sources, readers)
 
 
 def place_of(node: Node) -> Loc | None:
@@ -219,7 +218,7 @@ class Segment:
     `gives` are (name, node): texts that go into the environment. Kept streams go there under their
     handles. A back end needs neither.
 
-    `waits` is `waits_of` its nodes, where that is known: rows of one plan have it in common.
+    `waits` is `waits_of` what its nodes read, where that is known: rows of one plan have it in common.
 
     Where segments wait for each other, those of a higher `priority` go first, and of equal ones each `share`
     (such as a user) has as many generations as another; those without one are in the order of their programs.

@@ -185,7 +185,6 @@ def plan_tiles(
         for member in of_prefix:
             level[member] += 1
         shared[list(of_prefix)] = end
-    start = len(rows)
     for number, (row, first, count) in enumerate(chunks):
         tree = branching.get(number)
         base = WHOLE if tree is None else tree.base
@@ -195,10 +194,9 @@ def plan_tiles(
         if tree is not None:
             until.append(tree.until)
             said += tree.until.size
-        members += range(start, start + count)
-        start += count
     table = np.array(tiles, np.int32).reshape(-1, 8)
-    return _cut(table, np.array(members, np.int32), tokens, shared, shape, until)
+    of_chunks = np.arange(len(rows), tokens, dtype=np.int32)
+    return _cut(table, np.concatenate((np.array(members, np.int32), of_chunks)), tokens, shared, shape, until)
 
 
 def _cut(

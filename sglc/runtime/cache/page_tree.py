@@ -12,7 +12,7 @@ No node is reachable whose page a step that is not launched yet will write.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -62,7 +62,7 @@ class PageNode:
         self.children: list[PageNode] = []
         self.refs = 0
         self.pins = 0
-        self.next_uses: tuple[int, ...] = ()  # of the pins that know theirs, in order
+        self.next_uses: list[int] = []  # of the pins that know theirs, in order
         self.worth = _NORMAL  # without its pins; never more than its parent's
         self.shared = False  # more than one sequence has gone through it: no single one can release it
         self.last_use = 0
@@ -172,11 +172,16 @@ class RadixTree:
             _revive(source if source is not None and tokens == len(source.key) else node)
             return PrefixMatch(node, source, tokens)
 
-    def insert(self, parent: PageNode, key: Key, page: int, step: int) -> tuple[PageNode, bool]:
+    def insert(
+        self, parent: PageNode, key: Key, page: int, step: int, *, locked: bool = False
+    ) -> tuple[PageNode, bool]:
         """The node that holds `key` below `parent`, and whether it is new and now owns `page`.
 
         An existing node that begins with `key` is left as it is: the caller keeps its page. A leaf
         that `key` only continues makes room for the new node, unless it is locked.
+
+        Args:
+            locked: a new node has the lock that the caller holds on `parent`, as by `lock`.
         """
         assert 0 < len(key) <= self.page_size
         assert parent.end % self.page_size == 0, "a partial page has no children"
@@ -191,8 +196,12 @@ class RadixTree:
         node.last_use = self._tick
         parent.keys.insert(at, key)
         parent.children.insert(at, node)
-        self.evictable += 1
         self._nodes += 1
+        if locked:
+            assert parent.parent is None or parent.refs, "a lock is handed on that nobody holds"
+            node.refs = 1
+        else:
+            self.evictable += 1
         if self.log is not None and self._is_told(node):
             self.log.stored(node, parent.serial)
         others = len(parent.children) - 1
@@ -201,7 +210,8 @@ class RadixTree:
             if not parent.children[at - 1].refs:
                 self._remove(parent.children[at - 1], node)
         parent.shared |= others > 0
-        self._queue(node)
+        if not locked:
+            self._queue(node)
         return node, True
 
     def lock(self, node: PageNode, held: PageNode | None = None) -> None:
@@ -240,7 +250,7 @@ class RadixTree:
         """
         node.pins += 1
         if next_use != SOME_DAY:
-            node.next_uses = tuple(sorted((*node.next_uses, next_use)))
+            insort(node.next_uses, next_use)
 
     def unpin(self, node: PageNode, next_use: int = SOME_DAY) -> None:
         """Take a pin back that was given with `next_use`, from wherever eviction has moved it."""
@@ -249,8 +259,8 @@ class RadixTree:
         node.pins -= 1
         if next_use != SOME_DAY:
             at = bisect_left(node.next_uses, next_use)
-            assert node.next_uses[at : at + 1] == (next_use,), "a pin with that next use was never given"
-            node.next_uses = node.next_uses[:at] + node.next_uses[at + 1 :]
+            assert node.next_uses[at : at + 1] == [next_use], "a pin with that next use was never given"
+            del node.next_uses[at]
         self._settle(node)
 
     def demote(self, node: PageNode, worth: Worth) -> None:
@@ -291,7 +301,7 @@ class RadixTree:
         for root in self._roots.values():
             root.keys.clear()
             root.children.clear()
-            root.pins, root.next_uses = 0, ()
+            root.pins, root.next_uses = 0, []
         self._heap.clear()
         self._nodes = 0
         self.evictable = 0
@@ -317,9 +327,9 @@ class RadixTree:
         node.moved = successor
         successor.pins += node.pins
         if node.next_uses:
-            successor.next_uses = tuple(sorted(successor.next_uses + node.next_uses))
+            successor.next_uses = sorted(successor.next_uses + node.next_uses)
         successor.last_use = max(successor.last_use, node.last_use)
-        node.pins, node.next_uses = 0, ()
+        node.pins, node.next_uses = 0, []
 
     def _settle(self, node: PageNode) -> None:
         """Queue a node for eviction that became a free leaf; in a scratch tree it goes at once."""

@@ -12,15 +12,18 @@ ends that one when it takes too much, or when the other end of its socket is clo
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import resource
 import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -37,6 +40,8 @@ from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 _BEGUN = b"\0"  # what comes before the work; behind it comes a `Problem`, or null
 _MOST = 2  # processes at once
 _NICE = 10  # who is answered meanwhile comes first
+_IDLE_S = 2.0  # that a form has only what nobody else wants of the processors: who wakes up then waits for none
+_PLAIN = os.sched_param(0)
 _LOOK_S = 0.01  # how often it looks for one that has ended
 
 
@@ -50,7 +55,8 @@ def main(arguments: Sequence[str]) -> int:
     constraints = kept_constraints(load_tokenizer(folder), load_config(folder).vocab_size)
     constraints.prepare(ebnf=False)
     waiting: deque[int] = deque()
-    running: set[int] = set()
+    running: dict[int, float] = {}  # and when they are to have their turn among the others
+    idles = _may_idle()
     while True:
         if select.select([control], [], [], _LOOK_S if running else None)[0]:
             data, sockets, _, _ = socket.recv_fds(control, 1, 1)
@@ -60,7 +66,12 @@ def main(arguments: Sequence[str]) -> int:
             if not data:
                 return 0  # the kernel closes the sockets, which ends who runs
         while running and (pid := os.waitpid(-1, os.WNOHANG)[0]):
-            running.discard(pid)
+            running.pop(pid)
+        for pid in [pid for pid, end_s in running.items() if end_s <= time.monotonic()]:
+            running[pid] = math.inf
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                with suppress(ProcessLookupError):
+                    os.sched_setscheduler(int(thread.name), os.SCHED_OTHER, _PLAIN)
         while waiting and len(running) < _MOST:
             asked = waiting.popleft()
             pid = os.fork()
@@ -68,6 +79,8 @@ def main(arguments: Sequence[str]) -> int:
                 control.close()
                 for other in waiting:
                     os.close(other)
+                if idles:
+                    os.sched_setscheduler(0, os.SCHED_IDLE, _PLAIN)
                 status = 1
                 try:
                     status = _compile(socket.socket(fileno=asked), constraints, seconds, memory)
@@ -77,8 +90,21 @@ def main(arguments: Sequence[str]) -> int:
                     traceback.print_exception(error)
                 finally:
                     os._exit(status)
-            running.add(pid)
+            running[pid] = time.monotonic() + _IDLE_S if idles else math.inf
             os.close(asked)
+
+
+def _may_idle() -> bool:
+    """Whether who has only idle processors may have its turn again: that takes a right, or `RLIMIT_NICE`."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.sched_setscheduler(0, os.SCHED_IDLE, _PLAIN)
+            os.sched_setscheduler(0, os.SCHED_OTHER, _PLAIN)
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1] == 0
 
 
 def _compile(asked: socket.socket, constraints: Constraints, seconds: float, memory: int) -> int:

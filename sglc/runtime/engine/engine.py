@@ -20,6 +20,7 @@ import numpy as np
 
 from sglc import knobs
 from sglc.errors import BackendError, RunError, SglcError
+from sglc.ir.plan.events import PackedIds
 from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_tree import DUE, Key
 from sglc.runtime.cache.sequence_handles import Handles, Prefix, as_ids
@@ -31,6 +32,7 @@ from sglc.runtime.engine.lookahead import Lookaheads
 from sglc.runtime.engine.matcher_threads import MatcherThreads
 from sglc.runtime.engine.scores import account, likeliest_at, take_scores
 from sglc.runtime.ids import Handle, RequestId
+from sglc.runtime.scheduler import scheduler
 from sglc.runtime.scheduler.batch_state import PrefillChunk
 from sglc.runtime.scheduler.kv_allocator import KVAllocator
 from sglc.runtime.scheduler.queue import RequestQueue
@@ -184,6 +186,10 @@ class Engine:
         """The ids that a handle names."""
         return self.handles.ids(handle)
 
+    def packed(self, handle: Handle) -> PackedIds:
+        """The same ids."""
+        return PackedIds(self.handles.array(handle).tobytes())
+
     # -- requests
 
     @property
@@ -310,6 +316,11 @@ class Engine:
         return len(self._requests)
 
     @property
+    def new_rows(self) -> int:
+        """Rows that may begin in the next step."""
+        return scheduler.new_rows(self.rows.decoding().size, self._queue.begun if self._flights else 0)
+
+    @property
     def queue(self) -> RequestQueue:
         """What waits for a row; for those who look."""
         return self._queue
@@ -346,7 +357,7 @@ class Engine:
         known = self.rows.known(ready)
         decode = self.allocator.promise(known)
         stalled = known.size - decode.size
-        chunks, done = self._queue.chunks(ready.size - stalled, stalled, in_flight=bool(self._flights))
+        chunks, done = self._queue.chunks(ready.size - stalled, stalled, self.new_rows)
         for request in done:
             self._end_part(request)
         if not decode.size and not chunks:

@@ -40,10 +40,9 @@ from sglc.runtime.tokenizer.detokenize import StopStream
 @made_often
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """What a call made: its text, the stream that goes on behind it, and the event that says so."""
+    """What a call made: its text, and the event that says so."""
 
     text: str
-    stream: TokenStream
     event: GenDone | SelectDone
 
 
@@ -151,6 +150,13 @@ class GenCall:
                 raise AssertionError(event)
         return None
 
+    def behind(self, outcome: CallOutcome) -> TokenStream:
+        """The stream that goes on behind the outcome; before `close`."""
+        assert isinstance(outcome.event, GenDone)
+        match = self._watched[0].match if self._stepwise else None
+        ids = (*self._prompt, *outcome.event.samples[0].ids)
+        return TokenStream(ids, match.tail if match else "", namespace=self._namespace)
+
     def hold(self, stream: TokenStream) -> Handle:
         """A handle on the ids of the outcome's stream; before `close`."""
         return self._engine.extend(self._handle, stream.ids[len(self._prompt) :])
@@ -214,13 +220,11 @@ class GenCall:
 
     def _outcome(self, done: RequestDone) -> CallOutcome:
         samples = tuple(self._sample(sample) for sample in range(self.node.sampling.n))
-        match = self._watched[0].match if self._stepwise else None
-        ids, tail = (*self._prompt, *samples[0].ids), match.tail if match else ""
-        after = TokenStream(ids, tail, namespace=self._namespace)
         # How much was decoded behind a stop before it was seen is a matter of time.
-        spent = replace(usage(done), completion=sum([sample.made or 0 for sample in samples]))
-        event = GenDone(self._index, self._prompt, samples, spent, *self._prompt_logprobs())
-        return CallOutcome(samples[0].text, after, event)
+        spent = usage(done, sum([sample.made or 0 for sample in samples]))
+        prompt = self._engine.packed(self._handle)
+        event = GenDone(self._index, prompt, samples, spent, *self._prompt_logprobs())
+        return CallOutcome(samples[0].text, event)
 
     def _sample(self, sample: int) -> Sample:
         ended = self._ended[sample]
@@ -283,7 +287,7 @@ class SelectCall:
             common = len(tail)
         else:
             self._choices = tuple(ids[common:] for ids in whole)
-        self._prompt = (*before_cut, *tail[:common])
+        prompt = (*before_cut, *tail[:common])
         self._handles: list[Handle] = []
         self.requests: list[RequestId] = []
         self._scored: dict[RequestId, tuple[tuple[float, ...], ...]] = {}
@@ -294,8 +298,8 @@ class SelectCall:
                 if rest:
                     self._alone.setdefault(first, []).append(tuple(rest))
         try:
-            base = stream if len(self._prompt) >= stream.held else TokenStream(namespace=stream.namespace)
-            before = self._engine.extend(base.base, self._prompt[base.held :], base.namespace)
+            base = stream if len(prompt) >= stream.held else TokenStream(namespace=stream.namespace)
+            before = self._engine.extend(base.base, prompt[base.held :], base.namespace)
             self._score(before, self._choices)
             for first, rests in self._alone.items():
                 self._score(self._engine.extend(None, (first,), stream.namespace), tuple(rests))
@@ -313,13 +317,18 @@ class SelectCall:
             case ScoreDone():
                 self._scored[event.request] = event.logprobs
             case RequestDone():
-                self._done[event.request] = usage(event)
+                self._done[event.request] = usage(event, event.completion_tokens)
                 return self._outcome() if len(self._done) == len(self.requests) else None
             case RequestFailed():
                 raise event.error
             case Token() | SampleDone() | PromptScored():
                 raise AssertionError(event)
         return None
+
+    def behind(self, outcome: CallOutcome) -> TokenStream:
+        """As `GenCall.behind`."""
+        before = self._before
+        return TokenStream(before.ids, before.tail + outcome.text, namespace=before.namespace)
 
     def hold(self, stream: TokenStream) -> Handle:
         """As `GenCall.hold`. A choice is text, so what follows begins with the ids before it."""
@@ -348,7 +357,7 @@ class SelectCall:
         spent = sum((self._done[request] for request in others), self._done[first])
         event = SelectDone(
             self._index,
-            self._prompt,
+            self._engine.packed(self._handles[0]),
             decision.choice,
             text,
             decision.scores,
@@ -358,22 +367,20 @@ class SelectCall:
             unconditional,
             decision.matrix,
         )
-        before = self._before
-        after = TokenStream(before.ids, before.tail + text, namespace=before.namespace)
-        return CallOutcome(text, after, event)
+        return CallOutcome(text, event)
 
 
 Call = GenCall | SelectCall
 
 
-def usage(done: RequestDone) -> Usage:
-    """A request's counts."""
+def usage(done: RequestDone, completion: int) -> Usage:
+    """A request's counts, of which `completion` tokens were made."""
     return Usage(
         prompt=done.prompt_tokens,
         cached=done.cached_tokens,
         computed=done.computed_tokens,
         scored=done.scored_tokens,
-        completion=done.completion_tokens,
+        completion=completion,
         calls=1,
     )
 

@@ -36,7 +36,8 @@ class LocalOptions:
     a step; None means 64 and 2,048 on the CPU, 256 and 8,192 on CUDA. `process`: whether it
     runs in a process of its own; None means on CUDA only. Schemas and grammars, and then also regexes, are
     compiled apart, where one may take `compile_s` seconds and `compile_bytes` of memory. `max_len`: tokens of a
-    prompt and its answer, if fewer than the model's.
+    prompt and its answer, if fewer than the model's. `with_constraints`: what constraints need is loaded with
+    the model, and not with the first of them, when others wait for their next tokens.
     """
 
     model: str
@@ -52,6 +53,7 @@ class LocalOptions:
     compile_s: float = 10.0
     compile_bytes: int = 2 << 30
     max_len: int | None = None
+    with_constraints: bool = False
 
 
 def load(options: LocalOptions, folder: Path, tokenizer: Tokenizer | None) -> Machine:

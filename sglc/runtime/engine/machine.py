@@ -24,7 +24,6 @@ from sglc.ir.plan.segment import (
     Part,
     Segment,
     SelectNode,
-    reads,
 )
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Tokenizer
@@ -119,6 +118,11 @@ class Machine:
         assert isinstance(run, EngineSegmentRun)
         run.compiled(index, error)
 
+    def load_constraints(self) -> None:
+        """Load what constraints need, before anybody waits for a step."""
+        self._prepared = {False, True}
+        self.model.constraints.prepare(ebnf=True)
+
     def forget_texts(self) -> None:
         """Forget what texts were encoded to."""
         self.model.encode.cache_clear()
@@ -194,7 +198,8 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
     """A segment in progress.
 
     `origin[i]` is the node whose pin the stream of node i goes on from: the last one before it, or itself,
-    that made ids. `unread` counts, of such a node, those that read it or what literals made of it.
+    that made ids. `unread` counts, of such a node, those that still read it or what literals made of it; it is
+    kept from the first pin on.
     """
 
     depth_first = True
@@ -218,11 +223,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
         self.pins: dict[int, Handle] = {}
         self.calls: dict[int, Call] = {}
         self.origin: list[int] = []
-        for index, node in enumerate(self.nodes):
-            self.origin.append(self.origin[node.stream] if isinstance(node, ExtendNode | ForkNode) else index)
-        self.unread = [0] * len(self.nodes)
-        for index, found in enumerate(self.readers):
-            self.unread[self.origin[index]] += len(found)
+        self.unread: list[int] = []
         self._place: int | None = None
         if segment.hints is not None:
             self._place = machine.hinted.begun(segment.share, segment.hints)
@@ -256,7 +257,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
 
     def node_over(self, index: int) -> None:
         super().node_over(index)
-        for source in reads(self.nodes[index]):
+        for source in self.sources[index] if self.unread else ():
             origin = self.origin[source]
             self.unread[origin] -= 1
             if self.unread[origin] == 0 and origin in self.pins:
@@ -269,13 +270,23 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
         machine, known = self.machine, stream.stream
         if self.readers[index]:  # its own handle may be released while the segment runs
             (pin,) = machine.engine.fork(stream.handle, 1)
-            self.pins[index] = pin
+            self._pin(index, pin)
             self.made[index] = known.held_by(pin)
         else:
             self.made[index] = TokenStream(known.ids, known.tail, namespace=known.namespace)
         # The run goes on with the program that kept it.
         self._place = stream.place if self._place is None else min(self._place, stream.place)
         machine.tool_latency.ended(stream.left, machine.engine.steps - stream.step)
+
+    def _pin(self, index: int, pin: Handle) -> None:
+        """The stream behind node `index` is held until the last of those that read it is over."""
+        if not self.unread:
+            for at, node in enumerate(self.nodes):
+                self.origin.append(self.origin[node.stream] if isinstance(node, ExtendNode | ForkNode) else at)
+            self.unread = [0] * len(self.nodes)
+            for at, found in enumerate(self.readers):
+                self.unread[self.origin[at]] += sum([reader not in self.finished for reader in found])
+        self.pins[index] = pin
 
     def stream_to_keep(self, index: int) -> _KeptStream:
         """The stream. Its program comes back to it when it has done as much as it did before."""
@@ -361,18 +372,18 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
 
     def finish(self, index: int, outcome: CallOutcome) -> None:
         """A call has ended well."""
-        stream = outcome.stream
+        call, hints = self.calls[index], self.segment.hints
         if self.readers[index]:
             # What follows begins with this stream: its pages stay until the last reader has them.
-            pin = self.pins[index] = self.calls[index].hold(stream)
+            stream = call.behind(outcome)
+            self._pin(index, pin := call.hold(stream))
             self.machine.engine.await_turn(pin, self.place)
-            stream = stream.held_by(pin)
-        if (hints := self.segment.hints) is not None:
-            own = self.calls[index].hold(stream)
+            self.made[index] = stream.held_by(pin)
+        if hints is not None:
+            own = call.hold(call.behind(outcome))
             self.machine.hinted.made(self.segment.share, hints, own, self.place, self.segment.room)
         self.drop(index)  # behind that, or what it lets go of would be nobody's for a moment
         self.texts[index] = outcome.text
-        self.made[index] = stream
         self.emit(outcome.event)
         self.advance(index)
 

@@ -8,6 +8,7 @@ node, part or event needs an entry. Nothing is ever unpickled.
 from __future__ import annotations
 
 import types
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -28,7 +29,7 @@ from sglc.errors import (
     UsageError,
     VerifyError,
 )
-from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
+from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, PackedIds, SelectDone
 from sglc.ir.plan.hints import Hints
 from sglc.ir.plan.segment import (
     ExtendNode,
@@ -46,6 +47,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
     Slot,
     reads,
+    waits_of,
 )
 from sglc.ir.target import ControlText
 
@@ -90,6 +92,7 @@ ERRORS: Mapping[str, type[SglcError]] = {
 }
 
 _T = TypeVar("_T")
+_NODES = frozenset(get_args(Node))
 _NOT_IT = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # of bytes that are not what is read
 _Tagged = tuple[int, Raw]
 
@@ -263,14 +266,18 @@ def decode_segment(command: Submit) -> Segment:
         BackendError: SGLC507, not a node, or one that reads what is not before it.
     """
     nodes: list[Node] = []
+    sources: list[list[int]] = []
     for number, raw in command.nodes:
         node = _untagged(number, raw)
-        if not isinstance(node, Node) or not all(0 <= source < len(nodes) for source in reads(node)):
+        if type(node) not in _NODES:
             raise _malformed(f"node {len(nodes)} of a segment")
+        sources.append(read := reads(node))
+        if read and not 0 <= min(read) <= max(read) < len(nodes):
+            raise _malformed(f"what node {len(nodes)} of a segment reads")
         nodes.append(node)
     return Segment(
         tuple(nodes), command.gives, command.priority, command.share, command.namespace, command.hints,
-        command.room,
+        command.room, waits_of(sources),
     )  # fmt: skip
 
 
@@ -338,11 +345,15 @@ class _WireFailed(Struct, array_like=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How a kind is written: as msgspec does, or with its `unions` (names of fields) as tagged values."""
+    """How a kind is written: as msgspec does, or as the list of its fields, where some are written otherwise.
+
+    `unions` names those that are tagged values, `packed` ids that are bytes.
+    """
 
     decoder: msgspec.msgpack.Decoder[Any]
+    names: tuple[str, ...] = ()
     unions: frozenset[str] = frozenset()
-    names: tuple[str, ...] = ()  # of all fields, where there are unions
+    packed: frozenset[str] = frozenset()
 
 
 def _tagged(item: object, *, half_pairs: bool = False) -> Any:
@@ -351,11 +362,19 @@ def _tagged(item: object, *, half_pairs: bool = False) -> Any:
     layout = _LAYOUTS[kind]
     if isinstance(item, NodeFailed):
         return _NUMBERS[kind], _WireFailed(item.node, problem_of(item.error))
-    if not layout.unions:
+    if not layout.names:
         return _NUMBERS[kind], item
-    written = {name: getattr(item, name) for name in layout.names}
-    written |= {name: _parts(written[name], half_pairs) for name in layout.unions}
+    written = [getattr(item, name) for name in layout.names]
+    for at, name in enumerate(layout.names):
+        if name in layout.unions:
+            written[at] = _parts(written[at], half_pairs)
+        elif name in layout.packed:
+            written[at] = _packed(written[at])
     return _NUMBERS[kind], written
+
+
+def _packed(ids: Sequence[int]) -> bytes:
+    return ids.packed if isinstance(ids, PackedIds) else array("i", ids).tobytes()
 
 
 def _parts(value: Any, half_pairs: bool) -> Any:
@@ -374,10 +393,17 @@ def _untagged(number: int, raw: Raw) -> Any:
     made = _decoded(layout.decoder, raw)
     if isinstance(made, _WireFailed):
         return NodeFailed(made.node, error_of(made.problem))
-    if not layout.unions:
+    if not layout.names:
         return made
-    values = {name: getattr(made, name) for name in made.__struct_fields__}
-    return kind(**{n: _unparted(value) if n in layout.unions else value for n, value in values.items()})
+    values = [getattr(made, name) for name in layout.names]
+    for at, name in enumerate(layout.names):
+        if name in layout.unions:
+            values[at] = _unparted(values[at])
+        elif name in layout.packed:
+            if len(values[at]) % 4:
+                raise _malformed("the ids of a prompt")
+            values[at] = PackedIds(values[at])
+    return kind(*values)
 
 
 def _unparted(value: Any) -> Any:
@@ -397,10 +423,13 @@ def _layout(kind: type) -> _Layout:
     hints = get_type_hints(kind)
     written = {name: _written_type(hint) for name, hint in hints.items()}
     unions = frozenset(name for name, hint in hints.items() if written[name] != hint)
-    if not unions:
+    packed = frozenset({"prompt_ids"} & hints.keys())
+    if not unions and not packed:
         return _Layout(msgspec.msgpack.Decoder(kind))
-    twin = msgspec.defstruct(kind.__name__, list(written.items()))
-    return _Layout(msgspec.msgpack.Decoder(twin), unions, tuple(hints))
+    twin = msgspec.defstruct(
+        kind.__name__, list({**written, **dict.fromkeys(packed, bytes)}.items()), array_like=True
+    )
+    return _Layout(msgspec.msgpack.Decoder(twin), tuple(hints), unions, packed)
 
 
 def _written_type(hint: Any) -> Any:

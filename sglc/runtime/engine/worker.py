@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from sglc.runtime.engine.machine import Machine
 
 _MOST_EVENTS = 64  # of a frame: the program reads them while the next ones are made
-_TURN = 16  # commands between two steps, while there is other work: about what a host does in a step's time
 _SWITCH_S = 0.0005
 _TOLD_S = 0.25  # how often the state is told while there is work
 _LINGER_MS = 2_000  # how long the last report may take to be read
@@ -95,7 +94,8 @@ class Worker:
     def serve(self) -> None:
         """Obey until a `Close`. What has come goes before a step, so rows that come together start together.
 
-        But a step is not put off for long: commands may come as fast as they are obeyed. They are counted and
+        But a step is not put off for long: commands may come as fast as they are obeyed. While there is other
+        work as many are taken as rows may begin with it: about what a host does in the time of a step. They are
         not timed, so that programs of many calls, whose commands take longest, begin together too.
 
         Raises:
@@ -103,11 +103,12 @@ class Worker:
         """
         try:
             while True:
+                most = self._machine.engine.new_rows
                 for taken, frame in enumerate(self._link.commands(wait=self._machine.idle), 1):
                     if not self._obey(frame):
                         self._machine.fail_all(closed())
                         return
-                    if taken >= _TURN and not self._machine.idle:
+                    if taken >= most and not self._machine.idle:
                         break
                 self._link.flush()
                 if not self._machine.idle:
@@ -210,6 +211,8 @@ def _run(made: Callable[[], Machine], options: LocalOptions, link: Link, parent:
     gc.disable()  # what is loaded is no garbage, and to look for some took a tenth of the start
     try:
         machine = made()
+        if options.with_constraints:
+            machine.load_constraints()
     except SglcError:
         raise
     except Exception as error:

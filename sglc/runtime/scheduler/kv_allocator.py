@@ -341,16 +341,15 @@ class KVAllocator:
     def _insert_prompt(self, row: int, work: RowWork, step: int) -> None:
         size, done = self.page_size, min(int(self.rows.seq_len[row]), work.part.kept)
         ids = work.part.ids
-        while not work.diverged and (work.shared + 1) * size <= done:
+        for page in [] if work.diverged else self.rows.table[row, work.shared : done // size].tolist():
             key = ids[work.shared * size : (work.shared + 1) * size]
-            page = int(self.rows.table[row, work.shared])
-            node, new = self.tree.insert(work.node, key, page, step)
-            work.diverged = not new
-            if new:
-                self.pool.adopt(page)
-                self.tree.lock(node, held=work.node)
-                work.node = node
-                work.shared += 1
+            node, new = self.tree.insert(work.node, key, page, step, locked=True)
+            if not new:
+                work.diverged = True
+                break
+            self.pool.adopt(page)
+            work.node = node
+            work.shared += 1
         if work.publish and not work.diverged and done == len(ids) and done % size:
             page = int(self.rows.table[row, work.shared])
             leaf, new = self.tree.insert(work.node, ids[work.shared * size :], page, step)
@@ -375,19 +374,16 @@ class KVAllocator:
         pages = self.rows.table[row, work.shared : self.rows.held[row]]
         spare = np.ones(pages.size, np.bool_)
         node = work.node
-        for i in range(pages.size):
-            at = (work.shared + i) * size
-            if at >= keep:
-                break
-            key = tuple(self.rows.tokens[row, at : min(at + size, keep)].tolist())
-            page = int(pages[i])
-            child, new = self.tree.insert(node, key, page, last)
+        kept = tuple(self.rows.tokens[row, work.shared * size : keep].tolist())
+        for i, page in enumerate(pages[: -(-len(kept) // size)].tolist()):
+            child, new = self.tree.insert(node, kept[i * size : (i + 1) * size], page, last, locked=True)
             if new:
                 self.pool.adopt(page)
                 spare[i] = False
             elif last > self._drained and not child.refs and self.available < 1:
                 break  # to lock that page and keep ours in quarantine would break a promise
-            self.tree.lock(child, held=node)
+            else:
+                self.tree.lock(child, held=node)
             node = child
         self._unlock(node, last)
         self.pool.retire(pages[spare], last)

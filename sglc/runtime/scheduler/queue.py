@@ -65,7 +65,7 @@ class RequestQueue:
         self._max_rows = max_rows
         self._keeps = keeps
         self._parts: list[RequestPart] = []
-        self._begun = 0  # rows that began in the last step, those of choices not counted
+        self.begun = 0  # rows that began in the last step, those of choices not counted
         self.preempted = 0  # rows that were preempted so far
         self.fair = FairShare()
         self._lacks_pages = False  # who is the next had a row and no pages
@@ -83,15 +83,17 @@ class RequestQueue:
 
         0 if nobody does of those who come soon.
         """
-        page = ids[beyond : beyond + self.allocator.page_size]
-        if len(page) < self.allocator.page_size:
+        end = beyond + self.allocator.page_size
+        if len(ids) < end:
             return 0
+        first, page = ids[beyond], ids[beyond:end]
         for part in self._parts[:_NEXT]:
             # Seldom the same: what a row shares with others was theirs before it, but for the first of them.
-            if part.ids[beyond : beyond + len(page)] == page and part.request.root is root:
-                common = common_prefix(part.ids, ids)
-                if common > beyond:
-                    return common
+            its = part.ids
+            if len(its) < end or its[beyond] != first or its[beyond:end] != page:
+                continue
+            if part.request.root is root and (common := common_prefix(its, ids)) > beyond:
+                return common
         return 0
 
     @property
@@ -152,17 +154,14 @@ class RequestQueue:
         insort(self._parts, resumed(part, ids, logprobs), key=_order)
         self.preempted += 1
 
-    def chunks(
-        self, decoding: int, stalled: int, *, in_flight: bool
-    ) -> tuple[list[PrefillChunk], list[EngineRequest]]:
+    def chunks(self, decoding: int, stalled: int, most: int) -> tuple[list[PrefillChunk], list[EngineRequest]]:
         """The prompts' share of the next step, beside `decoding` rows that take a token.
 
-        With the last step `in_flight`, more may begin than else. While `stalled` more rows lack a page for
-        their token, nobody new gets a row. Gives also the requests that turned out to have nothing to compute:
-        they are done.
+        At most `most` rows begin; while `stalled` more rows lack a page for their token, none. Gives also the
+        requests that turned out to have nothing to compute: they are done.
         """
         unfinished = self.allocator.unfinished
-        most, self._begun = scheduler.new_rows(decoding, self._begun if in_flight else 0), 0
+        self.begun = 0
         if not unfinished and not self._parts:
             return [], []
         rest = [
@@ -213,7 +212,7 @@ class RequestQueue:
         late = 0
         before: tuple[RequestPart, PageNode] | None = None  # who was looked at before, and where its ids led
         while room and self.allocator.rows.free and at < min(len(self._parts), self._max_rows + late):
-            if self._begun == most:
+            if self.begun == most:
                 break
             few = len(chunks) < decoding // scheduler.ROWS_OF_ONE_BEGIN
             if max(left, short) <= 0 and not few:
@@ -248,9 +247,8 @@ class RequestQueue:
             row, known, tokens = opened
             self._admitted(part, row, known)
             chunks.append(self._chunk(part, row, tokens))
-            self._begun += (
-                part.kind is not PartKind.CHOICE
-            )  # a few tokens behind a prompt, and gone with the step
+            if part.kind is not PartKind.CHOICE:  # a few tokens behind a prompt, and gone with the step
+                self.begun += 1
             left -= tokens
             short -= tokens
             room -= tokens

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import chain
 from string import ascii_letters
 
 from tokenizers import Tokenizer as RawTokenizer
@@ -18,7 +19,7 @@ from tokenizers.models import BPE
 from tokenizers.normalizers import NFC
 
 _BEFORE = ascii_letters + ",.;:"
-_BETWEEN = re.compile(rf"(?<=[{_BEFORE}])(?= [A-Za-z])")
+_BETWEEN = re.compile(rf" (?<=[{_BEFORE}] )(?=[A-Za-z])")  # a space first: it is looked for at once
 # Characters of a long piece, at least, and how many of them are remembered; then of the words.
 _LONG = ((4096, 512), (256, 8192))
 _WORDS = 65_536
@@ -30,12 +31,11 @@ class Pieces:
 
     def __init__(self, encode: Callable[[str], list[int]]) -> None:
         word = lru_cache(_WORDS)(lambda piece: tuple(encode(piece)))
+        behind_space = lru_cache(_WORDS)(lambda piece: tuple(encode(" " + piece)))
 
         def words(text: str) -> list[int]:
-            ids: list[int] = []
-            for piece in _BETWEEN.split(text):
-                ids += word(piece)
-            return ids
+            first, *others = _BETWEEN.split(text)
+            return [*word(first), *chain.from_iterable(map(behind_space, others))]
 
         self.encode: Callable[[str], list[int]] = words  # gives what `encode` gives for the whole text
         for size, count in reversed(_LONG):
