@@ -127,6 +127,7 @@ def test_objects_become_plain_data_in_json() -> None:
         (City, CITY.replace("3,", "4,"), "is no `Literal"),
         (City, CITY.replace("bad (very)", "BAD"), "is no `Mood`"),
         (list[int], '{"a": 1}', "is no list"),
+        (int | None, "[1]", "is no `int"),
     ],
 )
 def test_a_text_that_spells_no_value_is_an_error_where_it_is_read(dtype: Any, text: str, reason: str) -> None:

@@ -94,7 +94,7 @@ def test_what_code_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = [compile(f"def f():\n global x{i}\n x{i} = 1", "f.py", "exec") for i in range(5)]
 
     def work(number: int) -> None:
-        assert f"x{number}" in stores._stored_by(codes[number]).as_globals
+        assert ("global", f"x{number}") in stores._stored_by(codes[number])
 
     assert raised_by_threads(work) == []
     assert len(stores._KNOWN) == 2

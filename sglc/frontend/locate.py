@@ -128,10 +128,16 @@ def _decoded(code: CodeType, lasti: int) -> Loc:
         return Loc(file, code.co_firstlineno)
     if column is None or end_column is None:
         return Loc(file, line)
-    return span(code.co_filename, line, column, end_column if end_line == line else None)
+    return _span(code.co_filename, line, column, end_column if end_line == line else None)
 
 
-def span(path: str, line: int, begin: int, end: int | None) -> Loc:
+def of_node(node: Any, path: str) -> Loc:
+    """The span of an expression or a statement of a file's tree."""
+    end = node.end_col_offset if node.end_lineno == node.lineno else None
+    return _span(path, node.lineno, node.col_offset, end)
+
+
+def _span(path: str, line: int, begin: int, end: int | None) -> Loc:
     """A place that Python gives in bytes of a line, as sglc shows places: in characters.
 
     A span over several lines is shown by its first line: from the start to the line's end, with `end` None.

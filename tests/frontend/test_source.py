@@ -1,17 +1,20 @@
 """The source of a function: found, and told from one that its code was not compiled from."""
 
 from __future__ import annotations
+import __future__
 
+import ast
 import json
+import linecache
 import textwrap
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
 
 from sglc.backends.scripted import ScriptedBackend
-from sglc.frontend.source import matches, source_of
+from sglc.frontend.source import source_of
 from tests.frontend.programs import body_source, from_file
 
 
@@ -44,14 +47,29 @@ def nested() -> FunctionType:
 def test_a_source_gives_its_code_again(function: FunctionType) -> None:
     source = source_of(function.__code__)
     assert source.definition.name == function.__name__
-    assert matches(source)
+    assert source.matches
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_cell_of_a_notebook_is_the_source_of_its_functions(apart: bool) -> None:
+    """It is compiled at once, or statement by statement; it may await, and another cell was of the future."""
+    text = "import json\nasync def later(): ...\nnow = await later()\ndef shown(s):\n    return json.dumps(s)\n"
+    name = f"<cell {apart}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    tree = ast.parse(text)
+    parts = [ast.Module([node], []) for node in tree.body] if apart else [tree]
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | __future__.annotations.compiler_flag
+    codes = [code for part in parts for code in compile(part, name, "exec", flags, dont_inherit=True).co_consts]
+    found = {code.co_name: source_of(code) for code in codes if isinstance(code, CodeType)}
+    assert list(found) == ["later", "shown"]
+    assert all(source.matches for source in found.values())
 
 
 def test_a_file_that_changed_is_no_source(tmp_path: Path) -> None:
     program = from_file(tmp_path, body_source('s += "a"\ns += gen("x")'))
-    assert matches(source_of(program.definition.code))
+    assert source_of(program.definition.code).matches
     (tmp_path / "program.py").write_text(body_source('s += "b"\ns += gen("x")'))
-    assert not matches(source_of(program.definition.code))
+    assert not source_of(program.definition.code).matches
     backend = ScriptedBackend(lambda asked: "<x>")
     assert "graph break at" in program.explain(backend).text()
     assert program.run("", backend=backend).text() == "a<x>"

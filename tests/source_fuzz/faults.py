@@ -345,11 +345,11 @@ def _seeing_breaks(frame: CallFrame, node: ast.Try) -> Any:
         return statements.run_block(frame, node.handlers[0].body)
 
 
-_site = OpRecorder._site
+_reserve = OpRecorder.reserve
 
 
 def _other_site(recorder: OpRecorder, *args: Any) -> Site:
-    site = _site(recorder, *args)
+    site = _reserve(recorder, *args)
     return replace(site, occurrence=site.occurrence + 7) if site.occurrence and recorder.symbolic else site
 
 
@@ -478,7 +478,7 @@ IN_TRACER: dict[str, Fault] = {
     "what tools were given is read behind them": lambda: patch.object(OutsideState, "give", _nothing),
     "no code stores any name": lambda: patch.object(Stores, "may_store", lambda *_: False),
     "what can fail is traced inside of a `try`": lambda: patch.object(Tracer, "may_fail", _nothing),
-    "a later generation of one name has another site": lambda: patch.object(OpRecorder, "_site", _other_site),
+    "a later generation of one name has another site": lambda: patch.object(OpRecorder, "reserve", _other_site),
     "tools are given texts of numbers": lambda: patch.object(tools, "_handed", _handed_as_text),
     "what a scope says is not stored": lambda: patch.object(Tracer, "store", _scope_lost),
     "a `not` is lost": lambda: patch.object(operations, "not_", lambda frame, value: value),

@@ -16,7 +16,7 @@ from types import FunctionType, ModuleType
 from sglc.errors import Loc, diagnostic
 from sglc.frontend.language import expr
 from sglc.frontend.language.function import Definition
-from sglc.frontend.locate import span
+from sglc.frontend.locate import of_node
 from sglc.frontend.source import source_of
 from sglc.ir.core import Op, Program, Type, Value, operands, regions, values_in, walk
 from sglc.ir.ops import Append, Arg, Format, Gen, HostCall, Lower, PureCall, Resume, Root, Select, Strip
@@ -58,9 +58,7 @@ def findings(definition: Definition | None, program: Program) -> tuple[Finding, 
     """
     found = [*_volatile_first(program), *_unused(program), *_free_text_read(program)]
     if definition is not None and type(definition.call) is FunctionType:
-        found += _in_source(definition.call)
-        tried = _tried(definition.call)
-        found = [each for each in found if each.code != "SGLC604" or each.loc.line not in tried]
+        found = _with_source(found, definition.call)
     ordered = sorted(found, key=lambda each: (each.loc.file, each.loc.line, each.loc.column, each.code))
     return tuple([finding for finding in dict.fromkeys(ordered) if not _is_ignored(finding.loc)])
 
@@ -197,7 +195,7 @@ class _Body:
     """
 
     def __init__(self, function: FunctionType) -> None:
-        tree = source_of(function.__code__).definition
+        self.tree = tree = source_of(function.__code__).definition
         self.function = function
         self.state = function.__code__.co_varnames[0]
         self.parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
@@ -211,9 +209,8 @@ class _Body:
         """What a name from outside, or an attribute of a module, stands for; None if that is not sure."""
         match node:
             case ast.Name(id=name) if name not in self.bindings:
-                cells = dict(
-                    zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True)
-                )
+                free = self.function.__code__.co_freevars
+                cells = dict(zip(free, self.function.__closure__ or (), strict=True))
                 if name in cells:
                     return cells[name].cell_contents
                 return self.function.__globals__.get(name, getattr(builtins, name, None))
@@ -229,29 +226,20 @@ class _Body:
 
     def place(self, node: ast.expr) -> Loc:
         """A node's place as sglc shows places."""
-        end = node.end_col_offset if node.end_lineno == node.lineno else None
-        return span(self.function.__code__.co_filename, node.lineno, node.col_offset, end)
+        return of_node(node, self.function.__code__.co_filename)
 
 
-def _in_source(function: FunctionType) -> Iterator[Finding]:
-    """What the source says; nothing if it is not available."""
+def _with_source(found: list[Finding], function: FunctionType) -> list[Finding]:
+    """`found` but for reads whose failure is caught, and what the source says, if that is available."""
     try:
         body = _Body(function)
-        yield from [*_unbounded(body), *_no_choices(body)]
+        more = [*_unbounded(body), *_no_choices(body)]
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return
-
-
-def _tried(function: FunctionType) -> set[int]:
-    """The lines whose failures are caught; none if the source is not available."""
-    try:
-        tree = source_of(function.__code__).definition
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return set()
-    caught = [
-        one for node in ast.walk(tree) if isinstance(node, ast.Try) and node.handlers for one in node.body
-    ]
-    return {line for one in caught for line in range(one.lineno, (one.end_lineno or one.lineno) + 1)}
+        return found
+    tries = [node for node in ast.walk(body.tree) if isinstance(node, ast.Try) and node.handlers]
+    caught = [range(one.lineno, (one.end_lineno or one.lineno) + 1) for node in tries for one in node.body]
+    lines = {line for part in caught for line in part}
+    return [*more, *(each for each in found if each.code != "SGLC604" or each.loc.line not in lines)]
 
 
 def _unbounded(body: _Body) -> Iterator[Finding]:

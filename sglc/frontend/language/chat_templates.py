@@ -144,50 +144,42 @@ def _turns(begin: str, end: str) -> dict[str, tuple[str, str]]:
     return {role: (begin.format(role), end) for role in ("system", "user", "assistant")}
 
 
+def _framed_by(
+    system: tuple[str, str], user: tuple[str, str], assistant: tuple[str, str]
+) -> dict[str, tuple[str, str]]:
+    return {"system": system, "user": user, "assistant": assistant}
+
+
+_CHATML, _END = ("<|im_start|>{}\n", "<|im_end|>\n"), ("<|im_end|>",)
+_ASSISTANT = "You are a helpful assistant."
+
 for _template in (
+    ChatTemplate("default", None, _framed_by(("SYSTEM:", "\n"), ("USER:", "\n"), ("ASSISTANT:", "\n"))),
+    ChatTemplate("claude", None, _framed_by(("", ""), ("\n\nHuman: ", ""), ("\n\nAssistant:", ""))),
+    ChatTemplate("chatml", None, _turns(*_CHATML), _END),
+    ChatTemplate("qwen", _ASSISTANT, _turns(*_CHATML), _END),
     ChatTemplate(
-        "default", None,
-        {"system": ("SYSTEM:", "\n"), "user": ("USER:", "\n"), "assistant": ("ASSISTANT:", "\n")},
-    ),
-    ChatTemplate(
-        "claude", None,
-        {"system": ("", ""), "user": ("\n\nHuman: ", ""), "assistant": ("\n\nAssistant:", "")},
-    ),
-    ChatTemplate("chatml", None, _turns("<|im_start|>{}\n", "<|im_end|>\n"), stop_str=("<|im_end|>",)),
-    ChatTemplate(
-        "qwen", "You are a helpful assistant.", _turns("<|im_start|>{}\n", "<|im_end|>\n"),
-        stop_str=("<|im_end|>",),
-    ),
-    ChatTemplate(
-        "qwen2-vl", "You are a helpful assistant.", _turns("<|im_start|>{}\n", "<|im_end|>\n"),
-        stop_str=("<|im_end|>",), image_token="<|vision_start|><|image_pad|><|vision_end|>",
+        "qwen2-vl", _ASSISTANT, _turns(*_CHATML), _END,
+        image_token="<|vision_start|><|image_pad|><|vision_end|>",
     ),
     ChatTemplate(
         "llama-2-chat", None,
-        {
-            "system": ("<<SYS>>\n", "\n<</SYS>>\n\n"),
-            "user": ("[INST] ", " [/INST]"),
-            "assistant": ("", " </s><s>"),
-        },
+        _framed_by(("<<SYS>>\n", "\n<</SYS>>\n\n"), ("[INST] ", " [/INST]"), ("", " </s><s>")),
         style=ChatTemplateStyle.LLAMA2,
     ),
     ChatTemplate(
         "llama-3-instruct", None, _turns("<|start_header_id|>{}<|end_header_id|>\n\n", "<|eot_id|>"),
-        stop_str=("<|eot_id|>",),
+        ("<|eot_id|>",),
     ),
     ChatTemplate(
         "gemma-it", None,
-        {
-            "system": ("", ""),
-            "user": ("<start_of_turn>user\n", "<end_of_turn>\n"),
-            "assistant": ("<start_of_turn>model\n", "<end_of_turn>\n"),
-        },
+        _framed_by(("", ""), *((f"<start_of_turn>{role}\n", "<end_of_turn>\n") for role in ("user", "model"))),
     ),
     ChatTemplate(
         "vicuna_v1.1",
         "A chat between a curious user and an artificial intelligence assistant. "
         "The assistant gives helpful, detailed, and polite answers to the user's questions.",
-        {"system": ("", " "), "user": ("USER:", " "), "assistant": ("ASSISTANT:", "</s>")},
+        _framed_by(("", " "), ("USER:", " "), ("ASSISTANT:", "</s>")),
     ),
 ):  # fmt: skip
     register_chat_template(_template)

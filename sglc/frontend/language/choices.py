@@ -58,9 +58,8 @@ class ChoicesMethod:
             "unconditional_token_logprobs": unconditional_token_logprobs,
             "normalized_unconditional_prompt_logprobs": decision.scores if alone else (),
         }
-        return ChoicesDecision(
-            choices[decision.choice], {**given, **{key: value for key, value in more.items() if value}}
-        )
+        told = {key: value for key, value in more.items() if value}
+        return ChoicesDecision(choices[decision.choice], {**given, **told})
 
 
 token_length_normalized = ChoicesMethod("token_length_normalized")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from sglc.errors import Loc, TraceError
 from sglc.frontend.language.choices import (
@@ -16,7 +16,7 @@ from sglc.frontend.language.choices import (
     token_length_normalized,
     unconditional_likelihood_normalized,
 )
-from sglc.frontend.language.gen_arguments import StructuralTag, sampling_fields
+from sglc.frontend.language.gen_arguments import SAMPLING, StructuralTag, sampling_fields
 from sglc.frontend.language.image import data_of
 from sglc.frontend.language.reasoning import Tags, tags_of
 from sglc.frontend.locate import here
@@ -35,10 +35,10 @@ class Expr:
     __slots__ = ()
 
     def __add__(self, other: object) -> ConcatExpr:
-        return ConcatExpr((*_flat(self), *_flat(_checked(other))))
+        return ConcatExpr((*_flat(self), *_flat(checked(other))))
 
     def __radd__(self, other: object) -> ConcatExpr:
-        return ConcatExpr((*_flat(_checked(other)), *_flat(self)))
+        return ConcatExpr((*_flat(checked(other)), *_flat(self)))
 
     def __str__(self) -> str:
         shown = _shown(self)
@@ -224,76 +224,38 @@ def gen(
         known, step = None, ()
     if known is not None:
         return known
+    given = {key: value for key, value in dict(locals()).items() if key in SAMPLING}
     limit: SymbolicText | None = None
-    if isinstance(asked := cast(object, max_tokens), SymbolicLimit):
+    if isinstance(asked := given["max_tokens"], SymbolicLimit):
         forms = (regex, json_schema, ebnf, structural_tag, dtype, choices, tools)
         if backend is not None or any(form is not None for form in forms):
-            max_tokens = asked.number()  # how long a form may be decides what is made of it
+            given["max_tokens"] = asked.number()  # how long a form may be decides what is made of it
         else:
-            limit, max_tokens = asked.text(), None
-    given = {
-        "max_tokens": max_tokens,
-        "min_tokens": min_tokens,
-        "n": n,
-        "stop": stop,
-        "stop_token_ids": stop_token_ids,
-        "stop_regex": stop_regex,
-        "temperature": temperature,
-        "top_p": top_p,
-        "top_k": top_k,
-        "min_p": min_p,
-        "frequency_penalty": frequency_penalty,
-        "presence_penalty": presence_penalty,
-        "ignore_eos": ignore_eos,
-        "return_logprob": return_logprob,
-        "logprob_start_len": logprob_start_len,
-        "top_logprobs_num": top_logprobs_num,
-        "return_text_in_logprobs": return_text_in_logprobs,
-        "regex": regex,
-        "json_schema": json_schema,
-        "ebnf": ebnf,
-        "structural_tag": structural_tag,
-        "canonical": canonical,
-        "strict": strict,
-        "repetition_penalty": repetition_penalty,
-        "logit_bias": logit_bias,
-        "seed": seed,
-    }
+            limit, given["max_tokens"] = asked.text(), None
     if choices is not None:
         refuse_beside_choices({**given, "dtype": dtype, "retries": retries, "tools": tools}, loc)
         return _select(name, choices, choices_method, backend, loc)
     if choices_method is not None:
         raise TraceError("SGLC114", "`choices_method` has no meaning without `choices`", loc)
-    allowed = None
+    told, allowed = None, None
     if tools is not None:
         from sglc.frontend.outputs.called_tools import callable_tools
 
-        allowed = callable_tools(tools, tool_choice or "auto", loc)
+        told, allowed = callable_tools(tools, tool_choice or "auto", loc)
     if tool_choice is not None and tools is None:
         raise TraceError("SGLC114", "`tool_choice` has no meaning without `tools`", loc)
     form = specified_form(dtype, {**given, "tools": allowed}, loc)
     fields = sampling_fields(given, loc)
     more: tuple[str, ...] = ()
     parser: OutputParser | None = None
-    if allowed is not None:
-        fields["tools"] = allowed.text
-        parser = OutputParser(allowed.name, allowed.value, loc)
-    elif form is not None and dtype is not None:
+    if form is not None and (dtype is not None or tools is not None):
         more = form.stop
-        said = {"regex": form.regex, "json_schema": form.json_schema}
+        said = {"regex": form.regex, "json_schema": form.json_schema, "tools": told}
         fields.update((key, value) for key, value in said.items() if value is not None)
         parser = None if form.value is None else OutputParser(form.name, form.value, loc, dtype)
-    made = GenExpr(
-        _name(name, "gen", loc),
-        fields,
-        loc,
-        more_stops=more,
-        parser=parser,
-        check=parser or (check_of(form, loc) if retries else None),
-        retries=checked_retries(retries, form, loc),
-        backend=backend,
-        limit=limit,
-    )
+    check = parser or (check_of(form, loc) if retries else None)
+    again = checked_retries(retries, form, loc)
+    made = GenExpr(_name(name, "gen", loc), fields, loc, more, parser, check, again, backend, limit)
     if step and len(_KNOWN) < _MOST_KNOWN:
         _KNOWN[step] = made
     return made
@@ -363,11 +325,9 @@ def _select(
     wanted = method.name if isinstance(method, ChoicesMethod) else method
     if wanted is not None and wanted not in SELECT_METHODS:
         raise TraceError(
-            "SGLC105",
-            f"`choices_method` `{wanted}` is unknown",
-            loc,
+            "SGLC105", f"`choices_method` `{wanted}` is unknown", loc,
             note=f"known: {', '.join(SELECT_METHODS)}",
-        )
+        )  # fmt: skip
     wanted = wanted or SELECT_METHODS[0]
     return SelectExpr(_name(name, "select", loc), tuple(choices), wanted, loc, backend=backend)
 
@@ -375,7 +335,7 @@ def _select(
 def role(name: str, content: object = None) -> ConcatExpr:
     """A whole chat turn of `name`: its border, `content`, its border."""
     loc = here()
-    inner = () if content is None else _flat(_checked(content))
+    inner = () if content is None else _flat(checked(content))
     return ConcatExpr((RoleOpenExpr(name, loc), *inner, RoleCloseExpr(name, loc)))
 
 
@@ -432,11 +392,10 @@ def separate_reasoning(expr: object, model_type: str | None = None) -> Expr:
     """
     loc = here()
     tags = tags_of(model_type, loc)
-    parts = _flat(_checked(expr))
+    parts = _flat(checked(expr))
     if not any(isinstance(part, GenExpr) for part in parts):
-        raise TraceError(
-            "SGLC117", "`separate_reasoning` needs a generation", loc, hint='give it `gen("answer")`'
-        )
+        hint = 'give it `gen("answer")`'
+        raise TraceError("SGLC117", "`separate_reasoning` needs a generation", loc, hint=hint)
     return ConcatExpr(tuple([_reasoned(part, tags) if isinstance(part, GenExpr) else part for part in parts]))
 
 
@@ -488,9 +447,8 @@ def section(content: object, name: str | None = None, movable: bool = False) -> 
     """
     loc = here()
     named = _name(name, "section", loc) or "section"
-    return ConcatExpr(
-        (SectionOpenExpr(named, bool(movable), loc), *_flat(_checked(content)), SectionCloseExpr(named, loc))
-    )
+    begin, end = SectionOpenExpr(named, bool(movable), loc), SectionCloseExpr(named, loc)
+    return ConcatExpr((begin, *_flat(checked(content)), end))
 
 
 def _name(name: object, what: str, loc: Loc) -> str | None:
@@ -502,11 +460,8 @@ def _name(name: object, what: str, loc: Loc) -> str | None:
     return name
 
 
-_PARTS = (str, Expr, SymbolicText)
-
-
-def _checked(item: object) -> Appendable:
-    if isinstance(item, _PARTS):
+def checked(item: object) -> Appendable:
+    if isinstance(item, Appendable):
         return item
     if isinstance(item, Symbolic):
         return str(item.observe(NO_TEXT, "appending it"))
@@ -517,9 +472,6 @@ def _checked(item: object) -> Appendable:
         note="a prompt takes text, `gen`, `select`, roles, and their `+`",
         hint="convert it with `str(...)`" if item is not None else "it is None: is a `return` missing?",
     )  # fmt: skip
-
-
-checked = _checked
 
 
 def _shown(expr: Expr) -> str:

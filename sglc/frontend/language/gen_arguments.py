@@ -10,10 +10,11 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Protocol
 
 from sglc.errors import Loc, TraceError
-from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION
+from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION, Sampling
 from sglc.ir.text.literal_place import place_in_literal
 
 # SGLang's names of what to report, each with the field that it sets.
@@ -22,12 +23,9 @@ _REPORTS = {
     "top_logprobs_num": "top_logprobs",
     "return_text_in_logprobs": "logprob_text",
 }
-_NO_REPORTS: dict[str, Any] = {
-    "logprobs_from": None,
-    "top_logprobs": 0,
-    "logprob_text": False,
-    "logprobs": False,
-}
+_NO_REPORTS = {"logprobs_from": None, "top_logprobs": 0, "logprob_text": False, "logprobs": False}
+# The arguments that are about sampling; what may be called, another argument says as a text.
+SAMPLING = {field.name for field in fields(Sampling)} - {"tools"} | {"return_logprob", *_REPORTS}
 
 
 class StructuralTag(Protocol):
@@ -46,7 +44,7 @@ def sampling_fields(given: Mapping[str, Any], loc: Loc) -> dict[str, Any]:
     Raises:
         TraceError: SGLC103, naming the argument, its value and what it may be.
     """
-    fields: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for key, value in given.items():
         if value is None:
             continue
@@ -54,8 +52,8 @@ def sampling_fields(given: Mapping[str, Any], loc: Loc) -> dict[str, Any]:
         if problem:
             raise TraceError("SGLC103", f"`{key}` is `{value!r}`: {problem}", _place(key, value, loc))
         if key not in ("return_logprob", *_REPORTS):
-            fields[key] = _frozen(key, value)
-    return {**fields, **_reports(given, loc)}
+            found[key] = _frozen(key, value)
+    return {**found, **_reports(given, loc)}
 
 
 def _reports(given: Mapping[str, Any], loc: Loc) -> dict[str, Any]:
@@ -69,12 +67,12 @@ def _reports(given: Mapping[str, Any], loc: Loc) -> dict[str, Any]:
                     hint="leave one of them out",
                 )  # fmt: skip
         return dict(_NO_REPORTS)
-    fields = {_REPORTS[name]: value for name, value in asked.items()}
+    found = {_REPORTS[name]: value for name, value in asked.items()}
     if given.get("return_logprob"):
-        fields["logprobs"] = True
-    if fields.get("logprobs_from") == -1:
-        fields["logprobs_from"] = None
-    return fields
+        found["logprobs"] = True
+    if found.get("logprobs_from") == -1:
+        found["logprobs_from"] = None
+    return found
 
 
 def _frozen(key: str, value: Any) -> Any:

@@ -35,12 +35,8 @@ def data_of(source: Any, loc: Loc) -> str:
     match source:
         case str() if source.startswith(_ADDRESSES):
             if source.startswith("data:") and not source.startswith("data:image/"):
-                raise TraceError(
-                    "SGLC118",
-                    f"`{source.partition(',')[0]}` is no picture",
-                    loc,
-                    hint="`data:image/png;base64,...`",
-                )
+                what = f"`{source.partition(',')[0]}` is no picture"
+                raise TraceError("SGLC118", what, loc, hint="`data:image/png;base64,...`")
             return source
         case str() | PathLike():
             return _uri(_read(source, loc), f"`{source}`", loc)

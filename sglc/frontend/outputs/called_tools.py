@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from sglc.errors import Loc, TraceError
 from sglc.frontend.locate import here
+from sglc.frontend.outputs.output_form import OutputForm
 from sglc.frontend.outputs.typed import arguments_of, plain
 from sglc.ir.grammar.call_format import HERMES, NAME, arguments_schema, result_text, tools_text
 from sglc.ir.grammar.call_parser import CallParser
@@ -55,15 +56,6 @@ class ToolAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class CallableTools:
-    """What a generation may call: `text` is `Sampling.tools`, `value` reads what was generated (`name`)."""
-
-    text: str
-    name: str
-    value: Callable[[str], ToolAnswer]
-
-
-@dataclass(frozen=True, slots=True)
 class _Tool:
     """`told` is OpenAI's function, `read` makes of a call's arguments what `function` is called with."""
 
@@ -72,8 +64,8 @@ class _Tool:
     function: Callable[..., Any] | None = None
 
 
-def callable_tools(tools: Sequence[Any], choice: str, loc: Loc) -> CallableTools:
-    """What `gen(tools=..., tool_choice=...)` asks for.
+def callable_tools(tools: Sequence[Any], choice: str, loc: Loc) -> tuple[str, OutputForm]:
+    """What `gen(tools=..., tool_choice=...)` asks for: `Sampling.tools`, and the form of what is generated.
 
     Raises:
         TraceError: SGLC103, something that is no tool, two of one name, or an unknown choice; SGLC115, a
@@ -95,7 +87,7 @@ def callable_tools(tools: Sequence[Any], choice: str, loc: Loc) -> CallableTools
 
     told = [tool.told for tool in known.values()]
     text = json.dumps({"tools": told, "choice": choice}, ensure_ascii=False)
-    return CallableTools(text, f"answer with calls of {', '.join(known)}", value)
+    return text, OutputForm(f"answer with calls of {', '.join(known)}", value=value)
 
 
 def describe_tools(tools: Sequence[Any]) -> str:
@@ -134,9 +126,8 @@ def _tool(given: Any, loc: Loc) -> _Tool:
     else:
         function = inspect.unwrap(given)
         if not inspect.isfunction(function):
-            raise TraceError(
-                "SGLC103", f"`tools` has `{given!r}`: it is a function, or an object of OpenAI's", loc
-            )
+            what = f"`tools` has `{given!r}`: it is a function, or an object of OpenAI's"
+            raise TraceError("SGLC103", what, loc)
         parameters, read = arguments_of(function, loc)
         about = inspect.getdoc(function)
         about_it = {"description": about} if about else {}

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from re import _parser
+from typing import Any
+
 from sglc.ir.sampling import Sampling
 
 MOST = 64  # texts
-_PLAIN = frozenset("\\.^$*+?{}[]|()")
 
 
 def texts_of(sampling: Sampling) -> tuple[str, ...] | None:
@@ -20,68 +25,41 @@ def texts_of(sampling: Sampling) -> tuple[str, ...] | None:
     return texts if max(len(text.encode()) for text in texts) <= s.max_tokens else None
 
 
+@lru_cache(maxsize=1024)
 def members(pattern: str) -> tuple[str, ...] | None:
     """The texts that `pattern` matches as a whole, in its own order; None if it is not so simple.
 
-    Understood are literals, escaped punctuation, groups, alternation, classes of single characters and `?`.
+    Understood are literals, groups, alternation, classes of single characters and `?`.
     """
     try:
-        texts, end = _alternatives(pattern, 0)
-    except _NotSimple:
+        tree = _parser.parse(pattern)
+        texts = _texts(tree)
+    except (_NotSimple, re.error):
         return None
-    return tuple(dict.fromkeys(texts)) if end == len(pattern) else None
+    return None if tree.state.flags & ~re.UNICODE else tuple(dict.fromkeys(texts))
 
 
 class _NotSimple(Exception):
     """The pattern has something else in it, or too many texts."""
 
 
-def _alternatives(pattern: str, at: int) -> tuple[list[str], int]:
-    texts, at = _sequence(pattern, at)
-    while at < len(pattern) and pattern[at] == "|":
-        more, at = _sequence(pattern, at + 1)
-        texts = texts + more
-    if len(texts) > MOST:
-        raise _NotSimple
-    return texts, at
-
-
-def _sequence(pattern: str, at: int) -> tuple[list[str], int]:
+def _texts(items: Iterable[Any]) -> list[str]:
     texts = [""]
-    while at < len(pattern) and pattern[at] not in "|)":
-        item, at = _item(pattern, at)
-        if at < len(pattern) and pattern[at] == "?":
-            if pattern[at + 1 : at + 2] in ("?", "+"):
+    for item in items:
+        match item:
+            case _parser.LITERAL, code:
+                found = [chr(code)]
+            case _parser.IN, held if all(kind is _parser.LITERAL for kind, _ in held):
+                found = [chr(code) for _, code in held]
+            case _parser.BRANCH, (_, branches):
+                found = [text for branch in branches for text in _texts(branch)]
+            case _parser.SUBPATTERN, (_, 0, 0, inner):
+                found = _texts(inner)
+            case _parser.MAX_REPEAT, (0, 1, inner):
+                found = [*_texts(inner), ""]
+            case _:
                 raise _NotSimple
-            item, at = [*item, ""], at + 1
-        if len(texts) * len(item) > MOST:
+        if len(texts) * len(found) > MOST:
             raise _NotSimple
-        texts = [head + tail for head in texts for tail in item]
-    return texts, at
-
-
-def _item(pattern: str, at: int) -> tuple[list[str], int]:
-    match pattern[at]:
-        case "(":
-            inside = at + 3 if pattern.startswith("(?:", at) else at + 1
-            if pattern[inside : inside + 1] == "?":
-                raise _NotSimple
-            texts, end = _alternatives(pattern, inside)
-            if pattern[end : end + 1] != ")":
-                raise _NotSimple
-            return texts, end + 1
-        case "[":
-            end = pattern.find("]", at + 2)
-            body = pattern[at + 1 : end]
-            if end < 0 or any(character in "^-\\[" for character in body):
-                raise _NotSimple
-            return list(body), end + 1
-        case "\\":
-            escaped = pattern[at + 1 : at + 2]
-            if not escaped or escaped.isalnum():
-                raise _NotSimple
-            return [escaped], at + 2
-        case character if character in _PLAIN:
-            raise _NotSimple
-        case character:
-            return [character], at + 1
+        texts = [head + tail for head in texts for tail in found]
+    return texts

@@ -35,18 +35,12 @@ def specified_form(dtype: Any, given: Mapping[str, Any], loc: Loc) -> OutputForm
     Raises:
         TraceError: SGLC112, two that say it or an unknown `dtype`; SGLC115, a class that has no form.
     """
-    ways = [
-        name for name in ("regex", "json_schema", "ebnf", "structural_tag", "tools") if given[name] is not None
-    ]
-    if dtype is not None:
-        ways.insert(0, "dtype")
+    said = {"dtype": dtype, **given}
+    names = ("dtype", "regex", "json_schema", "ebnf", "structural_tag", "tools")
+    ways = [name for name in names if said[name] is not None]
     if len(ways) > 1:
-        raise TraceError(
-            "SGLC112",
-            f"`gen` has both `{ways[0]}` and `{ways[1]}`",
-            loc,
-            hint="one of them says what the text is",
-        )
+        what = f"`gen` has both `{ways[0]}` and `{ways[1]}`"
+        raise TraceError("SGLC112", what, loc, hint="one of them says what the text is")
     match ways:
         case ["dtype"]:
             return form_of(dtype, loc)
@@ -55,7 +49,7 @@ def specified_form(dtype: Any, given: Mapping[str, Any], loc: Loc) -> OutputForm
         case ["json_schema"]:
             return OutputForm("JSON document", value=whole_json)
         case ["tools"]:
-            return OutputForm(given["tools"].name, value=given["tools"].value)
+            return given["tools"]  # type: ignore[no-any-return]
         case _:
             return None
 
@@ -77,9 +71,8 @@ def checked_retries(retries: Any, form: OutputForm | None, loc: Loc) -> int:
     if retries is None or retries is False:
         return 0
     if not isinstance(retries, int) or isinstance(retries, bool) or not 0 <= retries <= _MOST_RETRIES:
-        raise TraceError(
-            "SGLC103", f"`retries` is `{retries!r}`: it must be an integer from 0 to {_MOST_RETRIES}", loc
-        )
+        what = f"`retries` is `{retries!r}`: it must be an integer from 0 to {_MOST_RETRIES}"
+        raise TraceError("SGLC103", what, loc)
     if retries and (form is None or (form.value is None and form.regex is None)):
         raise TraceError(
             "SGLC116", "`retries` needs a form that a text can miss", loc,

@@ -27,6 +27,7 @@ _JSON_NAMES: dict[type, tuple[str, type | tuple[type, ...]]] = {
     int: ("integer", int),
     float: ("number", (int, float)),
     bool: ("boolean", bool),
+    type(None): ("null", type(None)),
 }
 
 
@@ -123,10 +124,8 @@ def _shape(annotation: Any, around: tuple[Any, ...], loc: Loc) -> _Shape:
     """The shape of an annotation; `around` are the classes that it stands in, the outermost first."""
     if annotation is Any:
         return _Shape({}, lambda data: data)
-    if annotation is None or annotation is type(None):
-        return _Shape({"type": "null"}, _one_of({None: None}, "null"))
-    if annotation in _JSON_NAMES:
-        return _scalar(annotation)
+    if annotation is None or annotation in _JSON_NAMES:
+        return _scalar(type(None) if annotation is None else annotation)
     options = _options(annotation)
     if options is not None:
         values = {
@@ -169,15 +168,6 @@ def _scalar(annotation: type) -> _Shape:
         return float(data) if annotation is float and isinstance(data, int | float) else data
 
     return _Shape({"type": name}, read)
-
-
-def _one_of(values: Mapping[Any, Any], what: str) -> _Read:
-    def read(data: Any) -> Any:
-        if data not in values:
-            raise ValueError(f"`{data!r}` is no {what}")
-        return values[data]
-
-    return read
 
 
 def _member(values: Mapping[tuple[type, Any], Any], what: str) -> _Read:
@@ -298,9 +288,8 @@ def is_pydantic(cls: Any) -> bool:
 
 
 def _has_fields(cls: Any) -> bool:
-    return isinstance(cls, type) and (
-        dataclasses.is_dataclass(cls) or typing.is_typeddict(cls) or is_pydantic(cls)
-    )
+    known = dataclasses.is_dataclass(cls) or typing.is_typeddict(cls) or is_pydantic(cls)
+    return known and isinstance(cls, type)
 
 
 def _shown(annotation: Any) -> str:

@@ -9,13 +9,12 @@ from typing import Any, Protocol
 from sglc.errors import Loc, TraceError
 from sglc.frontend.language.expr import Appendable
 from sglc.frontend.locate import here
-from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import History
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.values.block_exit import Unsettled
-from sglc.frontend.values.graph_breaks import needing
+from sglc.frontend.values.graph_breaks import GraphBreak, needing
 from sglc.frontend.values.recorded import Generated, Launcher, RecordedStream
-from sglc.frontend.values.symbolic import TRACING, GraphBreak, SymbolicText, joined, read_ahead
+from sglc.frontend.values.symbolic import TRACING, SymbolicText, joined, read_ahead
 from sglc.ir.core import Value
 
 
@@ -52,22 +51,12 @@ Variable = Generated | Gathered | Scoped | Awaited | Any
 class PromptState(Protocol):
     """A `State` as its run, what it waits for, and the tracer see it."""
 
+    _instance: Instance
     _stream: RecordedStream
+    _path: tuple[int, ...]
     _variables: dict[str, Variable]
     _history: History | None
     label: str | None
-
-    @property
-    def instance(self) -> Instance: ...
-
-    @property
-    def stream(self) -> RecordedStream: ...
-
-    @property
-    def history(self) -> History | None: ...
-
-    @property
-    def path(self) -> tuple[int, ...]: ...
 
     def append(self, item: Appendable, loc: Loc) -> None:
         """`s += item` for the program's line `loc`."""
@@ -101,8 +90,8 @@ class Instance:
 
     def observe(self, what: str, loc: Loc) -> Launcher:
         """Launch what is pending, because ordinary Python needs `what` now."""
-        if self.launcher is None:
-            raise GraphBreak(f"{what} needs the program to run", loc, needing(what))
+        self.running(what, loc)
+        assert self.launcher is not None
         if self.recorder.pending:
             self.launcher.launch(self.recorder.take(final=False))
         return self.launcher
@@ -121,12 +110,10 @@ class Instance:
     def read(self, variable: Variable, what: str, loc: Loc) -> Any:
         """The Python value of a variable; a symbolic text while compiling."""
         match variable:
-            case Generated(parser=None):
-                return self.text_of(variable, what, loc)
-            case Generated(parser=OutputParser() as parser):
+            case Generated(parser=parser):
                 text = self.text_of(variable, what, loc)
-                if not isinstance(text, SymbolicText):
-                    return parser.parse(text)
+                if parser is None or not isinstance(text, SymbolicText):
+                    return text if parser is None else parser.parse(text)
                 tracing = TRACING.get()
                 assert tracing is not None
                 return tracing.parsed(parser, text, loc)

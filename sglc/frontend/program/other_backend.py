@@ -64,5 +64,5 @@ class _AtSite(OpRecorder):
         super().__init__(function, defaults, symbolic=False)
         self._given = site
 
-    def _site(self, path: tuple[int, ...], name: str) -> Site:
+    def reserve(self, path: tuple[int, ...], name: str) -> Site:
         return self._given

@@ -81,7 +81,7 @@ class Pending:
         """
         if self._problem is not None:
             raise self._problem
-        launcher = self.state.instance.observe(self.what, self._expr.loc)
+        launcher = self.state._instance.observe(self.what, self._expr.loc)
         if self._decide is not None:
             return self._decided(self._decide, launcher.call_of_site(self._site.site))
         text = self._good_text(launcher)
@@ -115,7 +115,7 @@ class Pending:
     @property
     def _samples(self) -> int:
         asked = self._expr.overrides.get("n") if isinstance(self._expr, GenExpr) else 1
-        return asked or self.state.instance.recorder.defaults.n
+        return asked or self.state._instance.recorder.defaults.n
 
     @property
     def _may_repeat(self) -> bool:
@@ -137,34 +137,30 @@ class Pending:
             if self._problem is not None:
                 raise self._problem
         else:
-            site = self.state.instance.recorder.reserve(self.state.path, self._name)
+            site = self.state._instance.recorder.reserve(self.state._path, self._name)
             several = isinstance(self._expr, GenExpr) and self._samples > 1
             self._made = Generated(site, NO_LAUNCH, Value(NO_LAUNCH, Type.TEXT), many=several)
         return self._site
 
     def _run(self) -> None:
-        instance, loc = self.state.instance, self._expr.loc
+        instance, loc = self.state._instance, self._expr.loc
         recorder = instance.recorder
         if self._expr.backend is None:
-            if not self.state.path and self._may_repeat:
+            if not self.state._path and self._may_repeat:
                 # The run's own text is shown launch by launch, so a launch must end where the branch begins.
                 instance.observe(self.what, loc)
-            (self._branch,) = recorder.fork(self.state.stream, 1, (), loc)
+            (self._branch,) = recorder.fork(self.state._stream, 1, (), loc)
             if isinstance(self._expr, GenExpr):
-                self._made = recorder.gen(self._branch, self.state.path, self._expr)
+                self._made = recorder.gen(self._branch, self.state._path, self._expr)
             else:
-                self._made = recorder.select(self._branch, self.state.path, self._expr)
+                self._made = recorder.select(self._branch, self.state._path, self._expr)
             return
         launcher = instance.observe(self.what, loc)
-        history = self.state.history
+        history = self.state._history
         recorded = program_of(
-            recorder.function,
-            recorder.defaults,
-            history,
-            lambda made: instance.in_prompt(made, self.what, loc),
-            self._site.site,
-            self._expr,
-        )
+            recorder.function, recorder.defaults, history,
+            lambda made: instance.in_prompt(made, self.what, loc), self._site.site, self._expr,
+        )  # fmt: skip
         launcher.launch_on(self._expr.backend, recorded, loc)
 
     def _again(self) -> None:
@@ -191,7 +187,7 @@ class Pending:
                 self._end_branch()
                 raise unparsable(check, *problem, attempts, expr.loc)
             self._again()
-            launcher = self.state.instance.observe(self.what, expr.loc)
+            launcher = self.state._instance.observe(self.what, expr.loc)
         raise AssertionError("the last attempt returns or raises")
 
     def _decided(self, decide: ChoicesSamplingMethod, call: Scores) -> dict[str, Variable]:
@@ -215,9 +211,8 @@ class Pending:
             unconditional_token_logprobs=_by_token(call.unconditional, call.choice_ids) if alone else None,
         ).decision
         if decision not in choices:
-            raise TraceError(
-                "SGLC105", f"`{type(decide).__name__}` chose `{decision}`, which is no choice", self._expr.loc
-            )
+            what = f"`{type(decide).__name__}` chose `{decision}`, which is no choice"
+            raise TraceError("SGLC105", what, self._expr.loc)
         self.state.put(decision, self._expr.loc)
         return {self._name: decision}
 

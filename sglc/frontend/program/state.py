@@ -205,20 +205,8 @@ class State(NoText):
         self._history = History(self._history, "generated", made)
 
     @property
-    def instance(self) -> Instance:
-        return self._instance
-
-    @property
     def stream(self) -> RecordedStream:
         return self._stream
-
-    @property
-    def history(self) -> History | None:
-        return self._history
-
-    @property
-    def path(self) -> tuple[int, ...]:
-        return self._path
 
     # -- chat turns ------------------------------------------------------------------------------
 
@@ -246,12 +234,6 @@ class State(NoText):
                     item.loc, hint=f"begin it with `{role}_begin()`",
                 )  # fmt: skip
 
-    def _open_role(self, role: str, loc: Loc) -> None:
-        self.append(RoleOpenExpr(role, loc), loc)
-
-    def _close_role(self, role: str, loc: Loc) -> None:
-        self.append(RoleCloseExpr(role, loc), loc)
-
     def _check_open(self, loc: Loc) -> None:
         if self._joined:
             raise TraceError(
@@ -264,10 +246,8 @@ class State(NoText):
         loc = here()
         if content is None:
             return self._turn(name, loc)
-        content = checked(content)
-        self._open_role(name, loc)
-        self.append(content, loc)
-        self._close_role(name, loc)
+        for part in (RoleOpenExpr(name, loc), checked(content), RoleCloseExpr(name, loc)):
+            self.append(part, loc)
         return self
 
     def system(self, content: object = None) -> Any:
@@ -284,16 +264,15 @@ class State(NoText):
 
     @contextmanager
     def _turn(self, name: str, loc: Loc) -> Iterator[State]:
-        self._check_open(loc)
-        self._open_role(name, loc)
+        self.append(RoleOpenExpr(name, loc), loc)
         try:
             yield self
         except Exception:  # an exception in the turn leaves the state usable; a `GraphBreak` is none
             if self._open_turn == name:
-                self._close_role(name, loc)
+                self.append(RoleCloseExpr(name, loc), loc)
             raise
         if self._open_turn == name:
-            self._close_role(name, loc)
+            self.append(RoleCloseExpr(name, loc), loc)
 
     @contextmanager
     def var_scope(self, name: str) -> Iterator[State]:
@@ -348,12 +327,8 @@ class State(NoText):
         """
         loc = here()
         if mode not in ("gather_variable", "concate_and_append"):
-            raise TraceError(
-                "SGLC109",
-                f"`join` has no mode `{mode}`",
-                loc,
-                note="modes: gather_variable, concate_and_append",
-            )
+            note = "modes: gather_variable, concate_and_append"
+            raise TraceError("SGLC109", f"`join` has no mode `{mode}`", loc, note=note)
         children = list(forks)
         for child in children:
             if not isinstance(child, State) or child._instance is not self._instance:
@@ -405,15 +380,15 @@ class State(NoText):
         value = recorder.join(self._path, name, self._values(entries), loc)
         return Gathered(tuple(entries), value, recorder.launch)
 
-    def _values(self, entries: list[Variable]) -> tuple[Generated | Value | None, ...] | None:
+    def _values(self, entries: list[Variable]) -> tuple[Value | None, ...] | None:
         """What is to be joined; None if something was set by hand, or made before this launch."""
-        values: list[Generated | Value | None] = []
+        values: list[Value | None] = []
         for entry in entries:
             match entry:
-                case None | Generated():
-                    values.append(entry)
-                case Gathered(value=Value() as whole) if entry.launch == self._instance.recorder.launch:
-                    values.append(whole)
+                case None:
+                    values.append(None)
+                case Generated() | Gathered() if entry.launch == self._instance.recorder.launch and entry.value:
+                    values.append(entry.value)
                 case _:
                     return None
         return tuple(values)

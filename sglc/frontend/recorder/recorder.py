@@ -56,14 +56,14 @@ class OpRecorder:
     # -- streams ---------------------------------------------------------------------------------
 
     def new_stream(self, loc: Loc) -> RecordedStream:
-        value = self._emit(Root(loc=loc), Type.STREAM)
+        value = self.emit(Root(loc=loc), Type.STREAM)
         return self._own(RecordedStream(self.launch, value))
 
     def fork(
         self, stream: RecordedStream, size: int, labels: tuple[str, ...], loc: Loc
     ) -> list[RecordedStream]:
         trunk = self._use(stream)
-        values = tuple(self._value(Type.STREAM) for _ in range(size))
+        values = tuple(self.new_value(Type.STREAM) for _ in range(size))
         self.ops.append(Fork(trunk, labels, results=values, loc=loc))
         return [self._own(RecordedStream(self.launch, value, stream.turns)) for value in values]
 
@@ -75,30 +75,36 @@ class OpRecorder:
 
     def append(self, stream: RecordedStream, text: str | SymbolicText, loc: Loc) -> None:
         if text != "" if isinstance(text, str) else text.parts:
-            stream.value = self._emit(Append(self._use(stream), self.text(text, loc), loc=loc), Type.STREAM)
+            stream.value = self.emit(Append(self._use(stream), self.text(text, loc), loc=loc), Type.STREAM)
 
     def role_open(self, stream: RecordedStream, role: str, loc: Loc) -> None:
-        stream.value = self._emit(RoleOpen(self._use(stream), role, loc=loc), Type.STREAM)
+        stream.value = self.emit(RoleOpen(self._use(stream), role, loc=loc), Type.STREAM)
         stream.turns = Turns(stream.turns.closed, role)
 
     def image(self, stream: RecordedStream, data: str, loc: Loc) -> None:
-        stream.value = self._emit(Image(self._use(stream), self.text(data, loc), loc=loc), Type.STREAM)
+        stream.value = self.emit(Image(self._use(stream), self.text(data, loc), loc=loc), Type.STREAM)
 
     def section_open(self, stream: RecordedStream, name: str, movable: bool, loc: Loc) -> None:
-        stream.value = self._emit(ScopeBegin(self._use(stream), name, movable, loc=loc), Type.STREAM)
+        stream.value = self.emit(ScopeBegin(self._use(stream), name, movable, loc=loc), Type.STREAM)
 
     def section_close(self, stream: RecordedStream, name: str, loc: Loc) -> None:
-        stream.value = self._emit(ScopeEnd(self._use(stream), name, loc=loc), Type.STREAM)
+        stream.value = self.emit(ScopeEnd(self._use(stream), name, loc=loc), Type.STREAM)
 
     def role_close(self, stream: RecordedStream, loc: Loc) -> None:
         role = stream.turns.open
-        stream.value = self._emit(RoleClose(self._use(stream), role, loc=loc), Type.STREAM)
+        stream.value = self.emit(RoleClose(self._use(stream), role, loc=loc), Type.STREAM)
         stream.turns = Turns((*stream.turns.closed, role))
 
     # -- generations -----------------------------------------------------------------------------
 
+    def reserve(self, path: tuple[int, ...], name: str) -> Site:
+        """The site of the next generation of that name; it may be made elsewhere."""
+        count = self._occurrences.get((path, name), 0)
+        self._occurrences[path, name] = count + 1
+        return Site(self.function, path, name, count)
+
     def gen(self, stream: RecordedStream, path: tuple[int, ...], expr: GenExpr) -> Generated:
-        site = self._site(path, expr.name or "gen")
+        site = self.reserve(path, expr.name or "gen")
         sampling = replace(self.defaults, **expr.overrides)
         if expr.more_stops:
             sampling = replace(sampling, stop=(*sampling.stop, *expr.more_stops))
@@ -108,37 +114,37 @@ class OpRecorder:
         return self._generation(stream, op)
 
     def select(self, stream: RecordedStream, path: tuple[int, ...], expr: SelectExpr) -> Generated:
-        site = self._site(path, expr.name or "select")
+        site = self.reserve(path, expr.name or "select")
         choices = tuple(self.text(choice, expr.loc) for choice in expr.choices)
         return self._generation(stream, Select(self._use(stream), site, choices, expr.method, loc=expr.loc))
 
-    def reserve(self, path: tuple[int, ...], name: str) -> Site:
-        """A site for a generation that is not recorded here."""
-        return self._site(path, name)
-
     def join(
-        self, path: tuple[int, ...], name: str, values: tuple[Generated | Value | None, ...] | None, loc: Loc
+        self, path: tuple[int, ...], name: str, values: tuple[Value | None, ...] | None, loc: Loc
     ) -> Value | None:
-        """The gathered list as a value; None if some part of it is no value (`values` is None), or is of an
-        earlier launch. It counts as an occurrence of `name` all the same: sites do not depend on launches."""
-        site = self._site(path, name)
-        if values is None:
-            return None
-        parts: list[Value | None] = []
-        for item in values:
-            if isinstance(item, Generated):
-                if item.launch != self.launch:
-                    return None
-                item = item.value
-            parts.append(item)
-        return self._emit(Join(site, tuple(parts), loc=loc), Type.LIST)
+        """The gathered list as a value; None if some part of it is no value of this launch (`values` is None).
+        It counts as an occurrence of `name` all the same: sites do not depend on launches."""
+        site = self.reserve(path, name)
+        return None if values is None else self.emit(Join(site, values, loc=loc), Type.LIST)
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def emit(self, op: Op, result: Type) -> Value:
+        """Record an op with one result."""
+        value = self.new_value(result)
+        self.ops.append(replace(op, results=(value,)))
+        return value
+
+    def new_value(self, kind: Type) -> Value:
+        """A value that nothing uses."""
+        self._next_value += 1
+        return Value(self._next_value - 1, kind)
 
     # -- launches --------------------------------------------------------------------------------
 
     def argument(self, name: str, kind: str, default: str | None, loc: Loc) -> Value:
         """A parameter of the program: see `ir.ops.Arg`."""
         op = Arg(name, kind, default, loc=loc)
-        value = self._value(types_of(op, 1)[0])
+        value = self.new_value(types_of(op, 1)[0])
         self.params.append(replace(op, results=(value,)))
         return value
 
@@ -187,14 +193,6 @@ class OpRecorder:
         for key, count in mark.occurrences.items():
             self._occurrences[key] = max(self._occurrences.get(key, 0), count)
 
-    def new_value(self, kind: Type) -> Value:
-        """A value that nothing uses."""
-        return self._value(kind)
-
-    def emit(self, op: Op, result: Type) -> Value:
-        """Record an op with one result."""
-        return self._emit(op, result)
-
     # -- inside ----------------------------------------------------------------------------------
 
     def _own(self, stream: RecordedStream) -> RecordedStream:
@@ -205,7 +203,7 @@ class OpRecorder:
         """The stream's value in the current launch: resumed, if an earlier launch made it."""
         if stream.launch != self.launch:
             if stream.handle not in self._resumed:
-                value = self._value(Type.STREAM)
+                value = self.new_value(Type.STREAM)
                 self.params.append(
                     Resume(stream.handle, stream.turns.closed, stream.turns.open, results=(value,))
                 )
@@ -214,7 +212,7 @@ class OpRecorder:
         return stream.value
 
     def _generation(self, stream: RecordedStream, op: Gen | Select) -> Generated:
-        after, text = self._value(Type.STREAM), self._value(Type.TEXT)
+        after, text = self.new_value(Type.STREAM), self.new_value(Type.TEXT)
         self.ops.append(replace(op, results=(after, text)))
         stream.value = after
         many = isinstance(op, Gen) and op.sampling.n > 1
@@ -225,11 +223,11 @@ class OpRecorder:
         if isinstance(text, SymbolicText):
             if len(text.parts) == 1:
                 return text.parts[0]
-            return self._emit(Format(text.parts, loc=loc), Type.TEXT) if text.parts else ""
+            return self.emit(Format(text.parts, loc=loc), Type.TEXT) if text.parts else ""
         if self.symbolic:
             return text
         if text not in self._slots:
-            value = self._value(Type.TEXT)
+            value = self.new_value(Type.TEXT)
             self.params.append(Arg(self._slot_name(value), results=(value,)))
             self._slots[text] = value
         return self._slots[text]
@@ -237,20 +235,6 @@ class OpRecorder:
     @staticmethod
     def _slot_name(value: Value) -> str:
         return f"x{value.id}"
-
-    def _site(self, path: tuple[int, ...], name: str) -> Site:
-        count = self._occurrences.get((path, name), 0)
-        self._occurrences[path, name] = count + 1
-        return Site(self.function, path, name, count)
-
-    def _emit(self, op: Op, result: Type) -> Value:
-        value = self._value(result)
-        self.ops.append(replace(op, results=(value,)))
-        return value
-
-    def _value(self, result: Type) -> Value:
-        self._next_value += 1
-        return Value(self._next_value - 1, result)
 
     def _new_handle(self) -> str:
         self._next_handle += 1

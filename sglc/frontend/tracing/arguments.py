@@ -13,7 +13,6 @@ from sglc.frontend.language.function import Definition
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.values.known import Known
 from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicText, symbol
-from sglc.ir.core import Type
 from sglc.ir.facts import spell
 from sglc.ir.pure import type_name
 
@@ -51,8 +50,7 @@ def argument(
     spelled = None if default is _NOTHING else spell(default)
     if real is _NOTHING:
         kind = _annotated(parameter.annotation)
-        made = symbol(recorder.argument(name, kind.__name__, spelled, loc))
-        return SymbolicJson(made.value, kind) if isinstance(made, SymbolicJson) else made
+        return symbol(recorder.argument(name, kind.__name__, spelled, loc), kind=kind)
     if spell(real) is None:  # no data: a function, a file
         return real
     return symbol(recorder.argument(name, type_name(real), spelled, loc), Known(name, real))
@@ -72,9 +70,7 @@ def promised(definition: Definition) -> dict[str, str]:
 def _given(recorder: OpRecorder, name: str, value: Symbolic, loc: Loc) -> Symbolic:
     kind = value.kind if isinstance(value, SymbolicJson) else str if isinstance(value, SymbolicText) else bool
     made = recorder.argument(name, type_name(kind) if kind is object else kind.__qualname__, None, loc)
-    if made.type is Type.JSON:
-        return SymbolicJson(made, kind, value.known)
-    return symbol(made, value.known)
+    return symbol(made, value.known, kind)
 
 
 def _annotated(annotation: Any) -> type:

@@ -7,19 +7,16 @@ around it, the closure that it was made with, its module and the builtins.
 from __future__ import annotations
 
 import ast
-import builtins
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from types import CellType, CodeType, FunctionType
-from typing import Any, Protocol
+from typing import Any
 
 from sglc.errors import Loc
-from sglc.frontend.source import matches, source_of
-from sglc.frontend.values.graph_breaks import ASSIGNED, OTHER, OUTSIDE, GraphBreak
-from sglc.frontend.values.known import Known
-from sglc.frontend.values.symbolic import Tracing
-from sglc.ir.core import Value
+from sglc.frontend.source import source_of
+from sglc.frontend.tracing.tracer import Tracer
+from sglc.frontend.values.graph_breaks import ASSIGNED, NO_SOURCE, OTHER, OUTSIDE, GraphBreak
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -27,7 +24,6 @@ _DEEPEST = 64  # calls of the user's own functions in each other
 
 _SOURCES: dict[int, tuple[CodeType, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
 _BINDINGS: dict[int, tuple[ast.AST, Bindings]] = {}
-_UNBOUND = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,7 @@ def definition_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef:
     """
     if id(code) not in _SOURCES:
         source = source_of(code)
-        if not matches(source) and not any(name.startswith("@py_") for name in code.co_varnames):
+        if not source.matches and not any(name.startswith("@py_") for name in code.co_varnames):
             raise SyntaxError("it has changed since it was imported")  # or a tool changed more than asserts
         _SOURCES[id(code)] = code, source.definition
     return _SOURCES[id(code)][1]
@@ -56,9 +52,7 @@ def definition_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef:
 def bindings_of(node: ast.AST) -> Bindings:
     """The names that a function or comprehension binds."""
     if id(node) not in _BINDINGS:
-        own: set[str] = set()
-        outer: set[str] = set()
-        module: set[str] = set()
+        own, outer, module = set[str](), set[str](), set[str]()
         if isinstance(node, FunctionNode):
             spec = node.args
             arguments = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg]
@@ -84,10 +78,8 @@ def bindings_of(node: ast.AST) -> Bindings:
                         own.add(name)
                     case ast.alias(name=name, asname=alias):
                         own.add(alias or name.partition(".")[0])
-        _BINDINGS[id(node)] = (
-            node,
-            Bindings(frozenset(own - outer - module), frozenset(outer), frozenset(module)),
-        )
+        found = Bindings(frozenset(own - outer - module), frozenset(outer), frozenset(module))
+        _BINDINGS[id(node)] = node, found
     return _BINDINGS[id(node)][1]
 
 
@@ -103,100 +95,6 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
         return
     for child in ast.iter_child_nodes(node):
         yield from _walk(child)
-
-
-class Tracer(Tracing, Protocol):
-    """The tracer, as the interpreter sees it."""
-
-    bodies: list[Callable[..., Any]]  # of structured ops, outermost first
-    calling: list[CallFrame]  # of interpreted functions, innermost last
-    copies: dict[Callable[..., Any], Closure]  # of helpers, interpreted
-    called_tool: str  # the last tool on this path
-    counts: set[str] | None  # facts that are counts of tokens; None: such counts are data
-
-    def step(self) -> None:
-        """One more statement, or turn of a loop, is interpreted; a graph break after too many."""
-
-    def stands(self) -> Any:
-        """How much is recorded."""
-
-    def forget_reads(self, stood: Any) -> None:
-        """A statement ends in a graph break: if it recorded nothing, what it read outside does not matter."""
-
-    def was_read(self, value: Any) -> None:
-        """The program has read a variable: no tool is called behind it if that has failed."""
-
-    def before_tool(self, name: str) -> None:
-        """A tool is about to be recorded."""
-
-    guarded: int  # `try` statements around that could see a failure
-    handling: list[Exception]  # in `except` blocks, innermost last
-    node: ast.AST | None  # what is evaluated, and its file
-    node_file: str
-
-    @property
-    def outside(self) -> Outside: ...
-
-    @property
-    def run_body(self) -> Callable[[CallFrame], Any]: ...
-
-    def place(self) -> Loc:
-        """Where the program stands."""
-
-    def raised_at(self, error: Exception, loc: Loc) -> None:
-        """An exception goes through the program; the first place is where it was raised."""
-
-    def may_fail(self, what: str) -> None:
-        """`what` can fail when the program runs; a graph break where the program could catch that."""
-
-    def change(self, value: Any, what: str) -> None:
-        """`value` is about to be changed; a graph break where that could be seen behind the program."""
-
-    def is_argument(self, value: Value) -> bool:
-        """Whether it is an argument of the program itself, and of none that it calls."""
-
-    def made(self, value: Value, known: Known) -> None:
-        """The last op makes a value that is known."""
-
-
-class Outside(Protocol):
-    """What is outside of the program, as its frames see it."""
-
-    def enter(self, function: FunctionType) -> None:
-        """A function is about to be interpreted."""
-
-    def note(self, value: Any) -> Any:
-        """Enter something from outside, and what it holds."""
-
-    def is_outside(self, value: Any) -> bool:
-        """Whether it was there before the program."""
-
-    def read_cell(self, frame: CallFrame, name: str, cell: CellType) -> Any:
-        """A variable of a function around the program."""
-
-    def read_global(self, frame: CallFrame, name: str) -> Any:
-        """A global, or a builtin."""
-
-    def read_attribute(self, frame: CallFrame, owner: Any, name: str, value: Any) -> Any:
-        """An attribute of something outside."""
-
-    def look_up(self, frame: CallFrame, owner: Any, name: str) -> None:
-        """An attribute is about to be read: of an object, or of its class if the object is the program's."""
-
-    def look_up_pythons(self, frame: CallFrame, owner: Any, name: str) -> None:
-        """`look_up` of an object of Python's own."""
-
-    def give(self, tracer: Tracer, name: str, args: Iterable[Any]) -> None:
-        """A tool is about to be given these; a graph break where it wants them and no copy."""
-
-    def called(self, name: str, args: Iterable[Any], gave: Any) -> None:
-        """A tool was given these."""
-
-    def unchanged(self, tracer: Tracer, *values: Any, name: str = "") -> None:
-        """A graph break where a tool may have changed what is used."""
-
-    def import_module(self, frame: CallFrame, name: str) -> None:
-        """A module that is loaded is about to be read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -291,16 +189,8 @@ class CallFrame:
 class Closure:
     """A function whose calls are interpreted: one that the program defines, or a helper of the user's."""
 
-    def __init__(
-        self, tracer: Tracer, node: FunctionNode, file: str, globals_: dict[str, Any],
-        cells: Mapping[str, CellType], outer: CallFrame | None, signature: inspect.Signature, name: str,
-    ) -> None:  # fmt: skip
-        self.tracer = tracer
-        self.node = node
-        self.file = file
-        self.globals = globals_
-        self.cells = cells
-        self.outer = outer
+    def __init__(self, frame: CallFrame, signature: inspect.Signature, name: str) -> None:
+        self._frame = frame  # of a call, as far as that is the same for all
         self.signature = signature
         self.__name__ = self.__qualname__ = name
 
@@ -310,19 +200,18 @@ class Closure:
         except TypeError as error:
             raise TypeError(f"{self.__name__}() {error}") from None
         given.apply_defaults()
-        frame = CallFrame(self.tracer, self.node, self.file, self.globals, self.cells, self.outer)
-        frame.values.update(given.arguments)
-        if isinstance(self.node, ast.AsyncFunctionDef):
+        frame = replace(self._frame, values=dict(given.arguments))
+        if isinstance(frame.scope, ast.AsyncFunctionDef):
             return Coroutine(lambda: self._run(frame))
         return self._run(frame)
 
     def _run(self, frame: CallFrame) -> Any:
-        frames = self.tracer.calling
+        frames = frame.tracer.calling
         if len(frames) >= _DEEPEST:
             raise GraphBreak(f"functions call each other more than {_DEEPEST} deep", frame.loc(), OTHER)
         frames.append(frame)
         try:
-            return self.tracer.run_body(frame)
+            return frame.tracer.run_body(frame)
         finally:
             frames.pop()
 
@@ -345,32 +234,23 @@ class Coroutine:
         return run()
 
 
-def closure_of(tracer: Tracer, function: FunctionType) -> Closure:
-    """A helper of the user's, interpreted from its source.
+def closure_of(tracer: Tracer, function: FunctionType, loc: Loc) -> Closure:
+    """A program's body, or a helper of the user's that is called at `loc`, interpreted from its source.
 
     Raises:
-        OSError, SyntaxError: it has none.
+        GraphBreak: it has none.
     """
     tracer.outside.enter(function)
     code = function.__code__
-    node = definition_of(code)
+    try:
+        node = definition_of(code)
+    except (OSError, SyntaxError) as error:
+        reason = f"the source of `{function.__name__}` is not available ({error})"
+        raise GraphBreak(reason, loc, NO_SOURCE) from None
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     signature = inspect.signature(function, follow_wrapped=False)
     for parameter in signature.parameters.values():
         if parameter.default is not inspect.Parameter.empty:
             tracer.outside.note(parameter.default)
-    return Closure(
-        tracer, node, code.co_filename, function.__globals__, cells, None, signature, function.__qualname__
-    )
-
-
-def builtin_of(name: str) -> Any:
-    """A builtin by its name; `None` of `_UNBOUND` never leaves here.
-
-    Raises:
-        NameError: there is none.
-    """
-    found = getattr(builtins, name, _UNBOUND)
-    if found is _UNBOUND:
-        raise NameError(f"name '{name}' is not defined")
-    return found
+    frame = CallFrame(tracer, node, code.co_filename, function.__globals__, cells)
+    return Closure(frame, signature, function.__qualname__)

@@ -9,15 +9,16 @@ variables in them, and may return a value; it must not assign variables of Pytho
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from sglc.errors import RunError, TraceError
+from sglc.errors import Loc, RunError, TraceError
 from sglc.frontend.locate import here
 from sglc.frontend.tracing import control_blocks
 from sglc.frontend.tracing.tracer import Tracer, current
-from sglc.frontend.values.symbolic import SymbolicJson, SymbolicText
-from sglc.ir.core import Op, Type, Value
+from sglc.frontend.values.known import Known
+from sglc.frontend.values.symbolic import SymbolicBool, SymbolicJson, SymbolicText
+from sglc.ir.core import Type, Value
 from sglc.ir.ops import Eq, In, Not, ParseJson
 
 ArmBody = Callable[[], Any]
@@ -113,7 +114,7 @@ def eq(left: Any, right: Any) -> Any:
     tracer, loc = current(), here()
     if tracer is None or not _undecided(left, right):
         return left == right
-    return _asked(tracer, Eq(*_operands(tracer, left, right), loc=loc))
+    return asked_of_texts(tracer, Eq, left, right, loc)
 
 
 def contains(part: Any, text: Any) -> Any:
@@ -121,7 +122,7 @@ def contains(part: Any, text: Any) -> Any:
     tracer, loc = current(), here()
     if tracer is None or not _undecided(part, text):
         return part in text
-    return _asked(tracer, In(*_operands(tracer, part, text), loc=loc))
+    return asked_of_texts(tracer, In, part, text, loc)
 
 
 def not_(value: Any) -> Any:
@@ -132,7 +133,7 @@ def not_(value: Any) -> Any:
     asked = control_blocks.predicate(tracer, value, loc)
     if isinstance(asked, bool):
         return not asked
-    return _asked(tracer, Not(asked, loc=loc))
+    return SymbolicBool(tracer.emit(Not(asked, loc=loc), Type.BOOL))
 
 
 def parse_json(text: Any) -> Any:
@@ -161,9 +162,9 @@ def _undecided(*texts: Any) -> bool:
     return plain and any(isinstance(text, SymbolicText) and text.settled() is None for text in texts)
 
 
-def _operands(tracer: Tracer, *texts: Any) -> Sequence[Value | str]:
-    return [tracer.operand(text, here()) for text in texts]
-
-
-def _asked(tracer: Tracer, op: Op) -> Any:
-    return tracer.truth(tracer.emit(op, Type.BOOL), here())
+def asked_of_texts(
+    tracer: Tracer, kind: type[Eq | In], one: Any, other: Any, loc: Loc, known: Known | None = None
+) -> SymbolicBool:
+    """A question about two texts as a recorded truth value."""
+    op = kind(tracer.operand(one, loc), tracer.operand(other, loc), loc=loc)
+    return SymbolicBool(tracer.emit(op, Type.BOOL), known)

@@ -20,13 +20,7 @@ from sglc.frontend.tracing.pytree import tree_of, unwrapped
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled, VariableKey
 from sglc.frontend.values.graph_breaks import NO_DATA, GraphBreak
-from sglc.frontend.values.symbolic import (
-    SymbolicBool,
-    SymbolicJson,
-    SymbolicList,
-    SymbolicText,
-    symbol,
-)
+from sglc.frontend.values.symbolic import SymbolicBool, SymbolicJson, SymbolicList, SymbolicText, symbol
 from sglc.ir.core import Op, Region, Tree, Type, Value
 from sglc.ir.ops import Concat, Cond, Eq, Format, Loop, Map, Not, Pack, Switch
 
@@ -39,8 +33,7 @@ def record_cond(tracer: Tracer, pred: Value, then: BlockBody, orelse: BlockBody 
     """`cond`: what the arm that runs returns."""
 
     def make(merged: Merged) -> Op:
-        first, second = merged.regions
-        return Cond(pred, first, second, results=merged.results, loc=loc)
+        return Cond(pred, *merged.regions, results=merged.results, loc=loc)
 
     return _branch(tracer, (then, orelse), make, loc)
 
@@ -51,11 +44,8 @@ def record_switch(
     """`switch`: what the arm that runs returns. An arm more than cases is for every other text."""
 
     def make(merged: Merged) -> Op:
-        regions, default = merged.regions, None
-        if len(regions) > len(cases):
-            *regions_of_cases, default = regions
-            regions = tuple(regions_of_cases)
-        return Switch(value, tuple(cases), regions, default, results=merged.results, loc=loc)
+        own, others = merged.regions[: len(cases)], merged.regions[len(cases) :]
+        return Switch(value, tuple(cases), own, *others, results=merged.results, loc=loc)
 
     return _branch(tracer, arms, make, loc)
 
@@ -92,7 +82,6 @@ class _Carried:
     streams: list[int] = field(default_factory=list)
     variables: dict[VariableKey, Type] = field(default_factory=dict)
     params: list[Value] = field(default_factory=list)
-    marks: dict[VariableKey, Any] = field(default_factory=dict)  # what a variable is when an iteration begins
 
 
 def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, loc: Loc) -> None:
@@ -112,14 +101,14 @@ def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, loc: Loc) -> No
     inside = list(block.ops)
     yields = [block_exit.streams[number] for number in carried.streams]
     yields += [
-        _as(tracer, _variables(block_exit)[key].leaf, kind, inside, loc)
+        _as(tracer, block_exit.variables[key].leaf, kind, inside, loc)
         for key, kind in carried.variables.items()
     ]
     assert isinstance(block_exit.tree, Value)
     ops = tracer.recorder.ops
     init = [before.streams[number] for number in carried.streams]
     for key, kind in carried.variables.items():
-        stored = _variables(before).get(key)
+        stored = before.variables.get(key)
         init.append(_as(tracer, _NOTHING[kind] if stored is None else stored.leaf, kind, ops, loc))
     results = tuple(tracer.recorder.new_value(value.type) for value in init)
     region = Region(tuple(carried.params), tuple(inside), (block_exit.tree, *yields), loc)
@@ -136,12 +125,8 @@ def _standing(tracer: Tracer) -> BlockExit:
     return tracer.exit_of(None, tracer.states())
 
 
-def _variables(block_exit: BlockExit) -> dict[VariableKey, Stored]:
-    return dict(block_exit.variables or {})
-
-
 def _iteration(tracer: Tracer, body: BlockBody, carried: _Carried, before: BlockExit, loc: Loc) -> Tree:
-    carried.params, carried.marks = [], {}
+    carried.params = []
     states = tracer.states()
     for number in carried.streams:
         param = tracer.recorder.new_value(Type.STREAM)
@@ -151,8 +136,8 @@ def _iteration(tracer: Tracer, body: BlockBody, carried: _Carried, before: Block
     for (number, name), kind in carried.variables.items():
         param = tracer.recorder.new_value(kind)
         carried.params.append(param)
-        if (number, name) in _variables(before):
-            carried.marks[number, name] = states[number]._variables[name] = unwrapped(param)
+        if (number, name) in before.variables:
+            states[number]._variables[name] = unwrapped(param)
     returned: list[Any] = []
     tree = _run(tracer, body, loc, returned)
     return truth(tracer, True if tree is None else tree, loc)
@@ -179,8 +164,8 @@ def _more(carried: _Carried, before: BlockExit, after: BlockExit) -> bool:
         if number not in carried.streams and new != old:
             carried.streams.append(number)
             found = True
-    for key, stored in _variables(after).items():
-        old_variable = _variables(before).get(key)
+    for key, stored in after.variables.items():
+        old_variable = before.variables.get(key)
         if key in carried.variables:
             kind = _kind(stored, old_variable)
             if carried.variables[key] is not Type.JSON and kind is not carried.variables[key]:
@@ -248,7 +233,7 @@ def _behind(before: BlockExit, carried: _Carried, results: Sequence[Value]) -> B
     streams = list(before.streams)
     for number, value in zip(carried.streams, results, strict=False):
         streams[number] = value
-    variables = _variables(before)
+    variables = dict(before.variables)
     for key, value in zip(carried.variables, results[len(carried.streams) :], strict=True):
         variables[key] = Stored(value)
     return BlockExit(None, tuple(streams), before.opens, variables)
@@ -282,16 +267,10 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc) -> Any:
     inside = list(block.ops)
     results, region = _gathered(tracer, block, params, inside, loc)
     tracer.recorder.ops.append(Map(source, region, results=results, loc=loc))
-    old = _variables(before)
-    reason = "the body of `map` stores it, once for each item"
-    tracer.unsettle(
-        {
-            key: reason
-            for key, stored in _variables(block_exit).items()
-            if key not in old or not (stored.kept and stored.item is old[key].item)
-        },
-        loc,
-    )
+    old, reason = before.variables, "the body of `map` stores it, once for each item"
+    for (number, name), stored in block_exit.variables.items():
+        if (number, name) not in old or not (stored.kept and stored.item is old[number, name].item):
+            tracer.states()[number]._variables[name] = Unsettled(name, reason, loc)  # reading it is an error
     return symbol(results[0]) if results else None
 
 
@@ -300,12 +279,16 @@ def _items(tracer: Tracer, items: Any, loc: Loc) -> Value:
         case SymbolicList() | SymbolicJson():
             return items.value
         case list() | tuple() if all(isinstance(item, str | SymbolicText) for item in items):
-            texts = tuple(tracer.operand(item, loc) for item in items)
-            return tracer.emit(Concat(texts, loc=loc), Type.LIST)
+            return concatenated(tracer, items, loc).value
         case _:
-            raise GraphBreak(
-                f"`map` goes over a `{type(items).__name__}`, not over a list of texts", loc, NO_DATA
-            )
+            reason = f"`map` goes over a `{type(items).__name__}`, not over a list of texts"
+            raise GraphBreak(reason, loc, NO_DATA)
+
+
+def concatenated(tracer: Tracer, parts: Sequence[Any], loc: Loc) -> SymbolicList:
+    """Texts, and lists of texts, as one list."""
+    values = [part.value if isinstance(part, SymbolicList) else tracer.operand(part, loc) for part in parts]
+    return SymbolicList(tracer.emit(Concat(tuple(values), loc=loc), Type.LIST))
 
 
 def _gathered(
@@ -313,20 +296,10 @@ def _gathered(
 ) -> tuple[tuple[Value, ...], Region]:
     assert block.exit is not None
     tree = block.exit.tree
-    match tree:
-        case None:
-            return (), Region(tuple(params), tuple(inside), (), loc)
-        case Value():
-            made = tree
-        case str():
-            made = _as(tracer, tree, Type.TEXT, inside, loc)
-        case tuple() if all(
-            isinstance(item, str) or (isinstance(item, Value) and item.type in (Type.TEXT, Type.LIST))
-            for item in tree
-        ):
-            made = _as(tracer, tree, Type.LIST, inside, loc)
-        case _:
-            made = _as(tracer, tree, Type.JSON, inside, loc)
+    if tree is None:
+        return (), Region(tuple(params), tuple(inside), (), loc)
+    texts = isinstance(tree, tuple) and all(_leaf_kind(item) in (Type.TEXT, Type.LIST) for item in tree)
+    made = _as(tracer, tree, Type.LIST if texts else _leaf_kind(tree), inside, loc)
     result = tracer.recorder.new_value(Type.LIST if made.type in (Type.TEXT, Type.LIST) else Type.JSON)
     return (result,), Region(tuple(params), tuple(inside), (made,), loc)
 

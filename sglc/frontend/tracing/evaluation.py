@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.errors import Loc
-from sglc.frontend.locate import span
-from sglc.frontend.tracing.call_frame import CallFrame, Closure
-from sglc.frontend.tracing.outside import OutsideState
+from sglc.frontend.locate import of_node
+from sglc.frontend.tracing.outside import Frame, OutsideState, held_in
 from sglc.frontend.values.graph_breaks import ITERATION, OUTSIDE, TRIED, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
 from sglc.ir.core import NOWHERE, Value
@@ -28,10 +27,10 @@ class Evaluation:
     node: ast.AST | None = None  # what is evaluated, and its file
     node_file: str = ""
     steps: int = 0  # statements and turns of loops that were interpreted
-    copies: dict[Callable[..., Any], Closure] = field(default_factory=dict)  # of helpers, interpreted
+    copies: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)  # interpreted helpers
     bodies: list[Callable[..., Any]] = field(default_factory=list)  # of structured ops, outermost first
     outside: OutsideState = field(default_factory=OutsideState)
-    calling: list[CallFrame] = field(default_factory=list)  # of interpreted functions, innermost last
+    calling: list[Frame] = field(default_factory=list)  # of interpreted functions, innermost last
     called_tool: str = ""  # the last tool on this path
     unchecked: dict[Value, None] = field(default_factory=dict)  # generations read since then
     guarded: int = 0  # `try` statements around that could see a failure
@@ -41,11 +40,7 @@ class Evaluation:
 
     def place(self) -> Loc:
         """Where the program stands."""
-        if self.node is None:
-            return self.at
-        node: Any = self.node
-        end = node.end_col_offset if node.end_lineno == node.lineno else None
-        return span(self.node_file, node.lineno, node.col_offset, end)
+        return self.at if self.node is None else of_node(self.node, self.node_file)
 
     def raised_at(self, error: Exception, loc: Loc) -> None:
         """An exception goes through the program; the first place is where it was raised."""
@@ -99,23 +94,21 @@ class Evaluation:
         if self.outside.is_outside(value) or any(id(value) in ids for ids in self.standing):
             raise GraphBreak(f"{what} changes what outlives the program", self.place(), OUTSIDE)
         if isinstance(value, Symbolic):
-            raise GraphBreak(
-                f"{what} changes a value that only exists when the program runs", self.place(), OUTSIDE
-            )
+            reason = f"{what} changes a value that only exists when the program runs"
+            raise GraphBreak(reason, self.place(), OUTSIDE)
         known = isinstance(value, list | dict | set) or type(value).__module__ == "collections"
         if not known and not dataclasses.is_dataclass(value):
-            raise GraphBreak(
-                f"{what} of a `{type(value).__name__}` runs code of its own", self.place(), OUTSIDE
-            )
+            reason = f"{what} of a `{type(value).__name__}` runs code of its own"
+            raise GraphBreak(reason, self.place(), OUTSIDE)
 
     @contextmanager
     def inside_block(self, body: Callable[..., Any]) -> Iterator[None]:
         """What is made from here on belongs to a block; what was there before is not changed in it."""
         found: dict[int, Any] = {}
         for frame in self.calling:
-            outer: CallFrame | None = frame
+            outer: Frame | None = frame
             while outer is not None:
-                _reach(list(outer.values.values()), found)
+                _reach(outer.values.values(), found)
                 outer = outer.outer
         self.bodies.append(body)
         self.standing.append(frozenset(found))
@@ -126,13 +119,9 @@ class Evaluation:
             self.standing.pop()
 
 
-def _reach(items: Sequence[Any], found: dict[int, Any]) -> None:
+def _reach(items: Iterable[Any], found: dict[int, Any]) -> None:
     """Everything that could be changed in containers, by its id."""
     for item in items:
-        if id(item) in found or isinstance(item, str | int | float | bool | None):
-            continue
-        found[id(item)] = item
-        if isinstance(item, list | tuple | set):
-            _reach(list(item), found)
-        elif isinstance(item, dict):
-            _reach(list(item.values()), found)
+        if id(item) not in found and not isinstance(item, str | int | float | bool | None):
+            found[id(item)] = item
+            _reach(held_in(item), found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,23 +10,8 @@ from sglc.errors import Loc
 from sglc.frontend.outputs.finite_regex import texts_of
 from sglc.frontend.tracing.paths import Frame
 from sglc.frontend.values.symbolic import SymbolicText
-from sglc.ir.core import Op, Type, Value, regions
-from sglc.ir.ops import (
-    Cond,
-    Eq,
-    Format,
-    Gen,
-    In,
-    Loop,
-    Lower,
-    Not,
-    PureCall,
-    Select,
-    Strip,
-    Switch,
-    arms_of,
-    hands_over,
-)
+from sglc.ir import ops
+from sglc.ir.core import Op, Type, Value, inputs, regions
 from sglc.ir.pure import PURE
 
 
@@ -40,31 +25,24 @@ class FiniteValues:
 
     def several(self, value: Value) -> bool:
         op = self.made_by(value)
-        return isinstance(op, Gen) and op.sampling.n > 1
+        return isinstance(op, ops.Gen) and op.sampling.n > 1
 
     def known(self, value: Value) -> str | bool | None:
         if value in self.decided:
             return self.decided[value]
         match self.made_by(value):
-            case Strip(text=text):
-                made = self._known_text(text)
-                return None if made is None else made.strip()
-            case Lower(text=text):
-                made = self._known_text(text)
-                return None if made is None else made.lower()
-            case Format(parts=parts):
-                texts = [self._known_text(part) for part in parts]
-                return None if None in texts else "".join(text for text in texts if text is not None)
-            case Eq(left=left, right=right):
+            case ops.Strip() | ops.Lower() | ops.Format() as op:
+                return _made_of(op, self._known_text)
+            case ops.Eq(left=left, right=right):
                 one, other = self._known_text(left), self._known_text(right)
                 return self._same_fact(value) if one is None or other is None else one == other
-            case In(part=part, text=text):
+            case ops.In(part=part, text=text):
                 one, other = self._known_text(part), self._known_text(text)
                 return self._same_fact(value) if one is None or other is None else one in other
-            case Not(value=inner):
+            case ops.Not(value=inner):
                 negated = self.known(inner)
                 return None if negated is None else not negated
-            case PureCall() if value.type is Type.BOOL:
+            case ops.PureCall() if value.type is Type.BOOL:
                 return self._same_fact(value)
             case _:
                 options = self._options(value)
@@ -75,7 +53,7 @@ class FiniteValues:
         asked = _question(self.made_by(value))
         for other, outcome in self.decided.items():
             made, negated = self.made_by(other), False
-            while isinstance(made, Not):
+            while isinstance(made, ops.Not):
                 made, negated = self.made_by(made.value), not negated
             if isinstance(outcome, bool) and asked is not None and _question(made) == asked:
                 return outcome is not negated
@@ -83,10 +61,8 @@ class FiniteValues:
 
     def decidable(self, value: Value) -> bool:
         match self.made_by(value):
-            case Strip(text=text) | Lower(text=text):
-                return not isinstance(text, Value) or self.decidable(text)
-            case Format(parts=parts):
-                return all(self.decidable(part) for part in parts if isinstance(part, Value))
+            case ops.Strip() | ops.Lower() | ops.Format() as op:
+                return all(map(self.decidable, inputs(op)))
             case _:
                 return value.type is Type.BOOL or value in self.decided or self._options(value) is not None
 
@@ -95,12 +71,10 @@ class FiniteValues:
         if known is not None:
             return known
         match self.made_by(value):
-            case Strip(text=Value() as text):
-                return str(self.decide(text, loc)).strip()
-            case Lower(text=Value() as text):
-                return str(self.decide(text, loc)).lower()
-            case Format(parts=parts):
-                return "".join(part if isinstance(part, str) else str(self.decide(part, loc)) for part in parts)
+            case ops.Strip() | ops.Lower() | ops.Format() as op:
+                made = _made_of(op, lambda part: part if isinstance(part, str) else str(self.decide(part, loc)))
+                assert made is not None
+                return made
             case _:
                 cases = () if value.type is Type.BOOL else self._options(value)
                 assert cases is not None, "asked without `decidable`"
@@ -122,19 +96,19 @@ class FiniteValues:
         if value.type is not Type.TEXT:
             return None
         match self.made_by(value):
-            case Select(choices=choices):
+            case ops.Select(choices=choices):
                 texts = [choice for choice in choices if isinstance(choice, str)]
                 return tuple(dict.fromkeys(texts)) if len(texts) == len(choices) else None
-            case Gen(sampling=sampling):
+            case ops.Gen(sampling=sampling):
                 return texts_of(sampling)
-            case Format(parts=parts) if all(isinstance(part, str) for part in parts):
+            case ops.Format(parts=parts) if all(isinstance(part, str) for part in parts):
                 return ("".join(part for part in parts if isinstance(part, str)),)
-            case Cond() | Switch() as op:
+            case ops.Cond() | ops.Switch() as op:
                 at = op.results.index(value)
-                return self._any_of([arm.results[at] for arm in arms_of(op) if not hands_over(arm)])
-            case Loop() as op:
+                return self._any_of([arm.results[at] for arm in ops.arms_of(op) if not ops.hands_over(arm)])
+            case ops.Loop() as op:
                 at = op.results.index(value)
-                placeholder = self.made_by(op.init[at]) == Format(("",), results=(op.init[at],))
+                placeholder = self.made_by(op.init[at]) == ops.Format(("",), results=(op.init[at],))
                 made = [op.body.results[at + 1]]
                 return self._any_of(made if placeholder else [op.init[at], *made])
             case _:
@@ -172,14 +146,25 @@ class FiniteValues:
             made.update((result, op) for result in op.results)
 
 
+def _made_of(
+    op: ops.Strip | ops.Lower | ops.Format, text_of: Callable[[Value | str], str | None]
+) -> str | None:
+    """The text that an op makes of others; None if one of them is not known."""
+    texts = [text_of(part) for part in (op.parts if isinstance(op, ops.Format) else (op.text,))]
+    whole = "".join(text for text in texts if text is not None)
+    if None in texts:
+        return None
+    return whole.strip() if isinstance(op, ops.Strip) else whole.lower() if isinstance(op, ops.Lower) else whole
+
+
 def _question(op: Op | None) -> tuple[Any, ...] | None:
     """What a truth value asks: two that ask the same of the same values are equal."""
     match op:
-        case Eq(left=left, right=right):
+        case ops.Eq(left=left, right=right):
             return "eq", left, right
-        case In(part=part, text=text):
+        case ops.In(part=part, text=text):
             return "in", part, text
-        case PureCall(name=name, args=args, named=named) if name in PURE:
+        case ops.PureCall(name=name, args=args, named=named) if name in PURE:
             return name, args, dict(named)
         case _:
             return None

@@ -2,7 +2,7 @@
 
 Recording bakes in what the body reads: globals, closure cells, defaults, attributes of modules and
 objects, and the same of helper functions that it enters. A fingerprint holds all of it by value where it is
-plain data, else by identity. Comparing two fingerprints says what changed; no user code runs to make one.
+plain data, else by identity. Two that are equal have nothing changed between; no user code runs to make one.
 """
 
 from __future__ import annotations
@@ -50,10 +50,8 @@ def frozen(item: Any, depth: int = 0) -> Hashable:
         case list() | tuple() if type(item) in (list, tuple):
             return (type(item).__name__, tuple([frozen(part, depth + 1) for part in item]))
         case dict() if type(item) is dict:
-            return (
-                "dict",
-                tuple([(frozen(key, depth + 1), frozen(value, depth + 1)) for key, value in item.items()]),
-            )
+            pairs = [(frozen(key, depth + 1), frozen(value, depth + 1)) for key, value in item.items()]
+            return ("dict", tuple(pairs))
         case set() | frozenset() if type(item) in (set, frozenset):
             return (type(item).__name__, frozenset([frozen(part, depth + 1) for part in item]))
         case _:
@@ -65,14 +63,6 @@ def fingerprint(function: Callable[..., Any]) -> Fingerprint:
     found: dict[str, object] = {}
     _function(function, "", found, [])
     return found
-
-
-def changed(old: Fingerprint, new: Fingerprint) -> str:
-    """The first thing that is not as it was; "" if all is."""
-    if old == new:
-        return ""
-    names = dict.fromkeys((*old, *new))
-    return next(name for name in names if name not in old or name not in new or old[name] != new[name])
 
 
 def _function(function: Any, name: str, found: dict[str, object], seen: list[Any]) -> None:
@@ -129,12 +119,11 @@ def _behind(item: Any) -> FunctionType | None:
         case MethodType():
             return _behind(item.__func__)
         case _:
-            definition = (
-                getattr(item, "definition", None) if type(item).__module__.startswith("sglc.") else None
-            )
+            ours = type(item).__module__.startswith("sglc.")
+            definition = getattr(item, "definition", None) if ours else None
             if isinstance(definition, Definition):
                 return _behind(definition.call)
-            if type(item).__module__.startswith("sglc.") and getattr(item, "effects", False):
+            if ours and getattr(item, "effects", False):
                 return None  # a tool is called when the plan runs, whatever it reads then
             declared = inspect.getattr_static(item, "__wrapped__", None)
             return declared if isinstance(declared, FunctionType) else None
@@ -169,7 +158,7 @@ class Memo(Generic[_V]):
         known = self._entries.get(key)
         if known is not None:
             before, changed_since, value = known
-            if not changed(before, now) and not changed_since():
+            if before == now and not changed_since():
                 return value
         value, changed_since = make()
         with self._adding:  # calls may come from several threads

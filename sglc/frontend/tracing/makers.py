@@ -92,10 +92,8 @@ def _spelled(shown: str) -> Any:
         return None
 
 
-_PLAIN = {kind.__name__: kind for kind in (str, int, float, bool, list, dict, tuple)} | {
-    "None": None,
-    "Any": Any,
-}
+_KINDS = (str, int, float, bool, list, dict, tuple)
+_PLAIN = {**{kind.__name__: kind for kind in _KINDS}, "None": None, "Any": Any}
 
 
 def _type_of(node: ast.expr) -> Any:
@@ -109,14 +107,14 @@ def _type_of(node: ast.expr) -> Any:
             return _PLAIN[name]
         case ast.Subscript(value=ast.Name(id="Literal"), slice=values):
             return Literal[ast.literal_eval(values)]
-        case ast.Subscript(value=ast.Name(id="list" | "dict" | "tuple" as name), slice=ast.Tuple(elts=parts)):
-            return _PLAIN[name][tuple(map(_type_of, parts))]  # type: ignore[index]
-        case ast.Subscript(value=ast.Name(id="list" | "dict" | "tuple" as name), slice=part):
-            return _PLAIN[name][_type_of(part)]  # type: ignore[index]
-        case ast.Subscript(value=ast.Name(id="Optional" | "Union" as name), slice=inner):
-            parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+        case ast.Subscript(
+            value=ast.Name(id="list" | "dict" | "tuple" | "Optional" | "Union" as name), slice=inner
+        ):
+            parts = tuple(map(_type_of, inner.elts if isinstance(inner, ast.Tuple) else [inner]))
+            if name in _PLAIN:
+                return _PLAIN[name][parts]  # type: ignore[index]
             more = (None,) if name == "Optional" else ()
-            return Union[(*map(_type_of, parts), *more)]
+            return Union[(*parts, *more)]
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
             return Union[_type_of(left), _type_of(right)]  # noqa: UP007  # it also takes what is no class
     kind = _loaded(ast.unparse(node))

@@ -172,9 +172,7 @@ class _Joint:
     loc: Loc
     known: Mapping[tuple[Any, ...], Value]  # what needs no result
     holes: dict[tuple[Any, ...], Value] = field(default_factory=dict)
-    literal: list[bool] = field(
-        default_factory=list
-    )  # of every op of the tail, whether a literal became a value
+    literal: list[bool] = field(default_factory=list)  # of the tail's ops, whether a literal became a value
     _packed: dict[Value, tuple[Tree, ...]] = field(default_factory=dict)
     _bound: list[dict[Value, Value]] = field(default_factory=list)  # per arm: its value -> the merged one
     _own: frozenset[Value] = frozenset()  # what a single arm makes outside the tail
@@ -196,8 +194,7 @@ class _Joint:
         try:
             return tuple(made), self.exit()
         except _Differ:
-            if count == 0:
-                raise AssertionError("ends without a shared tail always merge") from None
+            assert count, "ends without a shared tail always merge"
             raise _Differ(0) from None
 
     # -- ops ---------------------------------------------------------------------------------------
@@ -252,9 +249,7 @@ class _Joint:
                 raise _Differ
 
     def inner(self, regions: tuple[Region, ...]) -> Region:
-        if any(len(r.ops) != len(regions[0].ops) or len(r.params) != len(regions[0].params) for r in regions):
-            raise _Differ
-        if any(len(r.results) != len(regions[0].results) for r in regions):
+        if len({(len(region.params), len(region.ops), len(region.results)) for region in regions}) > 1:
             raise _Differ
         params = self.define([region.params for region in regions])
         ops = tuple(self.op(ops) for ops in zip(*(region.ops for region in regions), strict=True))
@@ -263,7 +258,8 @@ class _Joint:
 
     # -- values ------------------------------------------------------------------------------------
 
-    def value(self, values: tuple[Value, ...]) -> Value:
+    def value(self, values: tuple[Value, ...], *, go_on: bool = True) -> Value:
+        """What stands for a value of each arm; of streams that `go_on` the turns must be the same."""
         inside = [bound.get(value) for bound, value in zip(self._bound, values, strict=True)]
         first = inside[0]
         if first is not None and all(value == first for value in inside):
@@ -274,7 +270,7 @@ class _Joint:
             return values[0]
         if any(value.type is not values[0].type for value in values):
             raise _Differ
-        if values[0].type is Type.STREAM and not self.streams.alike(values):
+        if go_on and values[0].type is Type.STREAM and not self.streams.alike(values):
             raise _Differ
         return self.hole(values, values[0].type)
 
@@ -310,24 +306,13 @@ class _Joint:
                 hint="end the turns that an arm begins, or begin the same in each",
             )  # fmt: skip
         tree = self.tree(tuple(block_exit.tree for block_exit in exits))
-        streams = tuple(
-            self.stream(values) for values in zip(*(block_exit.streams for block_exit in exits), strict=True)
-        )
-        known = [block_exit.variables for block_exit in exits if block_exit.variables is not None]
-        if not known:
-            return BlockExit(tree, streams, exits[0].opens)
+        # The turns of a state behind the arms may differ, only the open one may not.
+        rows = zip(*(block_exit.streams for block_exit in exits), strict=True)
+        streams = tuple(self.value(values, go_on=False) for values in rows)
+        known = [block_exit.variables for block_exit in exits]
         keys = dict.fromkeys(key for variables in known for key in variables)
         stored = {key: self.stored(key, [variables.get(key) for variables in known]) for key in keys}
         return BlockExit(tree, streams, exits[0].opens, stored)
-
-    def stream(self, values: tuple[Value, ...]) -> Value:
-        """A state's stream behind the arms; their turns may differ, only the open one may not."""
-        inside = [bound.get(value) for bound, value in zip(self._bound, values, strict=True)]
-        if any(value is not None for value in inside):
-            return self.value(values)
-        if all(value == values[0] for value in values) and values[0] not in self._own:
-            return values[0]
-        return self.hole(values, Type.STREAM)
 
     def stored(self, key: VariableKey, variables: Sequence[Stored | None]) -> Stored:
         there = [variable for variable in variables if variable is not None]
@@ -357,21 +342,16 @@ class _Joint:
         """Plain data with values in it; what differs in more than a text or value is packed as JSON."""
         if _equal(trees) and not any(isinstance(tree, Value | tuple | Mapping) for tree in trees):
             return trees[0]
+        alike: Any = trees
         if all(isinstance(tree, Value) for tree in trees):
-            values: Any = trees
-            if all(value.type is values[0].type for value in values):
-                return self.value(values)
+            if all(value.type is alike[0].type for value in alike):
+                return self.value(alike)
         elif all(_is_text(tree) for tree in trees):
-            texts: Any = trees
-            return self.text(texts)
-        elif all(isinstance(tree, tuple) for tree in trees):
-            rows: Any = trees
-            if all(len(row) == len(rows[0]) for row in rows):
-                return tuple(self.tree(parts) for parts in zip(*rows, strict=True))
-        elif all(isinstance(tree, Mapping) for tree in trees):
-            maps: Any = trees
-            if all(list(each) == list(maps[0]) for each in maps):
-                return {key: self.tree(tuple(each[key] for each in maps)) for key in maps[0]}
+            return self.text(alike)
+        elif all(isinstance(tree, tuple) and len(tree) == len(alike[0]) for tree in trees):
+            return tuple(self.tree(parts) for parts in zip(*alike, strict=True))
+        elif all(isinstance(tree, Mapping) and list(tree) == list(alike[0]) for tree in trees):
+            return {key: self.tree(tuple(each[key] for each in alike)) for key in alike[0]}
         if any(_reads(tree, bound) for tree, bound in self.pairs(trees)):
             raise _Differ
         made = self.fresh(Type.JSON)
@@ -387,7 +367,7 @@ class _Joint:
         ops = list(arm.ops[: len(arm.ops) - count])
         results: list[Value] = []
         for items, hole in self.holes.items():
-            supply = self._packed[hole][number] if hole in self._packed else items[number]
+            supply: Any = self._packed[hole][number] if hole in self._packed else items[number]
             if hole in self._packed and not (isinstance(supply, Value) and supply.type is Type.JSON):
                 made = self.fresh(Type.JSON)
                 ops.append(Pack(supply, results=(made,), loc=self.loc))
@@ -395,14 +375,9 @@ class _Joint:
                 made = self.fresh(Type.TEXT)
                 ops.append(Format((supply,), results=(made,), loc=self.loc))
             else:
-                made = _value(supply)
+                made = supply
             results.append(made)
         return Region((), tuple(ops), tuple(results))
-
-
-def _value(item: object) -> Value:
-    assert isinstance(item, Value)
-    return item
 
 
 def _turns(opens: tuple[str, ...]) -> str:

@@ -23,8 +23,8 @@ from types import BuiltinFunctionType, CellType, FunctionType, MethodType, Modul
 from typing import Any, Protocol
 
 from sglc.errors import Loc
-from sglc.frontend.tracing.call_frame import CallFrame, builtin_of
 from sglc.frontend.tracing.reads import (
+    ABSENT,
     MODULES,
     Reads,
     TooDeep,
@@ -65,6 +65,19 @@ class Place(Protocol):
         """Where the program stands."""
 
 
+class Frame(Protocol):
+    """A call of a function that is interpreted, as far as its names matter here."""
+
+    globals: dict[str, Any]
+    values: dict[str, Any]
+
+    @property
+    def tracer(self) -> Place: ...
+
+    @property
+    def outer(self) -> Frame | None: ...
+
+
 @dataclass(slots=True)
 class OutsideState:
     """`seen`: by their ids, objects from outside that could be changed; they are kept alive.
@@ -89,7 +102,7 @@ class OutsideState:
         if isinstance(value, _PLAIN + _FIXED) or id(value) in self.seen:
             return value
         self.seen[id(value)] = value
-        for item in _held_in(value):
+        for item in held_in(value):
             self.note(item)
         return value
 
@@ -142,30 +155,29 @@ class OutsideState:
         """Whether it was there before the program."""
         return id(value) in self.seen
 
-    def read_cell(self, frame: CallFrame, name: str, cell: CellType) -> Any:
+    def read_cell(self, frame: Frame, name: str, cell: CellType) -> Any:
         """A variable of a function around the program."""
         self._keep(frame, in_cell, cell, name)
-        try:
-            value = cell.cell_contents
-        except ValueError:
-            raise NameError(
-                f"cannot access free variable '{name}' where it is not associated with a value"
-                " in enclosing scope"
-            ) from None
+        value = in_cell(cell, name)
+        if value is ABSENT:
+            where = "where it is not associated with a value in enclosing scope"
+            raise NameError(f"cannot access free variable '{name}' {where}")
         if not isinstance(value, _FIXED):
             self._check_named(frame, name, name, value, VARIABLES)
         return self.note(value)
 
-    def read_global(self, frame: CallFrame, name: str) -> Any:
+    def read_global(self, frame: Frame, name: str) -> Any:
         """A global, or a builtin."""
         self._keep(frame, in_module, frame.globals, name)
+        value = in_module(frame.globals, name)
+        if value is ABSENT:
+            raise NameError(f"name '{name}' is not defined")
         if name not in frame.globals:
-            return builtin_of(name)
-        value = frame.globals[name]
+            return value
         self._check_named(frame, name, name, value, frame.globals)
         return self.note(value)
 
-    def read_attribute(self, frame: CallFrame, owner: Any, name: str, value: Any) -> Any:
+    def read_attribute(self, frame: Frame, owner: Any, name: str, value: Any) -> Any:
         """An attribute of something outside."""
         if not self.is_outside(owner) and not isinstance(owner, _FIXED):
             return value
@@ -178,19 +190,19 @@ class OutsideState:
             self._check(frame, f"{name_of(owner)}.{name}", value)
         return self.note(value)
 
-    def look_up(self, frame: CallFrame, owner: Any, name: str) -> None:
+    def look_up(self, frame: Frame, owner: Any, name: str) -> None:
         """An attribute is about to be read: of an object, or of its class if the object is the program's."""
         if not self.is_outside(owner) and not isinstance(owner, _FIXED):
             owner = type(owner)
         if not _ours(owner):
             self._keep(frame, of_object, owner, name)
 
-    def look_up_pythons(self, frame: CallFrame, owner: Any, name: str) -> None:
+    def look_up_pythons(self, frame: Frame, owner: Any, name: str) -> None:
         """`look_up` of an object of Python's own."""
         if self.is_outside(owner) or isinstance(owner, _FIXED):
             self._keep(frame, of_pythons, owner, name)
 
-    def import_module(self, frame: CallFrame, name: str) -> None:
+    def import_module(self, frame: Frame, name: str) -> None:
         """A module that is loaded is about to be read."""
         self._keep(frame, imported, MODULES, name)
 
@@ -206,19 +218,20 @@ class OutsideState:
         """A program is about to be called, whose parameters may be fixed."""
         self.reads.add(fixed_arguments, program, "")
 
-    def _keep(self, frame: CallFrame, look: Callable[[Any, str], Hashable], owner: Any, name: str) -> None:
+    def _keep(self, frame: Frame, look: Callable[[Any, str], Hashable], owner: Any, name: str) -> None:
         if id(owner) in self.given:
             return
         try:
             self.reads.add(look, owner, name)
         except TooDeep:
-            raise GraphBreak(f"`{name}` holds containers without an end", frame.loc(), GUARDED) from None
+            reason = f"`{name}` holds containers without an end"
+            raise GraphBreak(reason, frame.tracer.place(), GUARDED) from None
 
-    def _check(self, frame: CallFrame, name: str, value: Any) -> None:
+    def _check(self, frame: Frame, name: str, value: Any) -> None:
         if _ours(value):
             return
         if frame.tracer.called_tool:
-            raise _behind(frame.tracer, f"`{name}`")
+            raise behind_tool(frame.tracer, f"`{name}`")
         if not isinstance(value, _SETTLED):
             self.reads.changeable = self.reads.changeable or name
 
@@ -235,7 +248,7 @@ class OutsideState:
             found = self._reached(value, 0)
             if found is not None:
                 what = "what it was given" if isinstance(found, Symbolic) else f"a `{type(found).__name__}`"
-                raise _behind(tracer, f"`{name}`" if name else what)
+                raise behind_tool(tracer, f"`{name}`" if name else what)
 
     def _reached(self, value: Any, depth: int) -> Any:
         """What is outside, and could be changed, of a value and what it holds."""
@@ -245,7 +258,7 @@ class OutsideState:
             return value
         if isinstance(value, _SETTLED) or _ours(value) or depth > _DEEPEST:
             return None
-        within = _held_in(value)
+        within = held_in(value)
         if hasattr(type(value), "__next__") or isinstance(value, _VIEWS):
             within = gc.get_referents(value)
         elif dataclasses.is_dataclass(value):
@@ -261,7 +274,7 @@ class OutsideState:
         return None
 
     def _check_named(
-        self, frame: CallFrame, shown: str, name: str, value: Any, names: Mapping[str, Any] | None
+        self, frame: Frame, shown: str, name: str, value: Any, names: Mapping[str, Any] | None
     ) -> None:
         """What has a name in a module, class or function is a constant, if no code of the user's stores it."""
         if not _is_constant(value):
@@ -272,7 +285,8 @@ class OutsideState:
             self._check(frame, shown, value)
 
 
-def _behind(tracer: Place, what: str) -> GraphBreak:
+def behind_tool(tracer: Place, what: str) -> GraphBreak:
+    """Why tracing stops before a read behind a tool."""
     reason = f"{what} is read behind `{tracer.called_tool}`, which may have changed it"
     return GraphBreak(reason, tracer.place(), BEHIND_TOOL)
 
@@ -282,7 +296,7 @@ def name_of(owner: Any) -> str:
     return owner.__name__ if isinstance(owner, _NAMED) else type(owner).__name__
 
 
-def _held_in(value: Any) -> Iterable[Any]:
+def held_in(value: Any) -> Iterable[Any]:
     """What can be had of a container without running any code of the user's."""
     match value:
         case functools.partial():

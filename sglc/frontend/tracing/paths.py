@@ -7,7 +7,7 @@ run before did. The paths are a tree, whose inner nodes become `switch` and `con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -124,7 +124,7 @@ def explore(
         (only,) = paths.values()
         if not only.frame.decisions:
             return TracedBlock(tuple(only.frame.ops), only.exit)
-    return _Tree(list(paths.values()), fresh, streams(), loc).block()
+    return _Tree(paths, fresh, streams()).node((), {})
 
 
 def differs(loc: Loc) -> TraceError:
@@ -150,28 +150,24 @@ def _check_repeated(before: Frame, now: Frame, loc: Loc) -> None:
             raise differs(later.loc)
 
 
+@dataclass(slots=True)
 class _Tree:
     """The paths as blocks in blocks, innermost first; every value gets an id of its own."""
 
-    def __init__(
-        self, paths: Sequence[Path], fresh: Callable[[Type], Value], streams: StreamTurns, loc: Loc
-    ) -> None:
-        self.paths = {path.chosen: path for path in paths}
-        self.fresh = fresh
-        self.streams = streams
-        self.loc = loc
-
-    def block(self) -> TracedBlock:
-        return self.node((), {})
+    paths: Mapping[tuple[int, ...], Path]
+    fresh: Callable[[Type], Value]
+    streams: StreamTurns
 
     def node(self, before: tuple[int, ...], rename: Mapping[Value, Value]) -> TracedBlock:
         """What follows the decisions `before`, with the values that were renamed so far."""
-        path = self.path(before)
+        # The path that makes these decisions, and further ones by the first case.
+        path = next(path for chosen, path in self.paths.items() if chosen[: len(before)] == before)
         decisions = path.frame.decisions
         start = decisions[len(before) - 1].at if before else 0
         stop = decisions[len(before)].at if len(decisions) > len(before) else len(path.frame.ops)
-        own = {**rename, **self.renames(path.frame.ops[start:stop])}
-        ops = tuple(renamed(op, own) for op in path.frame.ops[start:stop])
+        made = path.frame.ops[start:stop]
+        own = {**rename, **{value: self.fresh(value.type) for value in definitions(made)}}
+        ops = tuple(renamed(op, own) for op in made)
         for op in ops:
             self.streams.add(op)
         if len(decisions) == len(before):
@@ -186,16 +182,6 @@ class _Tree:
         branch = _branch(replace(decision, value=asked), merged)
         return TracedBlock((*ops, branch, *merged.tail), merged.exit)
 
-    def path(self, before: tuple[int, ...]) -> Path:
-        """The path that makes these decisions, and further ones by the first case."""
-        return next(self.following(before))
-
-    def following(self, before: tuple[int, ...]) -> Iterator[Path]:
-        return (path for chosen, path in self.paths.items() if chosen[: len(before)] == before)
-
-    def renames(self, ops: Sequence[Op]) -> dict[Value, Value]:
-        return {value: self.fresh(value.type) for value in definitions(ops)}
-
 
 def _branch(decision: BranchDecision, merged: Merged) -> Op:
     if not decision.cases:
@@ -207,9 +193,7 @@ def _branch(decision: BranchDecision, merged: Merged) -> Op:
 def _renamed_exit(block_exit: BlockExit | None, rename: Mapping[Value, Value]) -> BlockExit | None:
     if block_exit is None:
         return None
-    variables = None
-    if block_exit.variables is not None:
-        variables = {key: _renamed_variable(stored, rename) for key, stored in block_exit.variables.items()}
+    variables = {key: _renamed_variable(stored, rename) for key, stored in block_exit.variables.items()}
     tree, streams = substitute(block_exit.tree, rename), substitute(block_exit.streams, rename)
     return BlockExit(tree, streams, block_exit.opens, variables)
 
@@ -220,11 +204,6 @@ def _renamed_variable(stored: Stored, rename: Mapping[Value, Value]) -> Stored:
     leaf: Any = substitute(stored.leaf, rename)
     # The object holds the old values, so it is only valid where none of them was renamed.
     return replace(stored, leaf=leaf) if leaf == stored.leaf else Stored(leaf)
-
-
-def stop_at(frame: Frame, graph_break: GraphBreak) -> None:
-    """Ordinary Python takes over in a block."""
-    frame.ops.append(HostCall(graph_break.reason, loc=graph_break.loc))
 
 
 def raise_at(frame: Frame, error: Exception, loc: Loc, text_of: Callable[[SymbolicText], Value | str]) -> None:

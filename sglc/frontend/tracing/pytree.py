@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sglc.errors import Loc
@@ -32,18 +32,20 @@ def tree_of(tracing: Tracing, item: Any, loc: Loc, what: str) -> Tree:
     Raises:
         GraphBreak: it holds something that is no data.
     """
-    tree = _tree(tracing, item, loc)
-    if isinstance(tree, Opaque):
-        raise GraphBreak(f"a `{type(tree.item).__name__}` is {what}", loc, NO_DATA)
-    return tree
+    try:
+        return _tree(tracing, item, loc)
+    except _NoData as error:
+        raise GraphBreak(f"a `{type(error.args[0]).__name__}` is {what}", loc, NO_DATA) from None
 
 
 def leaf_of(tracing: Tracing, variable: Variable, name: str) -> Tree | Opaque | Unsettled:
     """A variable of a state as plain data; what is none stays the object that it is."""
     if isinstance(variable, Unsettled):
         return Unsettled(name, variable.reason, variable.loc)
-    tree = _tree(tracing, variable, NOWHERE)
-    return Opaque(variable, tuple(_recorded(variable))) if isinstance(tree, Opaque) else tree
+    try:
+        return _tree(tracing, variable, NOWHERE)
+    except _NoData:
+        return Opaque(variable, tuple(_recorded(variable)))
 
 
 def items_of(stored: Stored) -> Variable:
@@ -72,7 +74,11 @@ def unwrapped(tree: Any) -> Any:
             return tree
 
 
-def _tree(tracing: Tracing, item: Any, loc: Loc) -> Tree | Opaque:
+class _NoData(Exception):
+    """An object is no data, such as one of a class of its own: a copy would be something else."""
+
+
+def _tree(tracing: Tracing, item: Any, loc: Loc) -> Tree:
     match item:
         case None | str() | bool() | int() | float() if type(item) in (type(None), str, bool, int, float):
             return item
@@ -87,9 +93,9 @@ def _tree(tracing: Tracing, item: Any, loc: Loc) -> Tree | Opaque:
         case Gathered(value=Value() as value) if not is_typed(item):
             return value
         case Gathered():
-            return _row(tracing, item.entries, loc)
+            return tuple([_tree(tracing, entry, loc) for entry in item.entries])
         case GatheredVariables():
-            return _map(tracing, item.variables, loc)
+            return {key: _tree(tracing, part, loc) for key, part in item.variables.items()}
         case Scoped() if all(part.kind in ("text", "generated") for part in item.parts):
             pieces: list[Any] = []
             for part in item.parts:
@@ -99,45 +105,30 @@ def _tree(tracing: Tracing, item: Any, loc: Loc) -> Tree | Opaque:
         case Scoped():
             return tracing.operand(tracing.text_of(item.end.value, item.begin.value, loc), loc)
         case dict() if type(item) is dict and all(type(key) is str for key in item):
-            return _map(tracing, item, loc)
+            return {key: _tree(tracing, part, loc) for key, part in item.items()}
         case list() | tuple() if type(item) in (list, tuple):
-            return _row(tracing, item, loc)
+            return tuple([_tree(tracing, part, loc) for part in item])
         case _:
-            return Opaque(item)  # a class of its own, or keys that are no texts: a copy would be something else
-
-
-def _row(tracing: Tracing, items: Any, loc: Loc) -> Tree | Opaque:
-    parts = [_tree(tracing, item, loc) for item in items]
-    opaque = next((part for part in parts if isinstance(part, Opaque)), None)
-    return opaque or tuple(part for part in parts if not isinstance(part, Opaque))
-
-
-def _map(tracing: Tracing, items: Any, loc: Loc) -> Tree | Opaque:
-    parts = {str(key): _tree(tracing, item, loc) for key, item in items.items()}
-    opaque = next((part for part in parts.values() if isinstance(part, Opaque)), None)
-    return opaque or {key: part for key, part in parts.items() if not isinstance(part, Opaque)}
+            raise _NoData(item)
 
 
 def _recorded(variable: Variable) -> Iterator[Value]:
     """The recorded values that a variable holds."""
+    held: Iterable[Any] = ()
     match variable:
-        case Generated():
+        case Value():
+            yield variable
+        case Generated() | SymbolicBool() | SymbolicList() | SymbolicJson():
             yield variable.value
-        case Gathered():
-            for entry in variable.entries:
-                yield from _recorded(entry)
-        case Scoped():
-            for part in variable.parts:
-                yield from _recorded(part.item)
         case SymbolicText():
-            yield from (part for part in variable.parts if isinstance(part, Value))
-        case SymbolicBool() | SymbolicList() | SymbolicJson():
-            yield variable.value
+            held = variable.parts
+        case Gathered():
+            held = variable.entries
+        case Scoped():
+            held = [part.item for part in variable.parts]
         case list() | tuple():
-            for item in variable:
-                yield from _recorded(item)
+            held = variable
         case dict():
-            for item in variable.values():
-                yield from _recorded(item)
-        case _:
-            return
+            held = variable.values()
+    for item in held:
+        yield from _recorded(item)

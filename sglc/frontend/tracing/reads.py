@@ -23,11 +23,7 @@ _DEEPEST = 20  # containers in containers
 _PLAIN = (str, int, float, bool, bytes, type(None))
 
 
-class _Absent:
-    """Stands for what is not there."""
-
-
-ABSENT = _Absent()
+ABSENT = object()  # stands for what is not there
 
 
 class TooDeep(Exception):
@@ -175,7 +171,10 @@ def kept(value: Any, depth: int = 0) -> Hashable:
     if isinstance(value, BaseException):
         return Same(value), kept(value.args, depth + 1)
     if is_dataclass(kind):
-        return Same(value), kept(_held(value), depth + 1)
+        fields = own_fields(value)
+        if fields is None:
+            fields = {name: of_object(value, name) for name in kind.__dataclass_fields__}
+        return Same(value), kept(fields, depth + 1)
     return Same(value)
 
 
@@ -198,11 +197,12 @@ def _known(kind: type) -> bool:
     return kind.__module__ in ("builtins", "collections") or hasattr(kind, "_fields")
 
 
-def _held(value: Any) -> Mapping[str, Any]:
+def own_fields(value: Any) -> Mapping[str, Any] | None:
+    """What an object of the user's holds, by name; its own code is not asked. None: it has slots."""
     try:
         return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
     except AttributeError:
-        return {name: of_object(value, name) for name in type(value).__dataclass_fields__}
+        return None
 
 
 # -- where it is found -----------------------------------------------------------------------------

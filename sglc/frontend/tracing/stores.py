@@ -27,24 +27,16 @@ _BY_TEXT = frozenset(
     ("setattr", "delattr", "__setattr__", "__delattr__", "__dict__", "vars", "globals", "setitem")
 )
 
-_STORING, _STORING_AROUND = (
-    frozenset(dis.opmap[f"{verb}_{what}"] for verb in ("STORE", "DELETE") for what in names)
-    for names in (("GLOBAL", "ATTR"), ("DEREF",))
-)
+_KINDS = {"GLOBAL": "global", "ATTR": "attribute", "DEREF": "variable"}
+_STORING = {f"{verb}_{what}": kind for verb in ("STORE", "DELETE") for what, kind in _KINDS.items()}
+_STORING_OPS = frozenset(dis.opmap[name] for name, kind in _STORING.items() if kind != "variable")
+_STORING_AROUND = frozenset(dis.opmap[name] for name, kind in _STORING.items() if kind == "variable")
 
 VARIABLES: Mapping[str, Any] = {}  # stands for the variables of functions around others
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """What code stores: as globals of its own module, as attributes of anything, as variables around it."""
-
-    as_globals: frozenset[str]
-    as_attributes: frozenset[str]
-    as_variables: frozenset[str]
-
-
-_NOTHING = _Stored(frozenset(), frozenset(), frozenset())
+# What code stores, by name: a "global" of its own module, an "attribute" of anything, a "variable" around it.
+_Stored = frozenset[tuple[str, str]]
 
 # By the id of the code, which is kept alive: looking into byte code takes long, and code does not change.
 _KNOWN: dict[int, tuple[CodeType, _Stored]] = {}
@@ -56,8 +48,7 @@ _MOST = 1 << 16
 class Stores:
     """What the user's code stores, looked up when it is first asked about."""
 
-    as_globals: dict[int, set[str]] = field(default_factory=dict)  # by the id of the globals
-    as_attributes: set[str] = field(default_factory=set)
+    stored: set[tuple[str | int, str]] = field(default_factory=set)  # a global by the id of the globals
     seen: set[int] = field(default_factory=set)  # the ids of what was looked into
 
     def may_store(self, name: str, names: Mapping[str, Any] | None, own: Mapping[str, Any]) -> bool:
@@ -71,19 +62,16 @@ class Stores:
             for module in _users():
                 self._look(vars(module))
         self._look(own)
-        attribute = "cell_contents" if names is VARIABLES else name
-        return attribute in self.as_attributes or name in self.as_globals.get(id(names), ())
+        owner, attribute = ("variable", "cell_contents") if names is VARIABLES else (id(names), name)
+        return ("attribute", attribute) in self.stored or (owner, name) in self.stored
 
     def _look(self, names: Mapping[str, Any]) -> None:
         if id(names) in self.seen:
             return
         self.seen.add(id(names))
         for function in self._functions(names.values()):
-            stored = _stored_by(function.__code__)
-            if stored is not _NOTHING:
-                self.as_attributes |= stored.as_attributes
-                self.as_globals.setdefault(id(function.__globals__), set()).update(stored.as_globals)
-                self.as_globals.setdefault(id(VARIABLES), set()).update(stored.as_variables)
+            for kind, name in _stored_by(function.__code__):
+                self.stored.add((id(function.__globals__) if kind == "global" else kind, name))
 
     def _functions(self, values: Iterable[Any]) -> Iterator[FunctionType]:
         """The functions among the values of a module or class, declared ones and methods too; runs no code."""
@@ -122,11 +110,12 @@ _LOADED: tuple[list[ModuleType], Sequence[ModuleType]] = [], ()  # at the last l
 def _is_users(module: object) -> TypeGuard[ModuleType]:
     if not isinstance(module, ModuleType) or module.__name__.partition(".")[0] == "sglc":
         return False
-    return module.__name__ == "__main__" or _is_users_file(vars(module).get("__file__") or "")
+    return module.__name__ == "__main__" or is_users_file(vars(module).get("__file__") or "")
 
 
 @lru_cache(maxsize=1 << 14)
-def _is_users_file(file: str) -> bool:
+def is_users_file(file: str) -> bool:
+    """Whether a module or a function is none of an installed one."""
     return bool(file) and not file.startswith((*INSTALLED, "<frozen"))
 
 
@@ -141,7 +130,7 @@ def _stored_by(code: CodeType) -> _Stored:
     known = _KNOWN.get(id(code))
     if known is None:
         installed = code.co_filename.startswith(_OTHERS)  # it is only imported
-        known = code, _NOTHING if installed else _looked_up(code)
+        known = code, frozenset() if installed else _looked_up(code)
         with _ADDING:
             while id(code) not in _KNOWN and len(_KNOWN) >= _MOST:
                 del _KNOWN[next(iter(_KNOWN))]  # the oldest
@@ -150,32 +139,23 @@ def _stored_by(code: CodeType) -> _Stored:
 
 
 def _looked_up(code: CodeType) -> _Stored:
-    as_globals: set[str] = set()
-    as_attributes: set[str] = set()
-    as_variables: set[str] = set()
+    found: set[tuple[str, str]] = set()
     if not _BY_TEXT.isdisjoint(code.co_names):
-        as_attributes.update(_texts(code.co_consts))
+        found.update(("attribute", text) for text in _texts(code.co_consts))
     before = None
     ops = code.co_code[::2]  # most code stores nothing, and to take it apart takes long
-    stores = not _STORING.isdisjoint(ops) or (code.co_freevars and not _STORING_AROUND.isdisjoint(ops))
+    stores = not _STORING_OPS.isdisjoint(ops) or (code.co_freevars and not _STORING_AROUND.isdisjoint(ops))
     for instruction in dis.get_instructions(code) if stores else ():
-        if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-            as_globals.add(instruction.argval)
-        if instruction.opname in ("STORE_DEREF", "DELETE_DEREF") and instruction.argval in code.co_freevars:
-            as_variables.add(instruction.argval)
+        kind, name = _STORING.get(instruction.opname, ""), instruction.argval
+        outer = kind == "global" or (kind == "variable" and name in code.co_freevars)
         # An attribute of `self` is that of an object, and not of a module or class.
-        if instruction.opname in ("STORE_ATTR", "DELETE_ATTR") and before != "self":
-            as_attributes.add(instruction.argval)
-        before = instruction.argval
+        if outer or (kind == "attribute" and before != "self"):
+            found.add((kind, name))
+        before = name
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            inner = _stored_by(constant)
-            as_globals |= inner.as_globals
-            as_attributes |= inner.as_attributes
-            as_variables |= inner.as_variables
-    if not (as_globals or as_attributes or as_variables):
-        return _NOTHING
-    return _Stored(frozenset(as_globals), frozenset(as_attributes), frozenset(as_variables))
+            found |= _stored_by(constant)
+    return frozenset(found)
 
 
 def _texts(constants: tuple[Any, ...]) -> Iterator[str]:

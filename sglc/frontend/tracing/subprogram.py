@@ -13,6 +13,7 @@ from sglc.frontend.locate import here
 from sglc.frontend.program.state import Forks, State
 from sglc.frontend.tracing.arguments import Bound
 from sglc.frontend.tracing.pytree import tree_of, unwrapped
+from sglc.frontend.tracing.reads import in_cell
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.graph_breaks import META, NO_DATA, OTHER, WHOLE_TEXT, GraphBreak
 from sglc.frontend.values.no_text import CallText
@@ -61,19 +62,6 @@ class CallResult(CallText):
         raise GraphBreak("`error()` needs the program to run", here(), OTHER)
 
 
-def closed_over(definition: Definition) -> str:
-    """The name of a recorded value or state that the function takes from around it; "" if there is none."""
-    cells = definition.call.__closure__ or ()
-    for name, cell in zip(definition.code.co_freevars, cells, strict=True):
-        try:
-            held = cell.cell_contents
-        except ValueError:  # nothing was assigned yet
-            continue
-        if isinstance(held, Symbolic | State | Forks):
-            return name
-    return ""
-
-
 def arguments_of(
     tracer: Tracer, definition: Definition, given: Mapping[str, Any], loc: Loc
 ) -> tuple[Definition, dict[str, Value | str]]:
@@ -94,15 +82,12 @@ def arguments_of(
             case SymbolicJson() | SymbolicBool():
                 texts[parameter.name] = value.value
                 default = value
-            case _ if _is_constant(value):
-                default = Bound(value)
             case _:
-                tree = tree_of(tracer, value, loc, f"given to `{definition.name}`")
-                if any(True for _ in values_in(tree)):
-                    name = type(value).__name__
-                    raise GraphBreak(
-                        f"a `{name}` with recorded values is given to `{definition.name}`", loc, NO_DATA
-                    )
+                if not _is_constant(value):
+                    tree = tree_of(tracer, value, loc, f"given to `{definition.name}`")
+                    if any(True for _ in values_in(tree)):
+                        what = f"a `{type(value).__name__}` with recorded values"
+                        raise GraphBreak(f"{what} is given to `{definition.name}`", loc, NO_DATA)
                 default = Bound(value)
         parameters.append(parameter.replace(default=default, kind=inspect.Parameter.KEYWORD_ONLY))
     return replace(definition, parameters=tuple(parameters)), texts
@@ -136,9 +121,9 @@ def refuse_call(tracer: Tracer, definition: Definition, loc: Loc) -> None:
     Raises:
         GraphBreak: it uses values of the calling program, or programs call each other without an end.
     """
-    name = closed_over(definition)
-    if name:
-        reason = f"`{definition.name}` uses `{name}` of the program that calls it"
-        raise GraphBreak(reason, loc, NO_DATA)
+    for name, cell in zip(definition.code.co_freevars, definition.call.__closure__ or (), strict=True):
+        if isinstance(in_cell(cell, name), Symbolic | State | Forks):
+            reason = f"`{definition.name}` uses `{name}` of the program that calls it"
+            raise GraphBreak(reason, loc, NO_DATA)
     if len(tracer.calls) >= _DEEPEST:
         raise GraphBreak(f"`{definition.name}` is called in more than {_DEEPEST} programs", loc, OTHER)

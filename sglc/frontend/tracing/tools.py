@@ -18,7 +18,7 @@ from sglc.errors import Loc, Paused, RunError, TraceError, ends_run, located
 from sglc.frontend.locate import here, of_code
 from sglc.frontend.tracing.makers import MAKERS
 from sglc.frontend.tracing.pytree import tree_of
-from sglc.frontend.tracing.tracer import Tracer, current, outside
+from sglc.frontend.tracing.tracer import Tracer, current, turned_to
 from sglc.frontend.values.graph_breaks import OTHER, GraphBreak
 from sglc.frontend.values.symbolic import END_RUN, IN_FUNCTION, MAY_CALL, Symbolic, SymbolicText, symbol
 from sglc.ir.core import Op, Program, Tree, Type, values_in, walk
@@ -94,11 +94,10 @@ class Declared:
         named = {key: _handed(tracer, arg, loc, name) for key, arg in kwargs.items()}
         if not self.effects and not any(True for _ in values_in((given, named))):
             tracer.outside.call_as_it_is(self.function)
-            with outside():
+            with turned_to(None):  # it is no part of the program
                 named_constants = {key: _constant(arg) for key, arg in kwargs.items()}
                 return self.function(*map(_constant, args), **named_constants)
-        value = tracer.emit(self._op(given, named, loc), self.gives)
-        return tracer.truth(value, loc) if self.gives is Type.BOOL else symbol(value)
+        return symbol(tracer.emit(self._op(given, named, loc), self.gives))
 
     def _op(self, given: tuple[Tree, ...], named: Mapping[str, Tree], loc: Loc) -> Op:
         if not self.effects:
@@ -174,11 +173,6 @@ def pure(function: _F) -> _F:
         TraceError: SGLC149, as of `tool`.
     """
     return cast(_F, _declare(function, effects=False))
-
-
-def declared_tools() -> set[str]:
-    """The names of the declared functions that have effects."""
-    return {name for name, declared in _DECLARED.items() if declared.effects}
 
 
 def tools_of(program: Program | None = None) -> dict[str, Callable[..., Any]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from sglc.errors import Loc, RunError, SglcError
@@ -26,7 +25,7 @@ from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.paths import MOST_PATHS
 from sglc.frontend.tracing.reads import Reads
 from sglc.frontend.tracing.subprogram import CallResult, arguments_of, record_call, refuse_call
-from sglc.frontend.tracing.tracer import Tracer
+from sglc.frontend.tracing.tracer import Tracer, turned_to
 from sglc.frontend.values.block_exit import Opaque, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import OTHER, VARIADIC, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic
@@ -109,10 +108,10 @@ def explored(
         guards={} if guards is None else guards,
         counts=counts,
         outside=OutsideState(reads=Reads() if reads is None else reads),
+        make_copy=entered,
+        run_body=run_body,
+        as_data=operand,
     )
-    tracer.make_copy = partial(entered, tracer)
-    tracer.run_body = run_body
-    tracer.as_data = operand
     arguments = {
         parameter.name: argument(recorder, parameter, args, definition.loc)
         for parameter in definition.parameters
@@ -132,7 +131,7 @@ def explored(
         return tree
 
     try:
-        with tracer.here():
+        with turned_to(tracer):
             block = tracer.block(run, definition.loc, variables=bool(called_by), first=True)
     except SglcError:
         raise
@@ -143,7 +142,7 @@ def explored(
         raise graph_breaks[0].as_error(definition.name)
     returns = _returns(block, bool(called_by))
     known = tuple(tracer.guards.values())
-    ops = _without_dead([*first, *block.ops], returns, _sure(tracer))
+    ops = _needed([*first, *block.ops], set(values_in(returns)), _sure(tracer))
     params = tuple(recorder.params) if called_by else (*recorder.params, *known)
     program = Program(definition.name, params, ops, returns)
     return Explored(program, graph_breaks, tracer.called_tool, known)
@@ -151,9 +150,8 @@ def explored(
 
 def failed(definition: Definition, error: BaseException, place: Loc | None = None) -> RunError:
     """An exception of the user's code as an error with a place."""
-    text = (
-        "no message" if any(isinstance(part, Symbolic) for part in error.args) else str(error) or "no message"
-    )
+    made = any(isinstance(part, Symbolic) for part in error.args)
+    text = ("" if made else str(error)) or "no message"
     loc = place or of_exception(error, definition.code.co_filename) or definition.loc
     return RunError("SGLC401", f"`{type(error).__name__}` in `{definition.name}`: {text}", loc)
 
@@ -227,10 +225,9 @@ def _returns(block: TracedBlock, called: bool) -> Tree:
         return {"value": None, "variables": {}} if called else None
     if not called:
         return block.exit.tree
-    stored = (block.exit.variables or {}).items()
     variables = {
         name: variable.leaf
-        for (number, name), variable in stored
+        for (number, name), variable in block.exit.variables.items()
         if number == 0 and not isinstance(variable.leaf, Opaque | Unsettled)
     }
     return {"value": block.exit.tree, "variables": variables}
@@ -261,11 +258,6 @@ def _inside(fact: str) -> tuple[str, str]:
     """What a guard may ask something of: `len(x)` or `sglc.attribute(x, 'value')`."""
     inner = fact.partition("(")[2][:-1]
     return inner, inner.rpartition(", ")[0]
-
-
-def _without_dead(ops: Sequence[Op], returns: Tree, sure: frozenset[int]) -> tuple[Op, ...]:
-    needed = set(values_in(returns))
-    return _needed(ops, needed, sure)
 
 
 def _needed(ops: Sequence[Op], needed: set[Value], sure: frozenset[int]) -> tuple[Op, ...]:

@@ -6,7 +6,7 @@ recorded, ops go into it, and decisions that were made in it are forgotten when 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,53 +19,22 @@ from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import History
 from sglc.frontend.program.instance import Awaited, Gathered, Instance, PromptState, Scoped
 from sglc.frontend.recorder.recorder import OpRecorder
-from sglc.frontend.tracing.call_frame import CallFrame
 from sglc.frontend.tracing.evaluation import Evaluation
 from sglc.frontend.tracing.finite_values import FiniteValues
 from sglc.frontend.tracing.makers import declare_parser, declare_reader
 from sglc.frontend.tracing.open_turns import StreamTurns
-from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raise_at, stop_at
+from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raise_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
 from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import GUARDED, GraphBreak
 from sglc.frontend.values.known import Known
 from sglc.frontend.values.recorded import Generated, Mark, RecordedStream, Turns
-from sglc.frontend.values.symbolic import (
-    TRACING,
-    Symbolic,
-    SymbolicBool,
-    SymbolicJson,
-    SymbolicText,
-)
+from sglc.frontend.values.symbolic import TRACING, Symbolic, SymbolicJson, SymbolicText
 from sglc.ir.core import Op, Tree, Type, Value, inputs
 from sglc.ir.facts import spell
-from sglc.ir.ops import (
-    Arg,
-    Gen,
-    Guard,
-    Lower,
-    Prompt,
-    PureCall,
-    Select,
-    Store,
-    Strip,
-    TextOf,
-)
+from sglc.ir.ops import Arg, Gen, Guard, HostCall, Lower, Prompt, PureCall, Select, Store, Strip, TextOf
 
 _KINDS: dict[str, type] = {"int": int, "float": float}  # of typed values, by their names
-Enter = Callable[[Callable[..., Any], Loc], Callable[..., Any]]
-
-
-def _unset(function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
-    raise AssertionError(f"{function} at {loc}: the recording was not given its hooks")
-
-
-def _unset_data(tracer: Tracer, item: Any, what: str) -> Tree:
-    raise AssertionError(f"{item} is {what}: the tracer was not given its interpreter")
-
-
-def _unset_body(frame: CallFrame) -> Any:
-    raise AssertionError(f"{frame}: the tracer was not given its interpreter")
 
 
 def current() -> Tracer | None:
@@ -76,9 +45,9 @@ def current() -> Tracer | None:
 
 
 @contextmanager
-def outside() -> Iterator[None]:
-    """What is called here is no part of the program that is recorded."""
-    token, place = TRACING.set(None), PLACE.set(None)
+def turned_to(tracer: Tracer | None) -> Iterator[None]:
+    """Symbolic values, structured ops and tools turn to this tracer; None: to none, as in an ordinary run."""
+    token, place = TRACING.set(tracer), PLACE.set(None if tracer is None else tracer.place)
     try:
         yield
     finally:
@@ -103,9 +72,10 @@ class Tracer(Evaluation, FiniteValues):
     file: str = ""  # where the function is written
     calls: tuple[Any, ...] = ()  # the functions whose traces this one is part of, outermost first
     graph_breaks: list[GraphBreak] = field(default_factory=list)
-    make_copy: Enter = _unset
-    run_body: Callable[[CallFrame], Any] = _unset_body
-    as_data: Callable[[Tracer, Any, str], Tree] = _unset_data
+    # The interpreter: how it calls a function, runs the body of a call's frame, and makes data of a value.
+    make_copy: Callable[[Tracer, Callable[..., Any], Loc], Callable[..., Any]] = field(kw_only=True)
+    run_body: Callable[..., Any] = field(kw_only=True)
+    as_data: Callable[[Tracer, Any, str], Tree] = field(kw_only=True)
     guards: dict[str, Guard] = field(default_factory=dict)  # by the fact
     counts: set[str] | None = None  # facts that are counts of tokens; None: such counts are data
     facts: dict[int, tuple[Op, Known]] = field(default_factory=dict)  # what ops on arguments alone make, by id
@@ -129,7 +99,7 @@ class Tracer(Evaluation, FiniteValues):
         return self.recorder.text(text, loc)
 
     def enter(self, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
-        return self.make_copy(function, loc)
+        return self.make_copy(self, function, loc)
 
     def parsed(self, parser: OutputParser, text: SymbolicText, loc: Loc) -> Any:
         if all(self.decidable(part) for part in text.parts if isinstance(part, Value)):
@@ -178,9 +148,8 @@ class Tracer(Evaluation, FiniteValues):
     def before_tool(self, name: str) -> None:
         """A tool is about to be recorded."""
         if self.unchecked:
-            self.emit(
-                PureCall("sglc.known", tuple(self.unchecked), {}, str(Type.JSON), loc=self.place()), Type.JSON
-            )
+            known = PureCall("sglc.known", tuple(self.unchecked), {}, str(Type.JSON), loc=self.place())
+            self.emit(known, Type.JSON)
         self.unchecked, self.called_tool = {}, name
 
     def name_of(self, value: Value) -> tuple[str, str]:
@@ -191,11 +160,6 @@ class Tracer(Evaluation, FiniteValues):
         if isinstance(op, PureCall | Strip | Lower):
             return "", next((found for part in inputs(op) if (found := self.name_of(part)[1])), "")
         return (op.site.name, "") if isinstance(op, Gen | Select) else ("", "")
-
-    def truth(self, value: Value, loc: Loc) -> SymbolicBool | bool:
-        """A recorded truth value for the program's code."""
-        del loc
-        return SymbolicBool(value)
 
     def store(self, name: str, value: Any, loc: Loc) -> None:
         """A variable of the program's own state; what can still change is stored again at its path's end."""
@@ -225,7 +189,7 @@ class Tracer(Evaluation, FiniteValues):
             if not isinstance(variable, Unsettled) and not _is_settled(variable):
                 self.outside.unchanged(self, variable, name=name)
                 self.recorder.ops.append(Store(name, self.as_data(self, variable, "stored"), loc=self.at))
-        self.recorder.ops.append(Prompt(state.stream.value, loc=self.at))
+        self.recorder.ops.append(Prompt(state._stream.value, loc=self.at))
 
     # -- blocks ------------------------------------------------------------------------------------
 
@@ -291,15 +255,13 @@ class Tracer(Evaluation, FiniteValues):
                 self.frames.pop()
                 marks.append(self.recorder.mark())
 
-        def fresh(kind: Type) -> Value:
-            return self.recorder.new_value(kind)
-
         def streams() -> StreamTurns:
             for mark in marks:
                 self.recorder.skip_to(mark)
             return self.streams()
 
         try:
+            fresh = self.recorder.new_value
             made = explore(run, fresh, streams, loc, most_paths=self.most_paths, depth=depth)
         finally:
             marks.append(self.recorder.mark())
@@ -329,17 +291,7 @@ class Tracer(Evaluation, FiniteValues):
 
     def _stop(self, frame: Frame, graph_break: GraphBreak) -> None:
         self.graph_breaks.append(graph_break.with_traceback(None))
-        stop_at(frame, graph_break)
-
-    @contextmanager
-    def here(self) -> Iterator[None]:
-        """Symbolic values, structured ops and tools turn to this tracer."""
-        token, place = TRACING.set(self), PLACE.set(self.place)
-        try:
-            yield
-        finally:
-            TRACING.reset(token)
-            PLACE.reset(place)
+        frame.ops.append(HostCall(graph_break.reason, loc=graph_break.loc))
 
     # -- states ------------------------------------------------------------------------------------
 
@@ -381,13 +333,8 @@ class Tracer(Evaluation, FiniteValues):
                 stream.value = value
                 stream.turns = Turns(stream.turns.closed, role)
                 state._history = History(state._history, "block", "")
-            own = {name: stored for (n, name), stored in (block_exit.variables or {}).items() if n == number}
-            state._variables = {name: items_of(stored) for name, stored in own.items()}
-
-    def unsettle(self, names: Mapping[tuple[int, str], str], loc: Loc) -> None:
-        """Reading these variables is an error from here on, for the reasons given."""
-        for (number, name), reason in names.items():
-            self.states()[number]._variables[name] = Unsettled(name, reason, loc)
+            variables = block_exit.variables.items()
+            state._variables = {name: items_of(stored) for (n, name), stored in variables if n == number}
 
 
 def _is_settled(value: Any) -> bool:

@@ -8,7 +8,7 @@ result of the op that holds the arms.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.errors import Loc
@@ -56,7 +56,7 @@ class BlockExit:
     tree: Tree = None
     streams: tuple[Value, ...] = ()
     opens: tuple[str, ...] = ()
-    variables: Mapping[VariableKey, Stored] | None = None
+    variables: Mapping[VariableKey, Stored] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

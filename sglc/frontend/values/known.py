@@ -6,7 +6,7 @@ program is then for arguments of which just that fact is the same: a guard.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,57 +42,46 @@ class HasKnown:
 
 def computed(name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Known | None:
     """What a function of `ir.pure` gives; None where an operand is not known, or it fails: then a run tells."""
-    facts = [written(arg) for arg in args]
-    keywords = {key: written(item) for key, item in named.items()}
-    if None in facts or None in keywords.values():
+    given = _all_known((*args, *named.values()))
+    if given is None:
         return None
-    inner = ", ".join([*map(str, facts), *(f"{key}={fact}" for key, fact in keywords.items())])
-    fact = f"{name}({inner})"
+    labels = [*("" for _ in args), *(f"{key}=" for key in named)]
+    fact = f"{name}({', '.join(label + one.fact for label, one in zip(labels, given, strict=True))})"
     if len(fact) > _LONGEST:
         return None
+    reals = [one.real for one in given]
     try:
-        real = function_of(name)(*map(real_of, args), **{key: real_of(item) for key, item in named.items()})
+        real = function_of(name)(*reals[: len(args)], **dict(zip(named, reals[len(args) :], strict=True)))
     except Exception:
         return None
-    return Known(fact, real, tuple(_facts_in((*args, *named.values()))))
+    return Known(fact, real, _parts_of(given))
 
 
-def _facts_in(items: Iterable[Any]) -> Iterator[str]:
-    for item in items:
-        if isinstance(item, HasKnown) and item.known is not None:
-            yield item.known.fact
-        elif type(item) in (list, tuple):
-            yield from _facts_in(item)
-        elif type(item) is dict:
-            yield from _facts_in((*item, *item.values()))
+def _all_known(items: Iterable[Any]) -> list[Known] | None:
+    known = [_operand(item) for item in items]
+    found = [one for one in known if one is not None]
+    return found if len(found) == len(known) else None
 
 
-def written(item: Any) -> str | None:
-    """An operand in a fact: a constant, what is known, or a container of such."""
+def _operand(item: Any) -> Known | None:
+    """An operand as what is known of it: a constant, data, or a container of such."""
+    kind = type(item)
     if isinstance(item, HasKnown):
-        return None if item.known is None else item.known.fact
-    if type(item) in (list, tuple):
-        parts = [written(part) for part in item]
-        if None in parts:
-            return None
-        inner = ", ".join(map(str, parts))
-        if type(item) is list:
-            return f"[{inner}]"
-        return f"({inner},)" if len(parts) == 1 else f"({inner})"
-    if type(item) is dict:
-        pairs = {written(key): written(part) for key, part in item.items()}
-        if None in pairs or None in pairs.values():
-            return None
-        return "{" + ", ".join(f"{key}: {part}" for key, part in pairs.items()) + "}"
-    return spell(item)
+        return None if item.known is None else Known(item.known.fact, item.known.real, (item.known.fact,))
+    if kind not in (list, tuple, dict):
+        fact = spell(item)
+        return None if fact is None else Known(fact, item)
+    held = _all_known((*item, *item.values()) if kind is dict else item)
+    if held is None:
+        return None
+    if kind is dict:
+        pairs = list(zip(held, held[len(item) :], strict=False))
+        fact = "{" + ", ".join(f"{key.fact}: {value.fact}" for key, value in pairs) + "}"
+        return Known(fact, {key.real: value.real for key, value in pairs}, _parts_of(held))
+    inner = ", ".join(one.fact for one in held) + ("," if kind is tuple and len(held) == 1 else "")
+    fact = f"[{inner}]" if kind is list else f"({inner})"
+    return Known(fact, kind(one.real for one in held), _parts_of(held))
 
 
-def real_of(item: Any) -> Any:
-    """The operand itself."""
-    if isinstance(item, HasKnown):
-        return None if item.known is None else item.known.real
-    if type(item) in (list, tuple):
-        return type(item)(map(real_of, item))
-    if type(item) is dict:
-        return {real_of(key): real_of(part) for key, part in item.items()}
-    return item
+def _parts_of(known: Iterable[Known]) -> tuple[str, ...]:
+    return tuple([part for one in known for part in one.parts])

@@ -6,11 +6,12 @@ the tracer decides on one of finitely many (and comes back for the others), or r
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from sglc.errors import Loc, RunError
 from sglc.frontend.locate import here
@@ -30,26 +31,7 @@ from sglc.frontend.values.graph_breaks import (
 from sglc.frontend.values.known import HasKnown, Known, computed
 from sglc.ir.core import Op, Type, Value
 from sglc.ir.facts import spell
-from sglc.ir.ops import Concat, Lower, Strip
 from sglc.ir.pure import type_name
-
-__all__ = [
-    "END_RUN",
-    "IN_FUNCTION",
-    "MAY_CALL",
-    "TRACING",
-    "GraphBreak",
-    "Symbolic",
-    "SymbolicBool",
-    "SymbolicJson",
-    "SymbolicList",
-    "SymbolicText",
-    "Tracing",
-    "concrete",
-    "joined",
-    "read_ahead",
-    "symbol",
-]
 
 
 class Tracing(Protocol):
@@ -101,18 +83,24 @@ MAY_CALL: ContextVar[Callable[[], None] | None] = ContextVar("sglc_may_call", de
 END_RUN: ContextVar[Callable[[RunError], None] | None] = ContextVar("sglc_end_run", default=None)
 
 
+def _observing(function: Callable[..., Any], kind: BreakKind, what: str = "") -> Callable[..., Any]:
+    """A method that Python calls for `function`: it needs the value itself, and those of other operands."""
+
+    def observed(self: Symbolic, *others: Any) -> Any:
+        return function(self.observe(kind, what), *(concrete(other, kind) for other in others))
+
+    return observed
+
+
 class Symbolic(HasKnown):
     """What every such value does: each way in which Python needs it observes it."""
 
     __slots__ = ()
+    _noun: ClassVar[str] = "value"
 
     def _known(self, loc: Loc) -> Any:
         """The value itself on this path; None if that cannot be known."""
         raise NotImplementedError
-
-    @property
-    def _noun(self) -> str:
-        return "value"
 
     def observe(self, kind: BreakKind, what: str = "") -> Any:
         """The value itself, because Python needs it for what `kind` says.
@@ -128,9 +116,8 @@ class Symbolic(HasKnown):
             name, argument = self._name()
             again = f'compile for its value: `compile(args={{"{argument}": ...}})`'
             hint = f"{again}; or {kind.hint}" if argument and kind.hint else ""
-            raise GraphBreak(
-                f"{what or kind.what} needs {name} only exists when the program runs", loc, kind, hint
-            )
+            reason = f"{what or kind.what} needs {name} only exists when the program runs"
+            raise GraphBreak(reason, loc, kind, hint)
         return known
 
     def refuse_argument(self, kind: BreakKind, what: str) -> None:
@@ -159,38 +146,8 @@ class Symbolic(HasKnown):
     def __eq__(self, other: object) -> bool:
         return bool(self.observe(COMPARISON) == concrete(other, COMPARISON))
 
-    def __lt__(self, other: Any) -> bool:
-        return bool(self.observe(COMPARISON, "an ordering") < concrete(other, COMPARISON))
-
-    def __le__(self, other: Any) -> bool:
-        return bool(self.observe(COMPARISON, "an ordering") <= concrete(other, COMPARISON))
-
-    def __gt__(self, other: Any) -> bool:
-        return bool(self.observe(COMPARISON, "an ordering") > concrete(other, COMPARISON))
-
-    def __ge__(self, other: Any) -> bool:
-        return bool(self.observe(COMPARISON, "an ordering") >= concrete(other, COMPARISON))
-
     def __hash__(self) -> int:
         return hash(self.observe(KEY))
-
-    def __len__(self) -> int:
-        return len(self.observe(ITERATION, "`len(...)`"))
-
-    def __iter__(self) -> Any:
-        return iter(self.observe(ITERATION))
-
-    def __contains__(self, item: object) -> bool:
-        return concrete(item, OTHER) in self.observe(OTHER, "`in`")
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.observe(OTHER, "an index")[concrete(index, OTHER)]
-
-    def __int__(self) -> int:
-        return int(self.observe(OTHER, "`int(...)`"))
-
-    def __float__(self) -> float:
-        return float(self.observe(OTHER, "`float(...)`"))
 
     def __str__(self) -> str:
         return str(self.observe(STR))
@@ -201,13 +158,18 @@ class Symbolic(HasKnown):
     def __format__(self, spec: str) -> str:
         return format(self.observe(FORMAT), spec)
 
-    def __mod__(self, other: object) -> Any:
-        return self.observe(OTHER, "`%`") % other
-
-    def __mul__(self, other: Any) -> Any:
-        return self.observe(OTHER, "`*`") * concrete(other, OTHER)
-
-    __rmul__ = __mul__
+    __len__ = _observing(len, ITERATION, "`len(...)`")
+    __iter__ = _observing(iter, ITERATION)
+    __contains__ = _observing(operator.contains, OTHER, "`in`")
+    __getitem__ = _observing(operator.getitem, OTHER, "an index")
+    __int__ = _observing(int, OTHER, "`int(...)`")
+    __float__ = _observing(float, OTHER, "`float(...)`")
+    __mod__ = _observing(operator.mod, OTHER, "`%`")
+    __mul__ = __rmul__ = _observing(operator.mul, OTHER, "`*`")
+    __lt__, __le__, __gt__, __ge__ = (
+        _observing(order, COMPARISON, "an ordering")
+        for order in (operator.lt, operator.le, operator.gt, operator.ge)
+    )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # protocols that Python merely probes for
@@ -221,10 +183,7 @@ class SymbolicText(Symbolic):
 
     parts: tuple[Value | str, ...]
     known: Known | None = None
-
-    @property
-    def _noun(self) -> str:
-        return "text"
+    _noun: ClassVar[str] = "text"
 
     def _parts(self) -> tuple[Value | str, ...]:
         return self.parts
@@ -259,24 +218,6 @@ class SymbolicText(Symbolic):
             return NotImplemented
         return joined((other, self))
 
-    def strip(self, characters: str | None = None) -> str | SymbolicText:
-        """`str.strip`; without `characters` it is recorded."""
-        tracing, loc = TRACING.get(), here()
-        known = self.settled()
-        if characters is not None or known is not None or tracing is None:
-            return str(self.observe(METHOD, "`.strip(...)`")).strip(characters)
-        made = tracing.emit(Strip(tracing.operand(self, loc), loc=loc), Type.TEXT)
-        return SymbolicText((made,), computed("str.strip", (self,), {}))
-
-    def lower(self) -> str | SymbolicText:
-        """`str.lower`, recorded."""
-        tracing, loc = TRACING.get(), here()
-        known = self.settled()
-        if known is not None or tracing is None:
-            return str(self.observe(METHOD, "`.lower`")).lower()
-        made = tracing.emit(Lower(tracing.operand(self, loc), loc=loc), Type.TEXT)
-        return SymbolicText((made,), computed("str.lower", (self,), {}))
-
     def settled(self) -> str | None:
         """The text, if all of it is decided on this path already."""
         tracing = TRACING.get()
@@ -290,10 +231,7 @@ class SymbolicBool(Symbolic):
 
     value: Value
     known: Known | None = None
-
-    @property
-    def _noun(self) -> str:
-        return "truth value"
+    _noun: ClassVar[str] = "truth value"
 
     def _parts(self) -> tuple[Value | str, ...]:
         return (self.value,)
@@ -302,21 +240,10 @@ class SymbolicBool(Symbolic):
         tracing = TRACING.get()
         return None if tracing is None else bool(tracing.decide(self.value, loc))
 
-    def __and__(self, other: object) -> Any:
-        return self.observe(CONDITION) & concrete(other, CONDITION)
-
-    def __or__(self, other: object) -> Any:
-        return self.observe(CONDITION) | concrete(other, CONDITION)
-
-    __rand__, __ror__ = __and__, __or__
-
-    def __index__(self) -> int:
-        return int(self.observe(OTHER, "an index"))
-
-    def __add__(self, other: Any) -> Any:
-        return self.observe(OTHER, "`+`") + concrete(other, OTHER)
-
-    __radd__ = __add__
+    __and__ = __rand__ = _observing(operator.and_, CONDITION)
+    __or__ = __ror__ = _observing(operator.or_, CONDITION)
+    __index__ = _observing(int, OTHER, "an index")
+    __add__ = __radd__ = _observing(operator.add, OTHER, "`+`")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -325,33 +252,12 @@ class SymbolicList(Symbolic):
 
     value: Value
     known: Known | None = None
-
-    @property
-    def _noun(self) -> str:
-        return "list"
+    _noun: ClassVar[str] = "list"
 
     def _known(self, loc: Loc) -> None:
         del loc
 
-    def __add__(self, other: object) -> SymbolicList:
-        return self._plus((self, other))
-
-    def __radd__(self, other: object) -> SymbolicList:
-        return self._plus((other, self))
-
-    def _plus(self, lists: tuple[object, object]) -> SymbolicList:
-        tracing, loc = TRACING.get(), here()
-        items: list[Value | str] = []
-        for each in lists:
-            match each:
-                case SymbolicList():
-                    items.append(each.value)
-                case list() if tracing is not None and all(isinstance(x, str | SymbolicText) for x in each):
-                    items += [tracing.operand(text, loc) for text in each]
-                case _:
-                    self.observe(ITERATION, "`+`")
-        assert tracing is not None
-        return SymbolicList(tracing.emit(Concat(tuple(items), loc=loc), Type.LIST))
+    __add__ = __radd__ = _observing(operator.add, ITERATION, "`+`")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -368,14 +274,11 @@ class SymbolicJson(Symbolic):
     def _known(self, loc: Loc) -> None:
         del loc
 
-    def __add__(self, other: object) -> Any:
-        return self.observe(OTHER, "`+`")
-
-    __radd__ = __add__
+    __add__ = __radd__ = _observing(operator.add, OTHER, "`+`")
 
 
-def symbol(value: Value, known: Known | None = None) -> Symbolic:
-    """A recorded value as the program's code sees it."""
+def symbol(value: Value, known: Known | None = None, kind: Any = None) -> Symbolic:
+    """A recorded value as the program's code sees it; of JSON `kind` is the type, if that is known."""
     match value.type:
         case Type.TEXT:
             return SymbolicText((value,), known)
@@ -384,7 +287,9 @@ def symbol(value: Value, known: Known | None = None) -> Symbolic:
         case Type.LIST:
             return SymbolicList(value, known)
         case Type.JSON:
-            return SymbolicJson(value, object if known is None else type(known.real), known)
+            if not isinstance(kind, type):
+                kind = object if known is None else type(known.real)
+            return SymbolicJson(value, kind, known)
         case Type.STREAM:
             raise AssertionError("a stream is a state")
 

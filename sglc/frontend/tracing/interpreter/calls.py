@@ -9,25 +9,16 @@ import inspect
 import logging
 import string
 import sys
+import types
 import warnings
 from collections.abc import Callable
 from enum import EnumMeta
 from functools import partial
-from types import (
-    BuiltinFunctionType,
-    ClassMethodDescriptorType,
-    FunctionType,
-    MethodDescriptorType,
-    MethodType,
-    MethodWrapperType,
-    WrapperDescriptorType,
-)
 from typing import Any
 
 from sglc.frontend.language.expr import SymbolicLimit
 from sglc.frontend.language.function import Definition
 from sglc.frontend.program.state import State
-from sglc.frontend.tracing import control
 from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine, closure_of
 from sglc.frontend.tracing.interpreter.data import (
     asked,
@@ -46,18 +37,16 @@ from sglc.frontend.tracing.interpreter.methods import data_method, method
 from sglc.frontend.tracing.interpreter.operations import DataMethod, as_text, attribute
 from sglc.frontend.tracing.interpreter.python_calls import python_call
 from sglc.frontend.tracing.makers import only_holds
-from sglc.frontend.tracing.stores import INSTALLED
+from sglc.frontend.tracing.stores import is_users_file
 from sglc.frontend.tracing.tools import Declared
-from sglc.frontend.values.graph_breaks import ASYNC, NO_DATA, NO_SOURCE, UNDECLARED, GraphBreak
+from sglc.frontend.values.graph_breaks import ASYNC, NO_DATA, UNDECLARED, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
 from sglc.ir.core import Type
 from sglc.ir.ops import Tool
 from sglc.ir.pure import name_of, sets_up_itself
 from sglc.ir.values import MOST_COUNT
 
-_CONTROL = frozenset(vars(control).get("__all__", ())) | {
-    "cond", "switch", "loop", "map", "call", "eq", "contains", "not_", "parse_json",
-}  # fmt: skip
+_CONTROL = ("cond", "switch", "loop", "map", "call", "eq", "contains", "not_", "parse_json")
 
 
 def call(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
@@ -68,7 +57,7 @@ def call(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]
     """
     if not isinstance(function, _CALLABLE) and not is_ours(function):
         raise undeclared(frame, function)
-    bound = isinstance(function, BuiltinFunctionType | MethodType | MethodWrapperType)
+    bound = isinstance(function, types.BuiltinFunctionType | types.MethodType | types.MethodWrapperType)
     owner = function.__self__ if bound else None
     match function:
         case DataMethod():
@@ -79,7 +68,7 @@ def call(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]
             return Coroutine(lambda: _declared(frame, function, args, named))
         case Declared():
             return _declared(frame, function, args, named)
-        case MethodType() if _is_program(owner) and function.__name__ == "arun":
+        case types.MethodType() if _is_program(owner) and function.__name__ == "arun":
             return Coroutine(lambda: call(frame, owner, args, named))
         case partial():
             return call(frame, function.func, [*function.args, *args], {**function.keywords, **named})
@@ -88,30 +77,29 @@ def call(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]
             return function(*args, **named)
         case _ if is_ours(owner) or is_ours(function) or _is_language(function):
             return _language(frame, function, args, named)
-        case MethodType() if isinstance(owner, logging.Logger):
+        case types.MethodType() if isinstance(owner, logging.Logger):
             return _logged(frame, owner, function.__name__, args, named)
-        case MethodType() if isinstance(owner, string.Template):
+        case types.MethodType() if isinstance(owner, string.Template):
             values = {**(args[0] if args else {}), **named}
             if not holds_symbols(values):
                 return function(values)
-            return pure_call(
-                frame.tracer, "sglc.template", owner.template, function.__name__ != "substitute", values
-            )
-        case MethodType() if isinstance(function.__func__, FunctionType):
+            safe = function.__name__ != "substitute"
+            return pure_call(frame.tracer, "sglc.template", owner.template, safe, values)
+        case types.MethodType() if isinstance(function.__func__, types.FunctionType):
             return call(frame, function.__func__, [owner, *args], named)
         case _ if function is print:
             return _printed(frame, args, named)
         case _ if function is warnings.warn:
             return _effect(frame, "warnings.warn", args[:1], {})
-        case FunctionType() if not name_of(function):
+        case types.FunctionType() if not name_of(function):
             return interpreted(frame, function)(*args, **named)
         case type():
             made = _constructed(frame, function, args, named)
             if made is not _UNKNOWN:
                 return made
-        case MethodDescriptorType() if args:
+        case types.MethodDescriptorType() if args:
             return call(frame, attribute(frame, args[0], function.__name__), args[1:], named)
-        case BuiltinFunctionType() | MethodWrapperType() if owner is not None and not inspect.ismodule(owner):
+        case types.BuiltinFunctionType() | types.MethodWrapperType() if not isinstance(owner, _NO_OBJECT):
             return method(frame, owner, function, args, named)
         case _:
             pass
@@ -119,13 +107,15 @@ def call(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]
 
 
 _CALLABLE = (
-    *(FunctionType, BuiltinFunctionType, MethodType, MethodDescriptorType, MethodWrapperType),
-    *(WrapperDescriptorType, ClassMethodDescriptorType, type, partial, Closure, DataMethod, Declared),
-)
+    types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodDescriptorType,
+    types.MethodWrapperType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
+    type, partial, Closure, DataMethod, Declared,
+)  # fmt: skip
+_NO_OBJECT = (types.NoneType, types.ModuleType)  # what the owner of a plain function is
 _UNKNOWN = object()
 
 
-def interpreted(frame: CallFrame, function: FunctionType) -> Callable[..., Any]:
+def interpreted(frame: CallFrame, function: types.FunctionType) -> Callable[..., Any]:
     """A helper of the user's, so that calling it is interpreted.
 
     Raises:
@@ -133,22 +123,12 @@ def interpreted(frame: CallFrame, function: FunctionType) -> Callable[..., Any]:
     """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise GraphBreak(f"`{function.__name__}` is a generator function", frame.loc(), ASYNC)
-    if not is_users(function):
+    if not is_users_file(function.__code__.co_filename):
         raise undeclared(frame, function)
-    tracer = frame.tracer
-    if function not in tracer.copies:
-        try:
-            tracer.copies[function] = closure_of(tracer, function)
-        except (OSError, SyntaxError) as error:
-            reason = f"the source of `{function.__name__}` is not available ({error})"
-            raise GraphBreak(reason, frame.loc(), NO_SOURCE) from None
-    return tracer.copies[function]
-
-
-def is_users(function: FunctionType) -> bool:
-    """Whether a function is none of an installed module."""
-    file = function.__code__.co_filename
-    return bool(file) and not file.startswith((*INSTALLED, "<frozen"))
+    copies = frame.tracer.copies
+    if function not in copies:
+        copies[function] = closure_of(frame.tracer, function, frame.loc())
+    return copies[function]
 
 
 def _is_program(item: Any) -> bool:
@@ -168,18 +148,14 @@ def _language(frame: CallFrame, function: Any, args: list[Any], named: dict[str,
     harmless = type(owner).__module__.startswith("sglc.frontend.") or (_is_program(owner) and name == "bind")
     if not module.startswith("sglc.frontend.") and not harmless:  # it runs something, such as `run_batch`
         raise undeclared(frame, function)
-    if name in ("parse_json", "get_var", "set_var") or name in _CONTROL:
-        if name in ("parse_json", "get_var"):
-            frame.tracer.may_fail(f"`{name}(...)`")
+    whole = name == "text" and isinstance(owner, State)
+    if whole or name in ("parse_json", "get_var", "set_var") or name in _CONTROL:
+        if whole or name in ("parse_json", "get_var"):
+            frame.tracer.may_fail("`text()`" if whole else f"`{name}(...)`")
         made = function(*args, **named)
-        if name == "get_var":
+        if whole or name == "get_var":
             frame.tracer.was_read(made)
         return made
-    if name == "text" and isinstance(getattr(function, "__self__", None), State):
-        frame.tracer.may_fail("`text()`")
-        said = function(*args, **named)
-        frame.tracer.was_read(said)
-        return said
     return function(
         *(_for_language(frame, name, place, arg) for place, arg in enumerate(args)),
         **{key: _for_language(frame, name, key, item) for key, item in named.items()},
@@ -257,8 +233,7 @@ def _printed(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> None:
     if stream is not None and stream is not sys.stdout and stream is not sys.stderr:
         raise GraphBreak("`print(file=...)` writes somewhere else", frame.loc(), UNDECLARED)
     where = {"error": True} if stream is not None and stream is sys.stderr else {}
-    for arg in args:
-        refuse_foreign(frame.tracer, arg, "`print`")
+    refuse_foreign(frame.tracer, "`print`", *args)
     _effect(frame, "print", [arg if is_plain(arg) else str(arg) for arg in args], {**named, **where})
 
 
@@ -286,17 +261,16 @@ def _constructed(frame: CallFrame, kind: type, args: list[Any], named: dict[str,
     """An object of a class that only holds what it is given; `_UNKNOWN` for a class of Python's own."""
     if kind is string.Template or kind is type:
         return _UNKNOWN
-    for arg in args:  # a class of Python's own goes through it, one of the user's keeps it
-        if not dataclasses.is_dataclass(kind) and not hasattr(kind, "_fields"):
-            refuse_foreign(frame.tracer, arg, f"`{kind.__name__}`")
+    if not dataclasses.is_dataclass(kind) and not hasattr(kind, "_fields"):
+        # A class of Python's own goes through what it is given, one of the user's keeps it.
+        refuse_foreign(frame.tracer, f"`{kind.__name__}`", *args)
     if issubclass(kind, BaseException):
         if kind.__module__ == "builtins" or not sets_up_itself(kind):
             return kind(*args, **named)
     elif isinstance(kind, EnumMeta) and len(args) == 1 and only_holds(kind):
-        value = (
-            args[0].observe(UNDECLARED, f"`{kind.__name__}(...)`") if isinstance(args[0], Symbolic) else args[0]
-        )
-        return kind(value)
+        if isinstance(args[0], Symbolic):
+            args = [args[0].observe(UNDECLARED, f"`{kind.__name__}(...)`")]
+        return kind(*args)
     elif not isinstance(kind, EnumMeta) and only_holds(kind):
         if dataclasses.is_dataclass(kind):
             frame.tracer.outside.enter(inspect.getattr_static(kind, "__init__"))

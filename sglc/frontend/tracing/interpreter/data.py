@@ -10,19 +10,13 @@ from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, 
 from typing import Any
 
 from sglc.frontend.program.instance import Gathered, GatheredVariables
-from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine, Tracer
+from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine
 from sglc.frontend.tracing.makers import declare_class
+from sglc.frontend.tracing.outside import behind_tool
 from sglc.frontend.tracing.pytree import tree_of
-from sglc.frontend.values.graph_breaks import (
-    BEHIND_TOOL,
-    FOREIGN,
-    ITERATION,
-    NO_DATA,
-    UNDECLARED,
-    BreakKind,
-    GraphBreak,
-)
-from sglc.frontend.values.known import Known, computed
+from sglc.frontend.tracing.tracer import Tracer
+from sglc.frontend.values.graph_breaks import FOREIGN, ITERATION, NO_DATA, UNDECLARED, BreakKind, GraphBreak
+from sglc.frontend.values.known import computed
 from sglc.frontend.values.symbolic import (
     Symbolic,
     SymbolicBool,
@@ -55,9 +49,8 @@ _ITERATORS = (
 
 def is_ours(value: Any) -> bool:
     """Whether it is an object of the language: a state, an expression, what a call gives."""
-    return type(value).__module__.startswith("sglc.") and not isinstance(
-        value, Symbolic | Closure | Coroutine | BaseException
-    )
+    known = isinstance(value, Symbolic | Closure | Coroutine | BaseException)
+    return not known and type(value).__module__.startswith("sglc.")
 
 
 def is_plain(value: Any) -> bool:
@@ -114,18 +107,18 @@ _RUN_BY_PYTHON = (
 )  # fmt: skip
 
 
-def refuse_foreign(tracer: Tracer, value: Any, what: str, kind: BreakKind = FOREIGN) -> None:
-    """Stop before `what` runs code of the user's.
+def refuse_foreign(tracer: Tracer, what: str, *values: Any, kind: BreakKind = FOREIGN) -> None:
+    """Stop before `what` of these values runs code of the user's.
 
     Raises:
         GraphBreak: it could.
     """
-    if is_foreign(value):
-        raise GraphBreak(
-            f"{what} of a `{type(value).__name__}` could run code of its own", tracer.place(), kind
-        )
-    if hasattr(type(value), "__next__") and tracer.outside.is_outside(value):
-        raise GraphBreak("an iterator from outside goes on where it is", tracer.place(), kind)
+    for value in values:
+        if is_foreign(value):
+            reason = f"{what} of a `{type(value).__name__}` could run code of its own"
+            raise GraphBreak(reason, tracer.place(), kind)
+        if hasattr(type(value), "__next__") and tracer.outside.is_outside(value):
+            raise GraphBreak("an iterator from outside goes on where it is", tracer.place(), kind)
 
 
 def kind_of(value: Any) -> Any:
@@ -141,6 +134,12 @@ def kind_of(value: Any) -> Any:
             return value.kind
         case _:
             return type(value)
+
+
+def common_kind(items: Iterable[Any]) -> Any:
+    """The type of all items; `object` where that is not one."""
+    kinds = {kind_of(item) for item in items}
+    return kinds.pop() if len(kinds) == 1 else object
 
 
 def settled(value: Any) -> Any:
@@ -186,15 +185,7 @@ def pure_call(tracer: Tracer, name: str, *args: Any, kind: Any = None, **named: 
     value = tracer.emit(PureCall(name, trees, keywords, str(form), loc=loc), form)
     if known is not None:
         tracer.made(value, known)
-    return made_of(value, gives, known)
-
-
-def made_of(value: Any, gives: Any, known: Known | None = None) -> Symbolic:
-    """A recorded value as the program sees it."""
-    made = symbol(value, known)
-    if isinstance(made, SymbolicJson):
-        return SymbolicJson(value, object if gives is None or not isinstance(gives, type) else gives, known)
-    return made
+    return symbol(value, known, gives if isinstance(gives, type) else object)
 
 
 def _use(tracer: Tracer, item: Any, name: str) -> None:
@@ -210,13 +201,10 @@ def _use(tracer: Tracer, item: Any, name: str) -> None:
         return
     known = item.known
     if tracer.called_tool and not isinstance(known.real, tuple | frozenset | Enum):
-        raise GraphBreak(
-            f"`{known.fact}` is read behind `{tracer.called_tool}`, which may have changed it",
-            tracer.place(), BEHIND_TOOL,
-        )  # fmt: skip
+        raise behind_tool(tracer, f"`{known.fact}`")
     if name == "sglc.attribute" or (name in _NO_METHODS and type(known.real) in (list, tuple)):
         return
-    refuse_foreign(tracer, known.real, f"`{name}`")
+    refuse_foreign(tracer, f"`{name}`", known.real)
     whole(tracer, item)
 
 
@@ -316,7 +304,7 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
         case list() | tuple() | dict() | set():
             raise GraphBreak(f"a `{type(item).__name__}` is given to `{name}`", tracer.place(), NO_DATA)
         case Iterable() if isinstance(item, (*_ITERATORS, GeneratorType)):
-            refuse_foreign(tracer, item, "an iterator")
+            refuse_foreign(tracer, "an iterator", item)
             return operand(tracer, list(item), name)
         case _:
             return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
@@ -342,10 +330,9 @@ def listed(tracer: Tracer, value: Any) -> Iterator[Any]:
         raise TypeError(f"'{type(value).__name__}' object is not iterable")
     if type(value) in _CONTAINERS:
         return iter(value)  # whatever it holds
-    refuse_foreign(tracer, value, "a loop")
-    known = isinstance(value, (*_ITERATORS, GeneratorType, range, bytes, type, Mapping, Symbolic)) or is_ours(
-        value
-    )
-    if not known and type(value).__module__ not in _LIBRARY and not hasattr(type(value), "_fields"):
+    refuse_foreign(tracer, "a loop", value)
+    kind = type(value)
+    known = isinstance(value, (*_ITERATORS, GeneratorType, range, bytes, type, Mapping, Symbolic))
+    if not (known or is_ours(value) or kind.__module__ in _LIBRARY or hasattr(kind, "_fields")):
         raise GraphBreak(f"a loop over a `{type(value).__name__}`", tracer.place(), NO_DATA)
     return iter(value)

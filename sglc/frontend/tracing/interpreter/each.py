@@ -8,7 +8,6 @@ from typing import Any
 from sglc.frontend.tracing.call_frame import CallFrame, Closure
 from sglc.frontend.tracing.control_blocks import record_map
 from sglc.frontend.tracing.interpreter.data import operand, pure_call
-from sglc.frontend.tracing.tracer import current
 from sglc.frontend.values.symbolic import Symbolic, SymbolicList, symbol
 from sglc.ir.core import Value
 
@@ -22,9 +21,6 @@ def over(frame: CallFrame, source: Any, body: Callable[[Any], Any]) -> Any:
     if not isinstance(source, SymbolicList):
         source = pure_call(frame.tracer, "list", source)
 
-    tracer = current()
-    assert tracer is not None
-
     def data(item: Any) -> Any:
         made = body(item)
         if isinstance(made, str | Symbolic):
@@ -32,7 +28,7 @@ def over(frame: CallFrame, source: Any, body: Callable[[Any], Any]) -> Any:
         tree = operand(frame.tracer, made, "map")
         return symbol(tree) if isinstance(tree, Value) else made
 
-    return record_map(tracer, source, data, frame.loc())
+    return record_map(frame.tracer, source, data, frame.loc())
 
 
 def callback(frame: CallFrame, function: Any) -> Any:

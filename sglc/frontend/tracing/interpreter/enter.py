@@ -10,12 +10,12 @@ from typing import Any
 from sglc.errors import Loc
 from sglc.frontend.language.function import Definition
 from sglc.frontend.program.state import State
-from sglc.frontend.tracing.call_frame import Closure, closure_of
+from sglc.frontend.tracing.call_frame import CallFrame, Closure, closure_of
 from sglc.frontend.tracing.interpreter.calls import call
 from sglc.frontend.tracing.interpreter.data import operand
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer
-from sglc.frontend.values.graph_breaks import CALLBACK, NO_SOURCE, GraphBreak
+from sglc.frontend.values.graph_breaks import CALLBACK, GraphBreak
 from sglc.ir.core import Tree
 
 
@@ -26,13 +26,8 @@ def body_of(tracer: Tracer, definition: Definition) -> Callable[..., Any]:
         GraphBreak: it has no source.
     """
     function = definition.call
-    name = definition.name
     assert isinstance(function, FunctionType)
-    try:
-        body = closure_of(tracer, function)
-    except (OSError, SyntaxError) as error:
-        reason = f"the source of `{name}` is not available ({error})"
-        raise GraphBreak(reason, definition.loc, NO_SOURCE) from None
+    body = closure_of(tracer, function, definition.loc)
     if inspect.iscoroutinefunction(function):
         return lambda *args, **named: body(*args, **named).awaited()
     return body
@@ -52,7 +47,9 @@ def entered(tracer: Tracer, function: Callable[..., Any], loc: Loc) -> Callable[
         raise GraphBreak(f"`{type(function).__name__}` is called back", loc, CALLBACK)
 
     def made(*args: Any, **named: Any) -> Any:
-        return call(tracer.calling[-1], function, list(args), named)
+        frame = tracer.calling[-1]
+        assert isinstance(frame, CallFrame)
+        return call(frame, function, list(args), named)
 
     return made
 

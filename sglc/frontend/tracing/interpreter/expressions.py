@@ -69,10 +69,6 @@ def turns(frame: CallFrame, node: ast.AST, items: Any) -> Iterator[Any]:
         frame.tracer.outside.unchanged(frame.tracer, items)
 
 
-def _constant(frame: CallFrame, node: ast.Constant) -> Any:
-    return node.value
-
-
 def _name(frame: CallFrame, node: ast.Name) -> Any:
     frame.node = node
     return frame.load(node.id)
@@ -115,10 +111,6 @@ def _compare(frame: CallFrame, node: ast.Compare) -> Any:
     return made
 
 
-def _conditional(frame: CallFrame, node: ast.IfExp) -> Any:
-    return evaluate(frame, node.body if tested(frame, node.test) else node.orelse)
-
-
 def tested(frame: CallFrame, node: ast.expr) -> bool:
     """Whether a condition holds, on this path."""
     value = evaluate(frame, node)
@@ -133,12 +125,7 @@ def _call(frame: CallFrame, node: ast.Call) -> Any:
         function = attribute(frame, owner, node.func.attr, called=True)
     else:
         function = evaluate(frame, node.func)
-    args: list[Any] = []
-    for arg in node.args:
-        if isinstance(arg, ast.Starred):
-            args += listed(frame.tracer, evaluate(frame, arg.value))
-        else:
-            args.append(evaluate(frame, arg))
+    args = _items(frame, node.args)
     named: dict[str, Any] = {}
     for keyword in node.keywords:
         value = evaluate(frame, keyword.value)
@@ -179,19 +166,11 @@ def _items(frame: CallFrame, nodes: list[ast.expr]) -> list[Any]:
     return made
 
 
-def _list(frame: CallFrame, node: ast.List) -> list[Any]:
-    return _items(frame, node.elts)
-
-
-def _tuple(frame: CallFrame, node: ast.Tuple) -> tuple[Any, ...]:
-    return tuple(_items(frame, node.elts))
-
-
 def _set(frame: CallFrame, node: ast.Set) -> Any:
     items = _items(frame, node.elts)
     if holds_symbols(items):
         return pure_call(frame.tracer, "set", items)
-    refuse_foreign(frame.tracer, items, "a set")
+    refuse_foreign(frame.tracer, "a set", items)
     return set(items)
 
 
@@ -200,11 +179,11 @@ def _dict(frame: CallFrame, node: ast.Dict) -> Any:
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
             whole = evaluate(frame, value)
-            refuse_foreign(frame.tracer, whole, "`**`")
+            refuse_foreign(frame.tracer, "`**`", whole)
             pairs += entries(frame.tracer, whole).items()
             continue
         name = evaluate(frame, key)
-        refuse_foreign(frame.tracer, name, "a dictionary key")
+        refuse_foreign(frame.tracer, "a dictionary key", name)
         pairs.append((settled(name), evaluate(frame, value)))
     if any(isinstance(name, Symbolic) for name, _ in pairs) and is_plain(pairs):
         return pure_call(frame.tracer, "dict", pairs)
@@ -234,7 +213,7 @@ def formatted(frame: CallFrame, value: Any, conversion: int, spec: Any) -> Any:
     """One replacement field of an f-string."""
     if not holds_symbols(value) and not isinstance(spec, Symbolic):
         if not is_ours(value):  # these say themselves that they are no text
-            refuse_foreign(frame.tracer, value, "a format")
+            refuse_foreign(frame.tracer, "a format", value)
         shown = _CONVERSIONS[conversion](value) if conversion in _CONVERSIONS else value
         return format(shown, spec)
     if conversion in _CONVERSIONS and not (conversion == 115 and isinstance(value, SymbolicText)):
@@ -246,41 +225,32 @@ def formatted(frame: CallFrame, value: Any, conversion: int, spec: Any) -> Any:
         if settled is not None and isinstance(spec, str):
             return format(settled, spec)
     if not is_plain(value):
-        raise GraphBreak(
-            f"a format of a `{type(value).__name__}` could run code of its own", frame.loc(), FOREIGN
-        )
+        reason = f"a format of a `{type(value).__name__}` could run code of its own"
+        raise GraphBreak(reason, frame.loc(), FOREIGN)
     return pure_call(frame.tracer, "format", value, spec)
-
-
-def _lambda(frame: CallFrame, node: ast.Lambda) -> Closure:
-    return closure(frame, node, "<lambda>")
 
 
 def closure(frame: CallFrame, node: FunctionNode, name: str) -> Closure:
     """A function that the program defines."""
     spec = node.args
-    parameters: list[inspect.Parameter] = []
-    plain = [*spec.posonlyargs, *spec.args]
-    defaults = [None] * (len(plain) - len(spec.defaults)) + list(spec.defaults)
-    kinds: list[Any] = [inspect.Parameter.POSITIONAL_ONLY] * len(spec.posonlyargs)
-    kinds += [inspect.Parameter.POSITIONAL_OR_KEYWORD] * len(spec.args)
-
-    def parameter(arg: ast.arg, kind: Any, default: ast.expr | None) -> None:
-        value = inspect.Parameter.empty if default is None else evaluate(frame, default)
-        parameters.append(inspect.Parameter(arg.arg, kind, default=value))
-
-    for arg, kind, default in zip(plain, kinds, defaults, strict=True):
-        parameter(arg, kind, default)
-    if spec.vararg is not None:
-        parameter(spec.vararg, inspect.Parameter.VAR_POSITIONAL, None)
-    for arg, each in zip(spec.kwonlyargs, spec.kw_defaults, strict=True):
-        parameter(arg, inspect.Parameter.KEYWORD_ONLY, each)
-    if spec.kwarg is not None:
-        parameter(spec.kwarg, inspect.Parameter.VAR_KEYWORD, None)
-    outer = frame
-    return Closure(
-        frame.tracer, node, frame.file, frame.globals, frame.cells, outer, inspect.Signature(parameters), name
-    )
+    plain = len(spec.posonlyargs) + len(spec.args)
+    groups: list[tuple[Any, list[ast.arg]]] = [
+        (inspect.Parameter.POSITIONAL_ONLY, spec.posonlyargs),
+        (inspect.Parameter.POSITIONAL_OR_KEYWORD, spec.args),
+        (inspect.Parameter.VAR_POSITIONAL, [spec.vararg] if spec.vararg else []),
+        (inspect.Parameter.KEYWORD_ONLY, spec.kwonlyargs),
+        (inspect.Parameter.VAR_KEYWORD, [spec.kwarg] if spec.kwarg else []),
+    ]
+    nodes = [None] * (plain - len(spec.defaults)) + spec.defaults + ([None] if spec.vararg else [])
+    nodes += spec.kw_defaults + ([None] if spec.kwarg else [])
+    empty = inspect.Parameter.empty
+    defaults = iter([empty if node is None else evaluate(frame, node) for node in nodes])
+    parameters = [
+        inspect.Parameter(arg.arg, kind, default=next(defaults)) for kind, args in groups for arg in args
+    ]
+    signature = inspect.Signature(parameters)
+    inner = CallFrame(frame.tracer, node, frame.file, frame.globals, frame.cells, outer=frame)
+    return Closure(inner, signature, name)
 
 
 def _walrus(frame: CallFrame, node: ast.NamedExpr) -> Any:
@@ -324,29 +294,22 @@ def _unpack(frame: CallFrame, targets: Sequence[ast.expr], value: Any) -> None:
         return
     items = list(listed(frame.tracer, value))
     star = next((i for i, target in enumerate(targets) if isinstance(target, ast.Starred)), None)
-    if star is None:
-        if len(items) != len(targets):
-            few = len(items) < len(targets)
-            raise ValueError(
-                f"not enough values to unpack (expected {len(targets)}, got {len(items)})"
-                if few
-                else f"too many values to unpack (expected {len(targets)})"
-            )
-        for target, item in zip(targets, items, strict=True):
-            assign(frame, target, item)
-        return
-    behind = len(targets) - star - 1
-    if len(items) < len(targets) - 1:
-        raise ValueError(
-            f"not enough values to unpack (expected at least {len(targets) - 1}, got {len(items)})"
-        )
-    for target, item in zip(targets[:star], items, strict=False):
-        assign(frame, target, item)
-    starred = targets[star]
-    assert isinstance(starred, ast.Starred)
-    assign(frame, starred.value, items[star : len(items) - behind])
-    for target, item in zip(targets[star + 1 :], items[len(items) - behind :], strict=False):
-        assign(frame, target, item)
+    least = len(targets) - (star is not None)
+    if len(items) < least:
+        at_least = "" if star is None else "at least "
+        raise ValueError(f"not enough values to unpack (expected {at_least}{least}, got {len(items)})")
+    if star is not None:
+        items = gathered(items, star, least)
+    elif len(items) > least:
+        raise ValueError(f"too many values to unpack (expected {least})")
+    for target, item in zip(targets, items, strict=True):
+        assign(frame, target.value if isinstance(target, ast.Starred) else target, item)
+
+
+def gathered(items: Sequence[Any], star: int, others: int) -> list[Any]:
+    """Items of which those that the starred place, number `star`, gets are a list: all but `others`."""
+    behind = len(items) - (others - star)
+    return [*items[:star], list(items[star:behind]), *items[behind:]]
 
 
 # -- comprehensions --------------------------------------------------------------------------------
@@ -372,42 +335,24 @@ def _generated(frame: CallFrame, node: Any, first: Any) -> Iterator[CallFrame]:
     return nest(0, first)
 
 
-def _list_of(frame: CallFrame, node: ast.ListComp) -> Any:
-    first = evaluate(frame, node.generators[0].iter)
-    if _is_data(first):
-        return _over_data(frame, node, node.elt, first)
-    return [evaluate(inner, node.elt) for inner in _generated(frame, node, first)]
-
-
-def _set_of(frame: CallFrame, node: ast.SetComp) -> Any:
-    first = evaluate(frame, node.generators[0].iter)
-    if _is_data(first):
-        return pure_call(frame.tracer, "set", _over_data(frame, node, node.elt, first))
-    items = [evaluate(inner, node.elt) for inner in _generated(frame, node, first)]
-    return pure_call(frame.tracer, "set", items) if holds_symbols(items) else set(items)
-
-
-def _dict_of(frame: CallFrame, node: ast.DictComp) -> Any:
-    first = evaluate(frame, node.generators[0].iter)
-    if _is_data(first):
-        pair = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node)
-        return pure_call(frame.tracer, "dict", _over_data(frame, node, pair, first))
-    frames = _generated(frame, node, first)
-    pairs = [(evaluate(inner, node.key), evaluate(inner, node.value)) for inner in frames]
-    if any(isinstance(name, Symbolic) for name, _ in pairs):
-        return pure_call(frame.tracer, "dict", pairs)
-    return dict(pairs)
-
-
-def _generator(frame: CallFrame, node: ast.GeneratorExp) -> Any:
+def _comprehension(frame: CallFrame, node: Any) -> Any:
     first = evaluate(frame, node.generators[0].iter)  # now, as in Python
-    if _is_data(first):
-        return _over_data(frame, node, node.elt, first)
-    return (evaluate(inner, node.elt) for inner in _generated(frame, node, first))
-
-
-def _is_data(source: Any) -> bool:
-    return isinstance(source, SymbolicList | SymbolicJson) and not is_known(source)
+    pairs = isinstance(node, ast.DictComp)
+    made = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node) if pairs else node.elt
+    if isinstance(first, SymbolicList | SymbolicJson) and not is_known(first):
+        items = _over_data(frame, node, made, first)
+        kind = "dict" if pairs else "set" if isinstance(node, ast.SetComp) else ""
+        return pure_call(frame.tracer, kind, items) if kind else items
+    each = (evaluate(inner, made) for inner in _generated(frame, node, first))
+    if isinstance(node, ast.GeneratorExp):
+        return each
+    items = list(each)
+    if pairs:
+        undecided = any(isinstance(name, Symbolic) for name, _ in items)
+        return pure_call(frame.tracer, "dict", items) if undecided else dict(items)
+    if isinstance(node, ast.ListComp):
+        return items
+    return pure_call(frame.tracer, "set", items) if holds_symbols(items) else set(items)
 
 
 def _over_data(frame: CallFrame, node: Any, made: ast.expr, source: Any) -> Any:
@@ -417,39 +362,18 @@ def _over_data(frame: CallFrame, node: Any, made: ast.expr, source: Any) -> Any:
         raise GraphBreak("two loops over what only a run knows", frame.loc(), ITERATION)
     (generator,) = node.generators
 
-    def body(run: Callable[[CallFrame], Any]) -> Callable[[Any], Any]:
-        def made_of(item: Any) -> Any:
-            inner = CallFrame(frame.tracer, node, frame.file, frame.globals, frame.cells, outer=frame)
-            assign(inner, generator.target, item)
-            return run(inner)
-
-        return made_of
+    def turn(item: Any) -> CallFrame:
+        inner = CallFrame(frame.tracer, node, frame.file, frame.globals, frame.cells, outer=frame)
+        assign(inner, generator.target, item)
+        return inner
 
     if generator.ifs:
-        flags = over(frame, source, body(lambda inner: _all_hold(inner, generator.ifs)))
-        source = pure_call(frame.tracer, "sglc.compress", source, flags, kind=_same_kind(source))
+        test = ast.BoolOp(ast.And(), generator.ifs)
+        flags = over(frame, source, lambda item: _boolean(turn(item), test))
+        kind = list[str] if isinstance(source, SymbolicList) else list
+        source = pure_call(frame.tracer, "sglc.compress", source, flags, kind=kind)
         frame.node = node
-    return over(frame, source, body(lambda inner: evaluate(inner, made)))
-
-
-def _all_hold(frame: CallFrame, tests: list[ast.expr]) -> Any:
-    """Whether all conditions of a comprehension hold; of a single one, what it gives."""
-    value: Any = True
-    for number, test in enumerate(tests):
-        value = evaluate(frame, test)
-        frame.node = test
-        if number < len(tests) - 1 and not truth(frame, value):
-            return False
-    return value
-
-
-def _same_kind(source: Any) -> Any:
-    return list[str] if isinstance(source, SymbolicList) else list
-
-
-def _starred(frame: CallFrame, node: ast.Starred) -> Any:
-    frame.node = node
-    raise GraphBreak("a starred expression", frame.loc(), NO_RULE)
+    return over(frame, source, lambda item: evaluate(turn(item), made))
 
 
 def _awaited(frame: CallFrame, node: ast.Await) -> Any:
@@ -461,28 +385,27 @@ def _awaited(frame: CallFrame, node: ast.Await) -> Any:
 
 
 _RULES: dict[type, Callable[[CallFrame, Any], Any]] = {
-    ast.Constant: _constant,
+    ast.Constant: lambda frame, node: node.value,
     ast.Name: _name,
     ast.BinOp: _binary,
     ast.UnaryOp: _unary,
     ast.BoolOp: _boolean,
     ast.Compare: _compare,
-    ast.IfExp: _conditional,
+    ast.IfExp: lambda frame, node: evaluate(frame, node.body if tested(frame, node.test) else node.orelse),
     ast.Call: _call,
     ast.Attribute: _attribute,
     ast.Subscript: _subscript,
     ast.Slice: _slice,
-    ast.List: _list,
-    ast.Tuple: _tuple,
+    ast.List: lambda frame, node: _items(frame, node.elts),
+    ast.Tuple: lambda frame, node: tuple(_items(frame, node.elts)),
     ast.Set: _set,
     ast.Dict: _dict,
     ast.JoinedStr: _format,
-    ast.Lambda: _lambda,
+    ast.Lambda: lambda frame, node: closure(frame, node, "<lambda>"),
     ast.NamedExpr: _walrus,
-    ast.ListComp: _list_of,
-    ast.SetComp: _set_of,
-    ast.DictComp: _dict_of,
-    ast.GeneratorExp: _generator,
-    ast.Starred: _starred,
+    ast.ListComp: _comprehension,
+    ast.SetComp: _comprehension,
+    ast.DictComp: _comprehension,
+    ast.GeneratorExp: _comprehension,
     ast.Await: _awaited,
 }

@@ -22,26 +22,20 @@ from sglc.frontend.tracing.interpreter.data import (
 from sglc.frontend.tracing.interpreter.each import callback
 from sglc.frontend.tracing.interpreter.python_calls import arranged, python_call
 from sglc.frontend.values.graph_breaks import METHOD, OUTSIDE, GraphBreak
+from sglc.frontend.values.known import computed
 from sglc.frontend.values.symbolic import Symbolic, SymbolicText, joined
+from sglc.ir.core import Type
+from sglc.ir.ops import Lower, Strip
 from sglc.ir.pure import METHODS, name_of
 
 _CHANGING: Mapping[type, frozenset[str]] = {
     list: frozenset(["append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"]),
     dict: frozenset(["clear", "pop", "popitem", "setdefault", "update"]),
-    set: frozenset(
-        [
-            "add",
-            "clear",
-            "difference_update",
-            "discard",
-            "intersection_update",
-            "pop",
-            "remove",
-            "symmetric_difference_update",
-            "update",
-        ]
-    ),
-}
+    set: frozenset([
+        "add", "clear", "difference_update", "discard", "intersection_update", "pop", "remove",
+        "symmetric_difference_update", "update",
+    ]),
+}  # fmt: skip
 _COMPARING = ("count", "index", "remove", "sort")  # what a list holds with what they are given, or each other
 _ANY_CHANGE = frozenset().union(*_CHANGING.values()) | {"appendleft", "popleft", "subtract", "move_to_end"}
 
@@ -51,15 +45,15 @@ def method(frame: CallFrame, owner: Any, function: Any, args: list[Any], named: 
     name = function.__name__
     kind = type(owner)
     if name in _COMPARING and not isinstance(owner, str | bytes):
-        refuse_foreign(frame.tracer, owner, f"`.{name}`")
+        refuse_foreign(frame.tracer, f"`.{name}`", owner)
     if name in _CHANGING.get(kind, ()) or (kind.__module__ == "collections" and name in _ANY_CHANGE):
         frame.tracer.change(owner, f"`.{name}(...)`")
         if name == "sort" and holds_symbols(owner):
             owner[:] = arranged(frame, "sorted", list(owner), named)
             return None
-        for arg in args:
-            refuse_foreign(frame.tracer, arg, f"`.{name}`")
-        return function(*args, **_callable_keys(frame, named))
+        refuse_foreign(frame.tracer, f"`.{name}`", *args)
+        keys = {key: callback(frame, item) if key == "key" else item for key, item in named.items()}
+        return function(*args, **keys)
     if name_of(function):  # `date.fromisoformat`, of a class
         return python_call(frame, function, args, named)
     if isinstance(owner, re.Pattern):
@@ -75,9 +69,8 @@ def method(frame: CallFrame, owner: Any, function: Any, args: list[Any], named: 
     if (symbolic and isinstance(owner, str | bytes | int | float)) or held:
         kinds = f"{kind.__name__}.{name}"
         if name not in METHODS.get(kind, {}):
-            raise GraphBreak(
-                f"`.{name}` needs a text that only exists when the program runs", frame.loc(), METHOD
-            )
+            reason = f"`.{name}` needs a text that only exists when the program runs"
+            raise GraphBreak(reason, frame.loc(), METHOD)
         return pure_call(frame.tracer, kinds, owner, *args, **named)
     if isinstance(owner, dict) and args and isinstance(args[0], Symbolic) and name == "get" and is_plain(owner):
         return pure_call(frame.tracer, "dict.get", owner, *args)
@@ -85,14 +78,10 @@ def method(frame: CallFrame, owner: Any, function: Any, args: list[Any], named: 
     if not known and not isinstance(owner, tuple | range):
         raise undeclared(frame, function)
     for arg in (*args, *named.values()):
-        refuse_foreign(frame.tracer, arg, f"`.{name}`")
+        refuse_foreign(frame.tracer, f"`.{name}`", arg)
         if isinstance(arg, Symbolic):
             arg.observe(METHOD, f"`.{name}`")
     return function(*args, **named)
-
-
-def _callable_keys(frame: CallFrame, named: dict[str, Any]) -> dict[str, Any]:
-    return {key: callback(frame, item) if key == "key" else item for key, item in named.items()}
 
 
 def _pattern(
@@ -115,10 +104,7 @@ def _joined(frame: CallFrame, separator: str, items: Any) -> Any:
     if not any(isinstance(item, Symbolic) for item in texts):
         return separator.join(texts)
     if all(isinstance(item, str | SymbolicText) for item in texts):
-        pieces: list[str | SymbolicText] = []
-        for i, item in enumerate(texts):
-            pieces += [separator, item] if i else [item]
-        return joined(tuple(pieces))
+        return joined(tuple([piece for item in texts for piece in (separator, item)][1:]))
     return pure_call(frame.tracer, "str.join", separator, texts)
 
 
@@ -135,23 +121,20 @@ def data_method(frame: CallFrame, value: Symbolic, name: str, args: list[Any], n
         if known is not None:
             return method(frame, known, getattr(known, name), args, named)
         if name in ("strip", "lower") and not args and not named:
-            return getattr(value, name)()
+            kind, loc = Strip if name == "strip" else Lower, frame.loc()
+            made = frame.tracer.emit(kind(frame.tracer.operand(value, loc), loc=loc), Type.TEXT)
+            return SymbolicText((made,), computed(f"str.{name}", (value,), {}))
     kind = kind_of(value)
     if kind in METHODS and name in METHODS[kind]:
         gives = METHODS[kind][name].gives
         return pure_call(frame.tracer, f"{kind.__name__}.{name}", value, *args, kind=gives, **named)
-    if kind in METHODS and name in _CHANGING.get(kind, ()):
-        raise GraphBreak(
-            f"`.{name}(...)` changes a value that only exists when the program runs", frame.loc(), OUTSIDE
-        )
+    if name in (_CHANGING.get(kind, ()) if kind in METHODS else _ANY_CHANGE):
+        reason = f"`.{name}(...)` changes a value that only exists when the program runs"
+        raise GraphBreak(reason, frame.loc(), OUTSIDE)
     if kind in METHODS and hasattr(kind, name):
         raise GraphBreak(f"`.{name}` needs a value that only exists when the program runs", frame.loc(), METHOD)
     if kind in METHODS:
         if isinstance(value, SymbolicText):
             value.refuse_argument(METHOD, f"`.{name}`")
         raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
-    if name in _ANY_CHANGE:
-        raise GraphBreak(
-            f"`.{name}(...)` changes a value that only exists when the program runs", frame.loc(), OUTSIDE
-        )
     return pure_call(frame.tracer, "sglc.method", value, name, *args, kind=object, **named)

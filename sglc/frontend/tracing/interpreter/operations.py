@@ -6,22 +6,16 @@ import ast
 import dataclasses
 import inspect
 import operator
+import types
 from collections.abc import Callable, Mapping
 from enum import Enum
-from types import (
-    BuiltinFunctionType,
-    FunctionType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
-    MethodType,
-    ModuleType,
-    WrapperDescriptorType,
-)
 from typing import Any
 
 from sglc.frontend.program.instance import GatheredVariables
 from sglc.frontend.program.state import State
 from sglc.frontend.tracing.call_frame import CallFrame
+from sglc.frontend.tracing.control import asked_of_texts
+from sglc.frontend.tracing.control_blocks import concatenated
 from sglc.frontend.tracing.interpreter.data import (
     asked,
     holds_symbols,
@@ -33,6 +27,7 @@ from sglc.frontend.tracing.interpreter.data import (
     whole,
 )
 from sglc.frontend.tracing.outside import name_of
+from sglc.frontend.tracing.reads import own_fields
 from sglc.frontend.tracing.subprogram import CallResult
 from sglc.frontend.values.graph_breaks import ATTRIBUTE, COMPARISON, CONDITION, KEY, OPERATOR, GraphBreak
 from sglc.frontend.values.known import computed
@@ -75,7 +70,7 @@ def truth(frame: CallFrame, value: Any) -> bool:
         case Symbolic():
             return bool(pure_call(frame.tracer, "bool", value))
         case _:
-            refuse_foreign(frame.tracer, value, "a condition")
+            refuse_foreign(frame.tracer, "a condition", value)
             return bool(value)
 
 
@@ -97,7 +92,7 @@ def unary(frame: CallFrame, node: ast.unaryop, value: Any) -> Any:
         return not_(frame, value)
     if isinstance(value, Symbolic):
         return pure_call(frame.tracer, f"operator.{name}", value, kind=kind_of(value))
-    refuse_foreign(frame.tracer, value, "an operator", OPERATOR)
+    refuse_foreign(frame.tracer, "an operator", value, kind=OPERATOR)
     return getattr(operator, name)(value)
 
 
@@ -112,8 +107,7 @@ def binary(frame: CallFrame, node: ast.operator, left: Any, right: Any, *, inpla
         return _data_binary(frame, name, left, right)
     if name == "mod" and isinstance(left, str) and holds_symbols(right):
         return pure_call(frame.tracer, "operator.mod", left, right, kind=str)
-    for operand in (left, right):
-        refuse_foreign(frame.tracer, operand, "an operator", OPERATOR)
+    refuse_foreign(frame.tracer, "an operator", left, right, kind=OPERATOR)
     if inplace and isinstance(left, list | dict | set):
         frame.tracer.change(left, f"`{_shown(frame)}`")
         return getattr(operator, _in_place(name))(left, right)
@@ -137,10 +131,12 @@ def _data_binary(frame: CallFrame, name: str, left: Any, right: Any) -> Any:
         if {one, other} == {str}:
             return joined((left, right))
         if isinstance(left, SymbolicList) or isinstance(right, SymbolicList):
-            items = [x for side in (left, right) if isinstance(side, list) for x in side]
+            sides = (left, right)
+            items = [item for side in sides if isinstance(side, list) for item in side]
             texts = all(isinstance(item, str | SymbolicText) for item in items)
-            if texts and all(isinstance(side, SymbolicList | list) for side in (left, right)):
-                return left + right
+            if texts and all(isinstance(side, SymbolicList | list) for side in sides):
+                parts = [part for side in sides for part in (side if isinstance(side, list) else [side])]
+                return concatenated(frame.tracer, parts, frame.loc())
     return pure_call(frame.tracer, f"operator.{name}", left, right, kind=_result(name, one, other))
 
 
@@ -167,34 +163,28 @@ def compare(frame: CallFrame, node: ast.cmpop, left: Any, right: Any) -> Any:
     match node:
         case ast.Is() | ast.IsNot():
             made = _same(frame, left, right)
-            return not_(frame, made) if isinstance(node, ast.IsNot) else made
         case ast.Eq() | ast.NotEq():
             made = equal(frame, left, right)
-            return not_(frame, made) if isinstance(node, ast.NotEq) else made
         case ast.In() | ast.NotIn():
             made = _contains(frame, right, left)
-            return not_(frame, made) if isinstance(node, ast.NotIn) else made
-    name = _ORDER[type(node)]
-    if _undecided(frame, left) or _undecided(frame, right):
-        return pure_call(frame.tracer, f"operator.{name}", left, right)
-    for operand in (left, right):
-        refuse_foreign(frame.tracer, operand, "an ordering", OPERATOR)
-    return getattr(operator, name)(left, right)
+        case _:
+            name = _ORDER[type(node)]
+            if _undecided(frame, left) or _undecided(frame, right):
+                return pure_call(frame.tracer, f"operator.{name}", left, right)
+            refuse_foreign(frame.tracer, "an ordering", left, right, kind=OPERATOR)
+            return getattr(operator, name)(left, right)
+    return not_(frame, made) if isinstance(node, ast.IsNot | ast.NotEq | ast.NotIn) else made
 
 
 def equal(frame: CallFrame, left: Any, right: Any) -> Any:
     """`left == right`."""
     left, right = as_member(left), as_member(right)
     if not (_undecided(frame, left) or _undecided(frame, right)):
-        for operand in (left, right):
-            if not isinstance(operand, Symbolic):
-                refuse_foreign(frame.tracer, operand, "a comparison", OPERATOR)
+        refuse_foreign(frame.tracer, "a comparison", left, right, kind=OPERATOR)
         return left == right
     if kind_of(left) is str and kind_of(right) is str and not isinstance(left, SymbolicJson):
-        tracer, loc = frame.tracer, frame.loc()
-        operands = tracer.operand(left, loc), tracer.operand(right, loc)
         known = computed("operator.eq", (left, right), {})
-        return SymbolicBool(tracer.emit(Eq(*operands, loc=loc), Type.BOOL), known)
+        return asked_of_texts(frame.tracer, Eq, left, right, frame.loc(), known)
     if {kind_of(left), kind_of(right)} == {str, type(None)}:
         return False
     return pure_call(frame.tracer, "operator.eq", left, right)
@@ -204,15 +194,11 @@ def _contains(frame: CallFrame, whole: Any, part: Any) -> Any:
     if is_ours(whole):
         return part in whole
     if not (_undecided(frame, whole) or _undecided(frame, part)):
-        for operand in (whole, part):
-            if not isinstance(operand, Symbolic):
-                refuse_foreign(frame.tracer, operand, "`in`", OPERATOR)
+        refuse_foreign(frame.tracer, "`in`", whole, part, kind=OPERATOR)
         return part in whole
     if kind_of(whole) is str and kind_of(part) is str and not isinstance(whole, SymbolicJson):
-        tracer, loc = frame.tracer, frame.loc()
-        operands = tracer.operand(part, loc), tracer.operand(whole, loc)
         known = computed("operator.contains", (whole, part), {})
-        return SymbolicBool(tracer.emit(In(*operands, loc=loc), Type.BOOL), known)
+        return asked_of_texts(frame.tracer, In, part, whole, frame.loc(), known)
     if isinstance(whole, Mapping):
         whole = list(whole)
     return pure_call(frame.tracer, "operator.contains", whole, part)
@@ -286,14 +272,13 @@ def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
             return pure_call(frame.tracer, "operator.getitem", value, index, kind=kind)
         index = index.observe(OPERATOR, "an index")
     if isinstance(index, slice) and holds_symbols([index.start, index.stop, index.step]):
-        return pure_call(
-            frame.tracer, "sglc.slice", value, index.start, index.stop, index.step, kind=kind_of(value)
-        )
+        parts = (index.start, index.stop, index.step)
+        return pure_call(frame.tracer, "sglc.slice", value, *parts, kind=kind_of(value))
     if type(value).__module__ == "typing" or (isinstance(value, type) and value.__module__ in _GENERIC):
         return value[index]
     if getattr(type(value), "__getitem__", None) not in _GETITEMS:
         raise GraphBreak(f"`[...]` of a `{type(value).__name__}` is ordinary Python", frame.loc(), OPERATOR)
-    refuse_foreign(frame.tracer, index, "an index", OPERATOR)
+    refuse_foreign(frame.tracer, "an index", index, kind=OPERATOR)
     found = value[index]
     return frame.tracer.outside.read_attribute(frame, value, f"[{index!r}]", found)
 
@@ -313,7 +298,7 @@ def store_subscript(frame: CallFrame, value: Any, index: Any, item: Any) -> None
     frame.tracer.change(value, f"`{_shown(frame)} = ...`")
     if isinstance(index, Symbolic):
         index = index.observe(KEY)
-    refuse_foreign(frame.tracer, index, "a dictionary key or an index", OPERATOR)
+    refuse_foreign(frame.tracer, "a dictionary key or an index", index, kind=OPERATOR)
     value[index] = item
 
 
@@ -331,7 +316,7 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
             frame.tracer.was_read([found, *value.variables.values()])
         return found
     outside = frame.tracer.outside
-    if isinstance(value, ModuleType):
+    if isinstance(value, types.ModuleType):
         if not value.__name__.startswith("sglc"):
             outside.look_up(frame, value, name)
         if name not in vars(value):
@@ -347,7 +332,7 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
             case staticmethod():
                 return found.__func__
             case classmethod():
-                return MethodType(found.__func__, value)
+                return types.MethodType(found.__func__, value)
             case _ if type(found).__module__ == "builtins" and not isinstance(found, property):
                 return outside.read_attribute(frame, value, name, getattr(value, name))
             case _ if not hasattr(type(found), "__get__"):
@@ -356,41 +341,30 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
     kind = type(value)
     if isinstance(value, Enum) and name in ("value", "name", "_value_", "_name_"):
         return value._value_ if "value" in name else value._name_
-    if kind.__module__ in (
-        "builtins",
-        "re",
-        "collections",
-        "datetime",
-        "functools",
-        "types",
-        "decimal",
-        "fractions",
-    ):
+    if kind.__module__ in _PYTHONS:
         outside.look_up_pythons(frame, value, name)
         found = getattr(value, name)
         return found if called else outside.read_attribute(frame, value, name, found)
     if issubclass(kind, BaseException) and name == "args":
         return value.args
-    if not isinstance(kind.__getattribute__, WrapperDescriptorType):
+    if not isinstance(kind.__getattribute__, types.WrapperDescriptorType):
         return _refused(frame, value, name)
     outside.look_up(frame, value, name)
     in_class = inspect.getattr_static(kind, name, None)
-    match in_class:
-        case MemberDescriptorType() | GetSetDescriptorType():
-            return outside.read_attribute(frame, value, name, getattr(value, name))
-        case _ if type(in_class).__name__ == "_tuplegetter":
-            return outside.read_attribute(frame, value, name, getattr(value, name))
-    fields = _fields_of(value)
+    slot = isinstance(in_class, types.MemberDescriptorType | types.GetSetDescriptorType)
+    if slot or type(in_class).__name__ == "_tuplegetter":
+        return outside.read_attribute(frame, value, name, getattr(value, name))
+    fields = own_fields(value) or {}
     if name in fields and not hasattr(type(in_class), "__set__"):
         return outside.read_attribute(frame, value, name, fields[name])
     match in_class:
-        case FunctionType():
-            return MethodType(in_class, value)
+        case types.FunctionType():
+            return types.MethodType(in_class, value)
         case staticmethod():
             return in_class.__func__
         case classmethod():
-            return MethodType(in_class.__func__, kind)
-        case BuiltinFunctionType() | None:
+            return types.MethodType(in_class.__func__, kind)
+        case types.BuiltinFunctionType() | None:
             pass
         case _ if not hasattr(type(in_class), "__get__"):
             return outside.read_attribute(frame, kind, name, in_class)
@@ -399,12 +373,7 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
     return _refused(frame, value, name)
 
 
-def _fields_of(value: Any) -> Mapping[str, Any]:
-    """What an object of the user's holds, by name; its own code is not asked."""
-    try:
-        return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
-    except AttributeError:
-        return {}
+_PYTHONS = ("builtins", "re", "collections", "datetime", "functools", "types", "decimal", "fractions")
 
 
 def _refused(frame: CallFrame, value: Any, name: str) -> Any:
@@ -429,8 +398,8 @@ def _of_object(frame: CallFrame, value: Symbolic, real: Any, name: str) -> Any:
     if field or (isinstance(real, Enum) and name in ("value", "name")):
         return pure_call(frame.tracer, "sglc.attribute", value, name)
     whole(frame.tracer, value)
-    if isinstance(found, MethodType) and found.__self__ is real:
-        return MethodType(found.__func__, value)
+    if isinstance(found, types.MethodType) and found.__self__ is real:
+        return types.MethodType(found.__func__, value)
     return found
 
 
@@ -448,7 +417,7 @@ def store_attribute(frame: CallFrame, value: Any, name: str, item: Any) -> None:
     kind = type(value)
     if inspect.getattr_static(kind, "__setattr__") is not object.__setattr__ or (
         hasattr(type(inspect.getattr_static(kind, name, None)), "__set__")
-        and not isinstance(inspect.getattr_static(kind, name), MemberDescriptorType)
+        and not isinstance(inspect.getattr_static(kind, name), types.MemberDescriptorType)
     ):
         _refused(frame, value, name)
     setattr(value, name, item)

@@ -11,6 +11,7 @@ from typing import Any
 
 from sglc.frontend.tracing.call_frame import CallFrame
 from sglc.frontend.tracing.interpreter.data import (
+    common_kind,
     entries,
     holds_symbols,
     is_known,
@@ -40,14 +41,12 @@ def python_call(frame: CallFrame, function: Any, args: list[Any], named: dict[st
     Raises:
         GraphBreak: it is none that is known to be harmless.
     """
-    special = _SPECIAL.get(function) if _hashable(function) else None
-    if special is not None:
+    if (special := _SPECIAL.get(function)) is not None:
         return special(frame, args, named)
     name = name_of(function)
     if not name and function not in _ON_KNOWN:
         raise undeclared(frame, function)
-    for arg in (*args, *named.values()):
-        refuse_foreign(frame.tracer, arg, f"`{name or function.__name__}`")
+    refuse_foreign(frame.tracer, f"`{name or function.__name__}`", *args, *named.values())
     if "key" in named and args and is_known(args[0]):
         args = [unrolled(frame.tracer, args[0]), *args[1:]]
     if function in (list, tuple, dict, iter) and len(args) == 1 and is_known(args[0]):
@@ -65,14 +64,12 @@ def python_call(frame: CallFrame, function: Any, args: list[Any], named: dict[st
         raise GraphBreak(f"`{name or function.__name__}` calls back", frame.loc(), CALLBACK)
     if function is str and isinstance(args[0], SymbolicText):
         return args[0]
-    if function in (list, tuple, set, frozenset) and isinstance(args[0], list | tuple):
-        return _container(frame, function, args[0])
-    if function is bool:
-        return (
-            truth(frame, args[0])
-            if not isinstance(args[0], Symbolic)
-            else pure_call(frame.tracer, "bool", *args)
-        )
+    if function in (list, tuple) and isinstance(args[0], list | tuple):
+        return function(args[0])
+    if function in (set, frozenset) and isinstance(args[0], tuple):
+        args = [list(args[0])]
+    if function is bool and not isinstance(args[0], Symbolic):
+        return truth(frame, args[0])
     kind: Any = None
     if function in (sum, abs) and not named:
         kinds = {kind_of(item) for item in (args[0] if isinstance(args[0], list | tuple) else args)}
@@ -92,55 +89,39 @@ def python_call(frame: CallFrame, function: Any, args: list[Any], named: dict[st
     return pure_call(frame.tracer, name, *args, kind=kind, **named)
 
 
-def _container(frame: CallFrame, kind: Any, items: Any) -> Any:
-    if kind in (list, tuple):
-        return kind(items)
-    return pure_call(frame.tracer, kind.__name__, list(items))
-
-
 def arranged(frame: CallFrame, how: str, items: Any, named: dict[str, Any]) -> Any:
     """`sorted`, `max` or `min`, by keys that are worked out beforehand."""
     key = named.get("key")
+    given = (named["reverse"],) if "reverse" in named else ()
     if isinstance(items, Symbolic):
-        if key is not None:
-            keys = over(frame, items, callback(frame, key))
-            given = (named["reverse"],) if "reverse" in named else ()
-            one = str if isinstance(items, SymbolicList) else object
-            made = list if how == "sorted" else one
-            return pure_call(frame.tracer, "sglc.arrange", how, items, keys, *given, kind=made)
-        return pure_call(frame.tracer, how, items, **named)
+        if key is None:
+            return pure_call(frame.tracer, how, items, **named)
+        keys = over(frame, items, callback(frame, key))
+        one = list if how == "sorted" else str if isinstance(items, SymbolicList) else object
+        return pure_call(frame.tracer, "sglc.arrange", how, items, keys, *given, kind=one)
     rows = list(listed(frame.tracer, items))
     keys = rows if key is None else [callback(frame, key)(row) for row in rows]
     others = {name: item for name, item in named.items() if name != "key"}
     if not holds_symbols(keys):
-        for each in keys:
-            refuse_foreign(frame.tracer, each, f"`{how}`")
+        refuse_foreign(frame.tracer, f"`{how}`", *keys)
         order: Any = range(len(rows))
         if how == "sorted":
             return [rows[at] for at in sorted(order, key=lambda at: keys[at], **others)]
-        if not rows:
-            return {"max": max, "min": min}[how](rows, **others)
-        return rows[{"max": max, "min": min}[how](order, key=lambda at: keys[at])]
+        chosen: Any = max if how == "max" else min
+        return rows[chosen(order, key=lambda at: keys[at])] if rows else chosen(rows, **others)
+    one = list if how == "sorted" else common_kind(rows)
     if key is None:
-        kinds = {kind_of(row) for row in rows}
-        if how == "sorted":
-            return _items_of(frame, pure_call(frame.tracer, how, rows, **others), rows)
-        return pure_call(frame.tracer, how, rows, kind=kinds.pop() if len(kinds) == 1 else object, **others)
-    if others.keys() - {"reverse"} or not is_plain(rows):
+        made = pure_call(frame.tracer, how, rows, kind=None if how == "sorted" else one, **others)
+    elif others.keys() - {"reverse"} or not is_plain(rows):
         raise GraphBreak(f"`{how}` of objects by values that only a run knows", frame.loc(), CALLBACK)
-    kinds = {kind_of(row) for row in rows}
-    one = kinds.pop() if len(kinds) == 1 else object
-    given = (others["reverse"],) if "reverse" in others else ()
-    made = pure_call(
-        frame.tracer, "sglc.arrange", how, rows, keys, *given, kind=list if how == "sorted" else one
-    )
+    else:
+        made = pure_call(frame.tracer, "sglc.arrange", how, rows, keys, *given, kind=one)
     return _items_of(frame, made, rows) if how == "sorted" else made
 
 
 def _items_of(frame: CallFrame, whole: Any, rows: Sequence[Any]) -> list[Any]:
     """A list that only a run knows as one of the program's own: how many items it has is known."""
-    kinds = {kind_of(row) for row in rows}
-    kind = kinds.pop() if len(kinds) == 1 else object
+    kind = common_kind(rows)
     kind = kind if kind in (str, int, float, bool) else object
     return [pure_call(frame.tracer, "operator.getitem", whole, at, kind=kind) for at in range(len(rows))]
 
@@ -151,7 +132,7 @@ def _isinstance(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any
         whole(frame.tracer, value)
     every = kinds if isinstance(kinds, tuple) else (kinds,)
     if any(getattr(type(kind), "__instancecheck__", None) is not type.__instancecheck__ for kind in every):
-        refuse_foreign(frame.tracer, value, "`isinstance`")
+        refuse_foreign(frame.tracer, "`isinstance`", value)
     if not isinstance(value, Symbolic):
         return isinstance(value, kinds)
     kind = kind_of(value)
@@ -171,14 +152,6 @@ def _type(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     if kind is object and isinstance(value, Symbolic):
         value.observe(METHOD, "`type(...)`")
     return kind
-
-
-def _any(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
-    return _quantified(frame, args, "any", True)
-
-
-def _all(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
-    return _quantified(frame, args, "all", False)
 
 
 def _quantified(frame: CallFrame, args: list[Any], name: str, ends: bool) -> Any:
@@ -211,8 +184,7 @@ def _gone_through(
     """`zip`, `enumerate`, `reversed`: of lists that only a run knows, a list that only a run knows."""
 
     def made(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
-        for arg in (*args, *named.values()):
-            refuse_foreign(frame.tracer, arg, f"`{function.__name__}`")
+        refuse_foreign(frame.tracer, f"`{function.__name__}`", *args, *named.values())
         if function is range:
             args = [arg.observe(ITERATION, "`range(...)`") if is_known(arg) else arg for arg in args]
         elif all(is_known(arg) for arg in args if isinstance(arg, Symbolic)):
@@ -226,10 +198,6 @@ def _gone_through(
         return function(*args, **named)
 
     return made
-
-
-def _template(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
-    return string.Template(*args)
 
 
 def _attribute_named(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
@@ -251,15 +219,15 @@ def _has_attribute(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> 
 
 
 def _next(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
-    refuse_foreign(frame.tracer, args[0], "`next`")
+    refuse_foreign(frame.tracer, "`next`", args[0])
     return next(*args)
 
 
 _SPECIAL: Mapping[Any, Callable[[CallFrame, list[Any], dict[str, Any]], Any]] = {
     isinstance: _isinstance,
     type: _type,
-    any: _any,
-    all: _all,
+    any: lambda frame, args, named: _quantified(frame, args, "any", True),
+    all: lambda frame, args, named: _quantified(frame, args, "all", False),
     map: _each(map),
     filter: _each(filter),
     reduce: _reduce,
@@ -267,18 +235,10 @@ _SPECIAL: Mapping[Any, Callable[[CallFrame, list[Any], dict[str, Any]], Any]] = 
     enumerate: _gone_through(enumerate, "sglc.enumerate"),
     reversed: _gone_through(reversed, "sglc.reversed"),
     range: _gone_through(range, "sglc.range"),
-    string.Template: _template,
+    string.Template: lambda frame, args, named: string.Template(*args),
     getattr: _attribute_named,
     hasattr: _has_attribute,
     next: _next,
 }
 # What is made of known values only.
 _ON_KNOWN = frozenset((iter, slice, bytes, issubclass, callable, complex, object, re.compile))
-
-
-def _hashable(function: Any) -> bool:
-    try:
-        hash(function)
-    except TypeError:
-        return False
-    return True

@@ -7,6 +7,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sglc.frontend.program.state import State
@@ -17,6 +18,7 @@ from sglc.frontend.tracing.interpreter.expressions import (
     assign,
     closure,
     evaluate,
+    gathered,
     tested,
     turns,
 )
@@ -103,23 +105,19 @@ def _annotated(frame: CallFrame, node: ast.AnnAssign) -> None:
 
 
 def _augmented(frame: CallFrame, node: ast.AugAssign) -> None:
+    load: Callable[[], Any]
+    store: Callable[[Any], None]
     match node.target:
         case ast.Name(id=name):
-            frame.node = node.target
-            before = frame.load(name)
-            store: Callable[[Any], None] = lambda made: frame.store(name, made)  # noqa: E731
+            load, store = partial(frame.load, name), partial(frame.store, name)
         case ast.Attribute(value=owner, attr=name):
             held = evaluate(frame, owner)
-            frame.node = node.target
-            before = attribute(frame, held, name)
-            store = lambda made: store_attribute(frame, held, name, made)  # noqa: E731
+            load, store = partial(attribute, frame, held, name), partial(store_attribute, frame, held, name)
         case ast.Subscript(value=owner, slice=index):
-            held, key = evaluate(frame, owner), evaluate(frame, index)
-            frame.node = node.target
-            before = subscript(frame, held, key)
-            store = lambda made: store_subscript(frame, held, key, made)  # noqa: E731
-        case _:
-            raise AssertionError(node.target)
+            of = (frame, evaluate(frame, owner), evaluate(frame, index))
+            load, store = partial(subscript, *of), partial(store_subscript, *of)
+    frame.node = node.target
+    before = load()
     item = evaluate(frame, node.value)
     frame.node = node
     if isinstance(before, State):
@@ -128,22 +126,6 @@ def _augmented(frame: CallFrame, node: ast.AugAssign) -> None:
     frame.node = node
     if made is not before or not is_ours(before):
         store(made)
-
-
-def _return(frame: CallFrame, node: ast.Return) -> Leaves:
-    return Leaves("return", None if node.value is None else evaluate(frame, node.value))
-
-
-def _pass(frame: CallFrame, node: ast.Pass) -> None:
-    return None
-
-
-def _break(frame: CallFrame, node: ast.Break) -> Leaves:
-    return _BREAK
-
-
-def _continue(frame: CallFrame, node: ast.Continue) -> Leaves:
-    return _CONTINUE
 
 
 def _delete(frame: CallFrame, node: ast.Delete) -> None:
@@ -168,10 +150,6 @@ def _define(frame: CallFrame, node: ast.FunctionDef) -> None:
     if any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in ast.walk(node)):
         raise GraphBreak(f"`{node.name}` is a generator function", frame.loc(), NO_RULE)
     frame.store(node.name, closure(frame, node, node.name))
-
-
-def _names_elsewhere(frame: CallFrame, node: ast.Global | ast.Nonlocal) -> None:
-    return None
 
 
 def _import(frame: CallFrame, node: ast.Import) -> None:
@@ -222,10 +200,6 @@ def _raise(frame: CallFrame, node: ast.Raise) -> None:
 # -- statements that hold others -------------------------------------------------------------------
 
 
-def _if(frame: CallFrame, node: ast.If) -> Leaves | None:
-    return run_block(frame, node.body if tested(frame, node.test) else node.orelse)
-
-
 def _for(frame: CallFrame, node: ast.For) -> Leaves | None:
     source = evaluate(frame, node.iter)
     for item in turns(frame, node.iter, source):
@@ -249,10 +223,6 @@ def _while(frame: CallFrame, node: ast.While) -> Leaves | None:
             return left
     frame.node = node.test
     raise GraphBreak(f"a loop has more than {MOST_TURNS} turns", frame.loc(), ITERATION)
-
-
-def _with(frame: CallFrame, node: ast.With) -> Leaves | None:
-    return _managed(frame, node.items, node.body)
 
 
 def _managed(frame: CallFrame, items: Sequence[ast.withitem], body: Sequence[ast.stmt]) -> Leaves | None:
@@ -352,17 +322,16 @@ def _fits(frame: CallFrame, pattern: ast.pattern, subject: Any, bound: dict[str,
     match pattern:
         case ast.MatchValue(value=value):
             return truth(frame, equal(frame, subject, evaluate(frame, value)))
+        case ast.MatchSingleton(value=value) if isinstance(subject, Symbolic):
+            return truth(frame, equal(frame, subject, value))
         case ast.MatchSingleton(value=value):
-            return (
-                truth(frame, equal(frame, subject, value))
-                if isinstance(subject, Symbolic)
-                else subject is value
-            )
-        case ast.MatchAs(pattern=inner, name=name):
+            return subject is value
+        case ast.MatchAs() | ast.MatchStar():
+            inner = pattern.pattern if isinstance(pattern, ast.MatchAs) else None
             if inner is not None and not _fits(frame, inner, subject, bound):
                 return False
-            if name is not None:
-                bound[name] = subject
+            if pattern.name is not None:
+                bound[pattern.name] = subject
             return True
         case ast.MatchOr(patterns=patterns):
             return any(_fits(frame, inner, subject, bound) for inner in patterns)
@@ -370,20 +339,11 @@ def _fits(frame: CallFrame, pattern: ast.pattern, subject: Any, bound: dict[str,
             if type(subject) not in (list, tuple):
                 return False
             star = next((i for i, p in enumerate(patterns) if isinstance(p, ast.MatchStar)), None)
-            if len(subject) < len(patterns) - (star is not None) or (
-                star is None and len(subject) > len(patterns)
-            ):
+            least = len(patterns) - (star is not None)
+            if len(subject) < least or (star is None and len(subject) > least):
                 return False
-            if star is None:
-                return all(_fits(frame, p, item, bound) for p, item in zip(patterns, subject, strict=True))
-            behind = len(patterns) - star - 1
-            middle = patterns[star]
-            assert isinstance(middle, ast.MatchStar)
-            if middle.name is not None:
-                bound[middle.name] = list(subject[star : len(subject) - behind])
-            ends = [*zip(patterns[:star], subject, strict=False)]
-            ends += zip(patterns[star + 1 :], subject[len(subject) - behind :], strict=False)
-            return all(_fits(frame, p, item, bound) for p, item in ends)
+            items = subject if star is None else gathered(subject, star, least)
+            return all(_fits(frame, p, item, bound) for p, item in zip(patterns, items, strict=True))
         case ast.MatchMapping(keys=keys, patterns=patterns, rest=rest) if not isinstance(subject, Symbolic):
             if not isinstance(subject, Mapping):
                 return False
@@ -428,22 +388,24 @@ _RULES: dict[type, Callable[[CallFrame, Any], Leaves | None]] = {
     ast.Assign: _assign,
     ast.AnnAssign: _annotated,
     ast.AugAssign: _augmented,
-    ast.Return: _return,
-    ast.Pass: _pass,
-    ast.Break: _break,
-    ast.Continue: _continue,
+    ast.Return: lambda frame, node: Leaves(
+        "return", None if node.value is None else evaluate(frame, node.value)
+    ),
+    ast.Pass: lambda frame, node: None,
+    ast.Break: lambda frame, node: _BREAK,
+    ast.Continue: lambda frame, node: _CONTINUE,
     ast.Delete: _delete,
     ast.FunctionDef: _define,
-    ast.Global: _names_elsewhere,
-    ast.Nonlocal: _names_elsewhere,
+    ast.Global: lambda frame, node: None,  # where names belong, a function's bindings say
+    ast.Nonlocal: lambda frame, node: None,
     ast.Import: _import,
     ast.ImportFrom: _import_from,
     ast.Assert: _assert,
     ast.Raise: _raise,
-    ast.If: _if,
+    ast.If: lambda frame, node: run_block(frame, node.body if tested(frame, node.test) else node.orelse),
     ast.For: _for,
     ast.While: _while,
-    ast.With: _with,
+    ast.With: lambda frame, node: _managed(frame, node.items, node.body),
     ast.Try: _try,
     ast.Match: _match,
 }
