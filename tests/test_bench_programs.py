@@ -23,6 +23,7 @@ from sglc.bench.programs.workload import Workload, WorkloadBatch
 from sglc.bench.programs.workloads import BY_NAME, WORKLOADS
 from sglc.bench.report import tables
 from sglc.bench.result import to_json
+from sglc.bench.work import Shared
 from sglc.cli import main
 from sglc.errors import SglcError
 from sglc.ir.core import walk
@@ -277,4 +278,16 @@ def test_figures_of_rounds() -> None:
 def test_a_batch_says_when_it_samples(words: DrawnWords) -> None:
     made: dict[str, WorkloadBatch] = {one.name: one.batch(words, 0, "smallest") for one in WORKLOADS}
     assert [name for name, batch in made.items() if batch.sampled] == ["tot"]
-    assert [name for name, batch in made.items() if batch.same is not None] == ["mmlu", "tot"]
+    assert [name for name, batch in made.items() if batch.same is not None] == ["mmlu", "few-shot", "tot"]
+
+
+def test_through_the_kv_api_few_shot_has_the_ids_of_its_texts(words: DrawnWords) -> None:
+    made = BY_NAME["few-shot"].batch(words, 0, "smallest")
+    assert isinstance(made.same, Shared)
+    texts = [
+        f"The following are multiple choice questions about{row['subject']}.\n\n{row['examples']}"
+        f"Question:{row['question']}\nAnswer:"
+        for row in made.rows
+    ]
+    groups = zip(made.same.prefixes, made.same.questions, strict=True)
+    assert {(*prefix, *own) for prefix, asked in groups for own in asked} == set(map(words.ids, texts))

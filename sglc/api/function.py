@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
@@ -368,16 +368,17 @@ class Function:
         )  # fmt: skip
         call = replace(set_up(self.__name__, chosen, seed, count_of(rows), limits, watches), outputs=asked)
 
-        def order(ahead: Sequence[Fitting]) -> Sequence[int]:
+        def order(ahead: Sequence[Fitting]) -> Iterable[int]:
             if call.duplicates is not None:
                 call.duplicates.look([arguments for arguments, _ in ahead])
             from sglc.passes.pipelines import hoists
 
             if not (hoist_prefix and hoists(call.backend.target)):
                 return range(len(ahead))
+            from sglc.execution.batch.order import zero_first
             from sglc.execution.batch.prefixes import batch_order
 
-            return batch_order([self._ahead.beginnings(ahead)], call.backend)
+            return zero_first(lambda: batch_order([self._ahead.beginnings(ahead)], call.backend))
 
         return run_rows(call, self._maker(call, mode), fitting, order, delivery)
 

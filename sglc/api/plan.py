@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sglc.api.observed import set_up
 from sglc.api.reference import pickled_plan
 from sglc.errors import SglcError, UsageError
-from sglc.execution.batch.order import begins, plan_order
+from sglc.execution.batch.order import begins, plan_order, zero_first
 from sglc.execution.batch.runner import BatchControl, delivery_of
 from sglc.execution.context import resolve
 from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
@@ -180,10 +180,10 @@ class LoadedPlan:
         )  # fmt: skip
         call = self._set_up(backend, seed, count_of(rows), limits, watches)
 
-        def order(ahead: Sequence[dict[str, Any]]) -> Sequence[int]:
+        def order(ahead: Sequence[dict[str, Any]]) -> Iterable[int]:
             if call.duplicates is not None:
                 call.duplicates.look(ahead)
-            return plan_order(self.plan, ahead) if hoist_prefix else range(len(ahead))
+            return zero_first(lambda: plan_order(self.plan, ahead)) if hoist_prefix else range(len(ahead))
 
         return run_rows(
             call, maker(call, lambda row, setup, _: self._made(row, setup)), fitting, order, delivery

@@ -73,7 +73,7 @@ def maker(call: CallSetup, make: Callable[[_Row, RunSetup, bool], Run | None]) -
 
 def run_rows(
     call: CallSetup, make: Make[_Row], rows: Iterable[_Row],
-    order: Callable[[Sequence[_Row]], Sequence[int]] | None, delivery: Delivery = IN_ORDER,
+    order: Callable[[Sequence[_Row]], Iterable[int]] | None, delivery: Delivery = IN_ORDER,
 ) -> Iterator[Result]:  # fmt: skip
     """`run_batch` of one program's rows, observed to its end."""
     limits = call.limits

@@ -1,4 +1,4 @@
-"""`sglc bench programs`: each program with passes on and off and as Python, two through the KV API too."""
+"""`sglc bench programs`: each program with passes on and off and as Python, three through the KV API too."""
 
 from __future__ import annotations
 

@@ -44,15 +44,16 @@ def few_shot(
         s += f"Question:{question}\nAnswer:"
         s += gen("answer", max_tokens=1, temperature=0, ignore_eos=True)
 
-    rows = []
+    rows, prefixes, asked = [], [], []
     for _ in range(subjects):
         subject = words.text(generator, 2)
-        shots = [f"Question:{words.text(generator, example)}\nAnswer: A\n\n" for _ in range(5)]
-        for _ in range(questions):
-            text = words.text(generator, generator.randint(*question))
-            rows.append({"subject": subject, "examples": "".join(shots), "question": text})
+        shots = "".join(f"Question:{words.text(generator, example)}\nAnswer: A\n\n" for _ in range(5))
+        texts = [words.text(generator, generator.randint(*question)) for _ in range(questions)]
+        rows += [{"subject": subject, "examples": shots, "question": text} for text in texts]
+        prefixes.append(words.ids(f"The following are multiple choice questions about{subject}.\n\n{shots}"))
+        asked.append(tuple(words.ids(f"Question:{text}\nAnswer:") for text in texts))
     generator.shuffle(rows)
-    return WorkloadBatch(function=answer, rows=tuple(rows))
+    return WorkloadBatch(function=answer, rows=tuple(rows), same=Shared(tuple(prefixes), tuple(asked)))
 
 
 def hellaswag(

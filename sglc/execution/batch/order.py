@@ -7,7 +7,7 @@ share but for one or two, and encoding every prompt a second time would take lon
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -23,6 +23,12 @@ _FIRST_STEP = 64  # characters that are compared first where two texts may diffe
 def plan_order(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> list[int]:
     """The numbers of `rows`, arguments of `plan`, in the order in which to run them."""
     return order([begins(plan.leads, row) for row in rows])
+
+
+def zero_first(find: Callable[[], Sequence[int]]) -> Iterator[int]:
+    """The order that is found, which 0 is the first of: that is known before."""
+    yield 0
+    yield from [number for number in find() if number]
 
 
 def begins(prefixes: Sequence[PromptPrefix], texts: Mapping[str, Any]) -> tuple[str, ...]:

@@ -142,7 +142,7 @@ def run_batch(
     clock: Clock | None,
     name: str,
     *,
-    order: Callable[[Sequence[_Row]], Sequence[int]] | None = None,
+    order: Callable[[Sequence[_Row]], Iterable[int]] | None = None,
     delivery: Delivery = IN_ORDER,
 ) -> Iterator[Result]:
     """Run rows, a window of them at once; yields their results.
@@ -152,7 +152,8 @@ def run_batch(
     Args:
         make: called when a row's turn has come.
         window: rows live at once; None: as many as fit the back end.
-        order: of some thousand rows that are next, the places in the order in which they begin.
+        order: of some thousand rows that are next, the places in the order in which they begin. The very first
+            row begins as soon as its place is known.
 
     Raises:
         Interrupted: Ctrl-C, when everything has been stopped.
@@ -187,7 +188,7 @@ class _Batch(Generic[_Row]):
         make: Make[_Row],
         rows: Iterable[_Row],
         size: int,
-        order: Callable[[Sequence[_Row]], Sequence[int]] | None,
+        order: Callable[[Sequence[_Row]], Iterable[int]] | None,
         delivery: Delivery,
     ) -> None:
         self._make = make
@@ -223,13 +224,11 @@ class _Batch(Generic[_Row]):
         try:
             while not self._closed and (chunk := self._taken()):
                 self._first = chunk[0][0]
-                if self._order is None:
-                    self._begin_all(chunk)
-                    continue
-                if first := not self.begun:  # it is the first in every order, which takes its time to be found
-                    self._begin_all(chunk[:1])
-                turns = self._order([row for _, row in chunk])
-                self._begin_all([chunk[turn] for turn in turns if turn or not first])
+                order = range(len(chunk)) if self._order is None else self._order([row for _, row in chunk])
+                turns = iter(order)
+                if not self.begun:  # nobody runs while the order of the others is found
+                    self._begin_all([chunk[next(turns)]])
+                self._begin_all([chunk[turn] for turn in turns])
         except BaseException as problem:
             self._problem = problem
         finally:

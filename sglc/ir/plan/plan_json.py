@@ -7,14 +7,14 @@ field holds, so a new node kind needs one entry in `_CLASSES` and a new version.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from sglc.errors import Loc, VerifyError
 from sglc.ir.core import Site
-from sglc.ir.plan.events import GenDone, Sample, SelectDone, Usage
+from sglc.ir.plan.events import GenDone, PackedIds, Sample, SelectDone, Usage
 from sglc.ir.plan.plan import (
     Block,
     CallStep,
@@ -151,7 +151,7 @@ def plan_from_json(data: object, check: Callable[[Plan], None] = _unbounded) -> 
 
 def _dump(item: object) -> object:
     match item:
-        case tuple():
+        case tuple() | PackedIds():
             return [_dump(part) for part in item]
         case Mapping():
             # Wrapped, so that a user's key `is` cannot be taken for a class.
@@ -172,10 +172,10 @@ def _load(data: object, wanted: Any, path: str) -> Any:
         return _load_tree(data, path)
     if origin in (Union, types.UnionType):
         return _load_union(data, args, path)
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         if not isinstance(data, list):
             raise _malformed(path, "a list", data)
-        kinds = args[:1] * len(data) if args[-1] is Ellipsis else args
+        kinds = args[:1] * len(data) if origin is Sequence or args[-1] is Ellipsis else args
         if len(kinds) != len(data):
             raise _malformed(path, f"a list of {len(kinds)}", data)
         return tuple(

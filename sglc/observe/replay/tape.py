@@ -192,6 +192,8 @@ def _damaged(path: Path, number: int, reason: str) -> UsageError:
 def answer_json(event: GenDone | SelectDone) -> Json:
     """An event as plain data, without what has its default; `answer_of` reads it."""
     made = {key: value for key, value in _shallow(event).items() if key != "node" and value != ()}
+    if "prompt_ids" in made:
+        made["prompt_ids"] = tuple(event.prompt_ids)
     made["usage"] = {key: value for key, value in _shallow(event.usage).items() if value}
     if isinstance(event, GenDone):
         made["samples"] = [

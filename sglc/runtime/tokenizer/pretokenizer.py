@@ -35,7 +35,8 @@ class Pieces:
 
         def words(text: str) -> list[int]:
             first, *others = _BETWEEN.split(text)
-            return [*word(first), *chain.from_iterable(map(behind_space, others))]
+            begins = behind_space(first[1:]) if first.startswith(" ") else word(first)
+            return [*begins, *chain.from_iterable(map(behind_space, others))]
 
         self.encode: Callable[[str], list[int]] = words  # gives what `encode` gives for the whole text
         for size, count in reversed(_LONG):
