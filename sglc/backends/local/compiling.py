@@ -168,7 +168,11 @@ class ConstraintCompiler:
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
-                "OMP_NUM_THREADS": "1",  # it forks, which only a process without other threads may
+                # It forks, which only a process without other threads may; to look for a device, as xgrammar
+                # does when it is loaded, begins one of CUDA's.
+                "OMP_NUM_THREADS": "1",
+                "CUDA_VISIBLE_DEVICES": "",
+                "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
             },
             pass_fds=(control.fileno(),),
             process_group=0,  # Ctrl-C is not for it
