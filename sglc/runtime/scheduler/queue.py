@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
+from contextlib import suppress
+from operator import attrgetter, itemgetter
 from time import perf_counter
 
 from sglc.ir.sampling import Sampling
@@ -34,6 +36,7 @@ from sglc.runtime.scheduler.samples import bias_of
 from sglc.runtime.step import StepCost
 
 _NEXT = 64  # parts in the queue that come soon
+_IDS = attrgetter("ids")
 _WAITS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -86,14 +89,16 @@ class RequestQueue:
         end = beyond + self.allocator.page_size
         if len(ids) < end:
             return 0
-        first, page = ids[beyond], ids[beyond:end]
-        for part in self._parts[:_NEXT]:
+        soon, page = self._parts[:_NEXT], ids[beyond:end]
+        with suppress(IndexError):  # of one with fewer ids
             # Seldom the same: what a row shares with others was theirs before it, but for the first of them.
-            its = part.ids
-            if len(its) < end or its[beyond] != first or its[beyond:end] != page:
-                continue
-            if part.request.root is root and (common := common_prefix(its, ids)) > beyond:
-                return common
+            if page[0] not in map(itemgetter(beyond), map(_IDS, soon)):
+                return 0
+        for part in soon:
+            if part.ids[beyond:end] == page and part.request.root is root:
+                common = common_prefix(part.ids, ids)
+                if common > beyond:
+                    return common
         return 0
 
     @property
