@@ -14,6 +14,7 @@ import pytest
 import sglc as sgl
 from sglc.backends import retry
 from sglc.backends.models.vendor_rules import openai_model
+from sglc.backends.openai.echoed_choices import echoed as echoed_text
 from sglc.backends.openai.echoed_choices import scored
 from sglc.backends.openai.openai_backend import OpenAIBackend, OpenAIOptions
 from sglc.backends.registry import connect, disconnect
@@ -781,7 +782,33 @@ def echoed(prompt: str, *logprobs: list[float | None] | None, method: str = "tok
     choices = tuple("abc"[: len(told or "a") - len(prompt)] for told in logprobs)
     node = SelectNode(0, Site("f", (), "x"), choices, method, Loc("f.py", 1))
     request = ApiRequest(1, node, Prompt(None, (prompt,)), choices)
-    return scored(request, [None if told is None else echo_of(told) for told in logprobs], Usage(calls=1)).event
+    replies = [echoed_text(None if told is None else echo_of(told)) for told in logprobs]
+    return scored(request, replies, Usage(calls=1)).event
+
+
+CHOICE = {"index": 0, "text": "a", "finish_reason": "length"}
+_LESS = [{**CHOICE, "index": at, "logprobs": {"token_logprobs": [None, -1.0]}} for at in (0, 1)]
+_FEWER = [{**CHOICE, "index": at, "logprobs": echo_of([None])} for at in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        ["a", "b"], [{"text": "a"}] * 2, _LESS, _FEWER[:1],
+        [{**each, "logprobs": {"token_logprobs": [-1.0], "text_offset": [0, 1]}} for each in _FEWER],
+        [{**each, "logprobs": {"token_logprobs": ["few"], "text_offset": [0]}} for each in _FEWER],
+    ],
+)  # fmt: skip
+def test_echoes_of_another_shape_are_asked_for_again_and_then_told(choices: list[Any]) -> None:
+    @sgl.function
+    def pick(s: Any) -> None:
+        s += "Q:" + sgl.select("x", [" a", " b"])
+
+    with serving(lambda body: {"choices": choices}) as api:
+        error = pick.run(backend=backend(api, "m", is_chat_model=False)).error()
+    assert isinstance(error, BackendError)
+    assert (error.code, error.loc is not None, len(api.bodies)) == ("SGLC543", True, QUICK.attempts)
+    assert "malformed" in error.message
 
 
 def test_scores_are_read_whatever_their_values() -> None:  # B17
@@ -793,7 +820,7 @@ def test_scores_are_read_whatever_their_values() -> None:  # B17
 
 
 def test_a_choice_that_merges_with_the_prompt_is_scored_from_there() -> None:
-    whole, merged = echo_of([None, -1.0, -2.0]), echo_of([None, -3.0])
+    whole, merged = echoed_text(echo_of([None, -1.0, -2.0])), echoed_text(echo_of([None, -3.0]))
     node = SelectNode(0, Site("f", (), "x"), ("c", "d"), "token_length_normalized", Loc("f.py", 1))
     request = ApiRequest(1, node, Prompt(None, ("ab",)), ("c", "d"))
     event: Any = scored(request, [whole, merged], Usage()).event

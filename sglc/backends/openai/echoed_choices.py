@@ -13,6 +13,8 @@ from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
 from sglc.ir.plan.events import SelectDone, Usage
 from sglc.ir.plan.segment import Made, SelectNode
 
+EchoedText = list[tuple[int, float | None]]  # of each token: where it begins, and its log-probability
+
 
 def echo(request: ApiRequest, name: str) -> RequestBody:
     """One request that has every choice behind the prompt scored, and each alone if the method needs that."""
@@ -26,11 +28,19 @@ def echo(request: ApiRequest, name: str) -> RequestBody:
     )
 
 
-def scored(request: ApiRequest, replies: Sequence[Any], usage: Usage) -> ApiAnswer:
+def echoed(logprobs: Any) -> EchoedText:
+    """What the `logprobs` of an answer's choice say of its text: nothing, if there are none."""
+    if not logprobs or not logprobs.get("token_logprobs"):
+        return []
+    found = [None if one is None else float(one) for one in logprobs["token_logprobs"]]
+    return list(zip(map(int, logprobs["text_offset"]), found, strict=True))
+
+
+def scored(request: ApiRequest, replies: Sequence[EchoedText], usage: Usage) -> ApiAnswer:
     """The end of a choice from log-probabilities of echoed texts.
 
     Args:
-        replies: for each prompt of `echo`, in order, its `logprobs` (tokens, token_logprobs, text_offset).
+        replies: of each prompt of `echo`, in order.
 
     Raises:
         BackendError: SGLC544, they are not those of the texts.
@@ -38,13 +48,13 @@ def scored(request: ApiRequest, replies: Sequence[Any], usage: Usage) -> ApiAnsw
     node = request.node
     assert isinstance(node, SelectNode)
     before, count = len(text(request.prompt)), len(request.choices)
-    if any(reply is None or not reply.get("token_logprobs") for reply in replies):
+    if not all(replies):
         raise _no_scores(request)
     # Where a choice merges with the text before it, all are scored from the beginning of that token on.
     begins = [_begin(reply, before) for reply in replies[:count]]
-    begin = min(reply["text_offset"][at] for reply, at in zip(replies, begins, strict=False))
+    begin = min(reply[at][0] for reply, at in zip(replies, begins, strict=False))
     logprobs = [_behind(reply, begin, request) for reply in replies[:count]]
-    alone = [tuple(reply["token_logprobs"]) for reply in replies[count:]]
+    alone = [tuple(logprob for _, logprob in reply) for reply in replies[count:]]
     fitting = [(None, *own[1:])[: len(own)] for own in alone]
     decision = decide(node.method, logprobs, fitting)
     said = request.choices[decision.choice]
@@ -63,15 +73,15 @@ def scored(request: ApiRequest, replies: Sequence[Any], usage: Usage) -> ApiAnsw
     return ApiAnswer(event, Made(said))
 
 
-def _begin(reply: Any, before: int) -> int:
+def _begin(reply: EchoedText, before: int) -> int:
     """The first token that reaches behind the prompt's `before` characters."""
-    offsets = [*reply["text_offset"], float("inf")]
+    offsets = [*(offset for offset, _ in reply), float("inf")]
     return max(0, next(i for i, end in enumerate(offsets[1:]) if end > before))
 
 
-def _behind(reply: Any, begin: int, request: ApiRequest) -> tuple[float, ...]:
+def _behind(reply: EchoedText, begin: int, request: ApiRequest) -> tuple[float, ...]:
     found: list[float] = []
-    for number, (offset, logprob) in enumerate(zip(reply["text_offset"], reply["token_logprobs"], strict=True)):
+    for number, (offset, logprob) in enumerate(reply):
         if offset < begin:
             continue
         if logprob is None and number:

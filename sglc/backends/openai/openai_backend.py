@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from sglc.backends.models.vendor_rules import ApiModel, dialect_model, openai_model
 from sglc.backends.openai.dialects import DIALECTS, OPENAI, in_dialect
-from sglc.backends.openai.echoed_choices import echo, scored
+from sglc.backends.openai.echoed_choices import EchoedText, echo, echoed, scored
 from sglc.backends.openai.openai_wire import Steering, bodies, piece_of, reply_of, steered, usage_of
 from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, Unanswered
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing, unreachable
@@ -22,7 +22,7 @@ from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.backends.retry import Trouble
 from sglc.frontend.language.chat_templates import ChatTemplate, jinja_of
-from sglc.ir.plan.events import Event
+from sglc.ir.plan.events import Event, Usage
 from sglc.ir.plan.segment import GenNode, SelectNode
 from sglc.ir.target import Encoding
 
@@ -119,10 +119,18 @@ class OpenAIBackend(ApiBackend):
     async def _scored(self, request: ApiRequest) -> ApiAnswer:
         body = echo(request, self.options.model)
 
-        made, tries = await self.tried(request, body, lambda client: self.create(client, body.fields))
-        made = _whole(made)
-        replies = [choice.get("logprobs") for choice in _choices(made)]
-        return scored(request, replies, replace(usage_of(made.get("usage")), calls=tries))
+        async def attempt(client: Any) -> tuple[list[EchoedText], Usage]:
+            made = await self.create(client, body.fields)
+            with Reading():
+                made = _whole(made)
+                replies = [echoed(choice.get("logprobs")) for choice in _choices(made)]
+                usage = usage_of(made.get("usage"))
+            if len(replies) != len(body.fields["prompt"]):
+                raise Trouble(f"the answer is malformed: it has {len(replies)} choices")
+            return replies, usage
+
+        (replies, usage), tries = await self.tried(request, body, attempt)
+        return scored(request, replies, replace(usage, calls=tries))
 
     def bodies(self, request: ApiRequest) -> tuple[RequestBody, ...]:
         """As of `ApiBackend`."""
@@ -223,9 +231,7 @@ class _Closing:
 
     async def aclose(self) -> None:
         """Close it."""
-        close = getattr(self.chunks, "aclose", None) or getattr(self.chunks, "close", None)
-        if close is not None:
-            await close()
+        await (getattr(self.chunks, "aclose", None) or self.chunks.close)()
 
 
 def _encoding_of(model: str) -> Encoding | None:

@@ -423,7 +423,7 @@ def _layout(kind: type) -> _Layout:
     hints = get_type_hints(kind)
     written = {name: _written_type(hint) for name, hint in hints.items()}
     unions = frozenset(name for name, hint in hints.items() if written[name] != hint)
-    packed = frozenset({"prompt_ids"} & hints.keys())
+    packed = frozenset(name for name, hint in hints.items() if hint == Sequence[int])
     if not unions and not packed:
         return _Layout(msgspec.msgpack.Decoder(kind))
     twin = msgspec.defstruct(
