@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncIterator
 from functools import cached_property
 from pathlib import Path
 
@@ -36,12 +36,12 @@ class OracleProcess(LocalBackend):
             "local", Characters(), scores_tokens=True, continues_text=True, whole_answers=True, concurrency=rows
         )
 
-    def watch(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Sequence[Event], None]:
+    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
         """As of every local model, and written down."""
         if self.log:
             with open(self.log, "ab", buffering=0) as log:
                 log.write(b"." * sum(isinstance(node, GenNode) for node in segment.nodes))
-        return super().watch(segment, streams=streams)
+        return super().submit(segment, streams=streams)
 
     def _begin(self) -> RuntimeProcess:
         return RuntimeProcess(self.options, Path, worker="tests.oracle_worker")

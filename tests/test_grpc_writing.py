@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -15,6 +15,7 @@ import pytest
 from smg_grpc_proto import sglang_scheduler_pb2 as pb
 from smg_grpc_proto.generated import common_pb2
 
+from sglc.ir.plan.backend import EventBatches
 from sglc.ir.plan.events import Delta, Event, GenDone, Sample, Usage
 from sglc.ir.plan.segment import Segment
 from sglc.serve import scheduler_service
@@ -145,7 +146,10 @@ class Steps:
         self.tokens = tokens
         self.closed = False
 
-    async def watch(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Sequence[Event], None]:
+    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        return EventBatches(self._events(segment))
+
+    async def _events(self, segment: Segment) -> AsyncGenerator[Sequence[Event], None]:
         node = len(segment.nodes) - 1
         ids = tuple(Characters().encode("a" * self.tokens))
         try:

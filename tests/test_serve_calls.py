@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from types import FrameType, SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from sglc.ir.plan.backend import EventBatches
 from sglc.ir.plan.events import Delta, Event, GenDone, Sample, Usage
 from sglc.ir.plan.segment import Segment
 from sglc.serve.app import make_direct
@@ -34,7 +35,10 @@ class Steps:
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
 
-    async def watch(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Sequence[Event], None]:
+    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        return EventBatches(self._events(segment))
+
+    async def _events(self, segment: Segment) -> AsyncGenerator[Sequence[Event], None]:
         node, loop = len(segment.nodes) - 1, asyncio.get_running_loop()
         ids = tuple(Characters().encode("a" * self.tokens))
         for id_ in ids:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sglc.backends.scripted import Rule, ScriptedBackend, by_rules
 from sglc.errors import BackendError
+from sglc.ir.plan.backend import EventBatches
 from sglc.ir.plan.events import Delta, Event, NodeFailed
 from sglc.ir.plan.segment import Segment
 from sglc.serve.access_log import AccessLog
@@ -190,9 +191,9 @@ def test_every_text_is_of_its_keys_share() -> None:
     shares: list[str] = []
 
     class Noting(ScriptedBackend):
-        def watch(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Sequence[Event], None]:
+        def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
             shares.append(segment.share)
-            return super().watch(segment, streams=streams)
+            return super().submit(segment, streams=streams)
 
     served = service(Noting(by_rules([Rule(text=WORDS)])))
     access = Access(Keys.of(["one", "two"]))
@@ -249,7 +250,10 @@ def test_events_that_are_there_together_are_sent_together_and_stay_apart() -> No
 class Together(ScriptedBackend):
     """Two words and a failure that are there at once."""
 
-    async def watch(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Sequence[Event], None]:
+    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        return EventBatches(self._events())
+
+    async def _events(self) -> AsyncGenerator[Sequence[Event], None]:
         yield [Delta(2, " one"), Delta(2, " two"), NodeFailed(2, BackendError("SGLC506", "it ended"))]
 
 

@@ -123,12 +123,11 @@ class _Templated(LocalBackend):
         tokenizer: Any = own.tokenizer
         return replace(own, tokenizer=tokenizer.with_template(jinja_of(self._template)))
 
-    async def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
         """Run `segment`, whose generations stop at the template's strings too."""
         stops = self._template.stops
         stopped = Segment(tuple([_stopping(node, stops) for node in segment.nodes])) if stops else segment
-        async for event in super().submit(stopped, streams=streams):
-            yield event
+        return super().submit(stopped, streams=streams)
 
 
 def _stopping(node: Node, stops: tuple[str, ...]) -> Node:

@@ -5,7 +5,7 @@ Closing an iterator of this file, as a request does that is cancelled, aborts wh
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from sglc.errors import Loc
 from sglc.ir.core import Site
+from sglc.ir.plan.backend import batches_of
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, TokenLogprob, Usage
 from sglc.ir.plan.hints import Hints
 from sglc.ir.plan.segment import ExtendNode, GenNode, Node, OpenNode, Segment
@@ -43,11 +44,8 @@ class ServedBackend(Protocol):
     def start(self) -> None:
         """As of every back end."""
 
-    def watch(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Sequence[Event], None]:
-        """As `submit` of every back end, in lists of the events that are there already.
-
-        Without `streams` there are no deltas.
-        """
+    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        """As of every back end."""
 
     def flush_cache(self) -> None:
         """Forget every cached prefix that no run uses now. Waits until it is done."""
@@ -105,7 +103,7 @@ async def done(backend: ServedBackend, work: Work) -> list[GenDone]:
         nodes.append(_gen(work, len(nodes) - 1, number, work.sampling))
     ended = {}
     spent = _counted(work)
-    async with aclosing(backend.watch(_segment(work, nodes), streams=False)) as batches:
+    async with aclosing(batches_of(backend.submit(_segment(work, nodes), streams=False))) as batches:
         async for batch in batches:
             for event in batch:
                 if isinstance(event, NodeFailed):
@@ -169,7 +167,7 @@ class Choices:
 
     def begin(self, backend: ServedBackend) -> AsyncGenerator[Sequence[Event], None]:
         """Their events, which are for `pieces`."""
-        return backend.watch(_segment(self._work, self._nodes), streams=True)
+        return batches_of(backend.submit(_segment(self._work, self._nodes), streams=True))
 
     def pieces(self, batch: Sequence[Event]) -> tuple[list[Piece], Refusal | None]:
         """What has come together, and why nothing more is wanted of what comes: one has failed."""

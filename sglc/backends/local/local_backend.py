@@ -9,7 +9,6 @@ import functools
 import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sglc.backends.local.restarts import Restarts
 from sglc.backends.local.thread import RuntimeThread
 from sglc.errors import BackendError, SglcError
+from sglc.ir.plan.backend import EventBatches
 from sglc.ir.plan.events import Event, NodeFailed
 from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.sampling import Sampling
@@ -143,15 +143,14 @@ class LocalBackend:
     def _load(self) -> Machine:
         return load(self.options, self.folder, self.target.tokenizer)
 
-    async def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
-        """Run `segment`, without deltas if not `streams`; closing the iterator early aborts it."""
-        async with aclosing(self.watch(segment, streams=streams)) as batches:
-            async for batch in batches:
-                for event in batch:
-                    yield event
+    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        """Run `segment`, without deltas if not `streams`; closing the iterator early aborts it.
 
-    async def watch(self, segment: Segment, *, streams: bool = True) -> AsyncGenerator[Sequence[Event], None]:
-        """As `submit`, in lists of the events that are there already."""
+        Its batches are of the events that are there already.
+        """
+        return EventBatches(self._run(segment, streams))
+
+    async def _run(self, segment: Segment, streams: bool) -> AsyncGenerator[Sequence[Event], None]:
         import asyncio  # what compiles has no event loop
 
         from sglc.backends.local.mail import Inbox
@@ -217,6 +216,12 @@ class LocalBackend:
         runtime = self._runtime  # without the lock, which is held while one ends
         info = None if runtime is None else runtime.recent_info()
         return None if info is None else self._with_compiling(info)
+
+    @property
+    def cache_tokens(self) -> int | None:
+        """How many tokens its cache holds; None as long as no model is loaded."""
+        runtime = self._runtime
+        return None if runtime is None else runtime.cache_tokens
 
     def _with_compiling(self, info: dict[str, Any]) -> dict[str, Any]:
         compiler = self._compiler
