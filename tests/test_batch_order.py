@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from sglc.execution.batch import order as batch_order
-from sglc.execution.batch.order import begins, common, depth_first, order, plan_order, trie_size
+from sglc.execution.batch.order import (
+    begins,
+    common,
+    depth_first,
+    most_tokens,
+    order,
+    plan_order,
+    trie_size,
+)
 from sglc.ir.plan.plan import Derived
 from sglc.ir.plan.segment import Slot
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
@@ -19,6 +27,7 @@ from tests.oracle_backend import OracleBackend
 from tests.passes.test_leads import asked
 
 Order = Callable[[Sequence[str]], list[int]]
+PAGE = 4
 
 
 def prompts(seed: int) -> list[str]:
@@ -142,7 +151,31 @@ def test_a_row_s_own_texts_stand_in_its_beginnings() -> None:
 def test_rows_of_a_plan() -> None:
     plan = asked.compile(OracleBackend()).plan
     rows = [{"rules": rules, "question": f" {i}"} for i, rules in enumerate("xyzxyz")]
-    assert plan_order(plan, rows) == [0, 3, 1, 4, 2, 5]
+    assert plan_order(plan, rows, OracleBackend()) == [0, 3, 1, 4, 2, 5]
+
+
+@pytest.mark.parametrize(("spare", "expected"), [(0, [0, 3, 1, 4, 2, 5]), (1, [0, 1, 2, 3, 4, 5])])
+def test_rows_of_a_plan_stay_where_there_is_room_for_all(spare: int, expected: list[int]) -> None:
+    plan = asked.compile(OracleBackend()).plan
+    rows = [{"rules": 100 * rules, "question": f" {i}"} for i, rules in enumerate("xyzxyz")]
+    pages = -(-most_tokens([(plan.leads, row) for row in rows]) // PAGE)
+    backend = OracleBackend(pages=pages - 1 + spare, page_size=PAGE)
+    assert plan_order(plan, rows, backend) == [0, 3, 1, 4, 2, 5]  # nobody has loaded the model
+    backend.server_info()
+    assert [*plan_order(plan, rows, backend)] == expected
+    backend.close()
+
+
+def test_tokens_that_are_enough_for_all_beginnings(default_tokenizer: LocalTokenizer) -> None:
+    rng = random.Random(8)
+    texts = ["".join(rng.choices("a b😀é\n", k=rng.randint(0, 30))) for _ in range(6)]
+    for _ in range(at_depth(10, 50, 500)):
+        prefixes = [("Rules: ", Slot("a"), "\n", Slot("b")), (Slot("b"), Derived("lower", (Slot("a"),)))]
+        rows = [{"a": rng.choice(texts), "b": rng.choice(texts)} for _ in range(rng.randint(0, 12))]
+        ids = [default_tokenizer.encode(text) for row in rows for text in begins(prefixes, row)]
+        assert trie_size(ids) <= most_tokens([(prefixes, row) for row in rows])
+    row = {"a": "yes"}
+    assert most_tokens([((("x", Slot("a")),), row)] * 3) == 4
 
 
 def test_an_order_of_ten_thousand_long_prompts_compares_little(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,11 +154,16 @@ def test_arguments_that_all_rows_have_alike_need_nothing_more() -> None:
 def began(program: sgl.Function, rows: Sequence[Any], **options: Any) -> list[int]:
     """The rows of a program in the order in which their bodies ran; each appends its row to `BEGAN`."""
     BEGAN.clear()
-    backend = OracleBackend()
+    backend = tight()
     results = program.run_batch(rows, backend=backend, num_threads=1, **options)
     assert [result.row for result in results] == list(range(len(rows)))
     backend.close()
     return list(BEGAN)
+
+
+def tight() -> OracleBackend:
+    """A back end that holds a row of `SHUFFLED`, and not what all of them begin with."""
+    return OracleBackend(pages=4, page_size=PAGE)
 
 
 BEGAN: list[int] = []
@@ -169,7 +174,7 @@ def note(number: str) -> str:
     return ""
 
 
-SHUFFLED = [(examples, str(number)) for number, examples in enumerate("abcabcab")]
+SHUFFLED = [(10 * examples, str(number)) for number, examples in enumerate("abcabcab")]
 IN_GROUPS = [0, 3, 6, 1, 4, 7, 2, 5]
 
 
@@ -184,9 +189,18 @@ def test_rows_run_in_groups_and_give_their_results_in_order() -> None:
     assert began(noted, SHUFFLED, hoist_prefix=False) == list(range(8))
 
 
+def test_rows_stay_where_the_cache_holds_what_they_begin_with() -> None:
+    backend = engine(1_000)
+    backend.server_info()  # its model is loaded
+    BEGAN.clear()
+    noted.run_batch(SHUFFLED, backend=backend, num_threads=1)
+    assert list(range(8)) == BEGAN
+    backend.close()
+
+
 def test_results_come_in_row_order_one_by_one() -> None:
     BEGAN.clear()
-    backend = OracleBackend()
+    backend = tight()
     results = noted.run_batch(SHUFFLED, backend=backend, num_threads=1, generator_style=True)
     assert next(results).row == 0
     assert [result.row for result in results] == list(range(1, 8))
@@ -214,7 +228,7 @@ def test_many_different_values_are_arguments() -> None:
         s += f"{examples} {number}"
         s += note(str(number)) + sgl.gen("x", **ONE)
 
-    rows = [(letter, i) for i, letter in enumerate("abc" * 10)]
+    rows = [(10 * letter, i) for i, letter in enumerate("abc" * 10)]
     found = began(program, rows)
     assert [number % 3 for number in found] == [0] * 10 + [1] * 10 + [2] * 10
 
@@ -429,12 +443,13 @@ def test_together_rows_of_all_programs_run_in_one_order() -> None:
     @sgl.function
     def other(s: Any, examples: str, number: str) -> None:
         s += examples + " "
-        s += note(number) + "other" + number + sgl.gen("x", **ONE)
+        s += note(number) + "o" + number + sgl.gen("x", **ONE)
 
     BEGAN.clear()
-    backend = OracleBackend()
-    mine = [("a", "0"), ("b", "1")]
-    theirs = [("b", "2"), ("a", "3"), ("c", "4")]
+    backend = tight()
+    a, b, c = 10 * "a", 10 * "b", 10 * "c"
+    mine = [(a, "0"), (b, "1")]
+    theirs = [(b, "2"), (a, "3"), (c, "4")]
     results = sgl.run_together([(noted, mine), (other, theirs)], backend=backend, num_threads=1)
     assert BEGAN == [0, 3, 1, 2, 4]
     assert [[result.row for result in each] for each in results] == [[0, 1], [0, 1, 2]]
@@ -490,7 +505,7 @@ def seeds_as_they_begin(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("fault", [None, results_as_they_began, seeds_as_they_begin])
 def test_faults_are_found(fault: Callable[[pytest.MonkeyPatch], None] | None) -> None:
     rows = [(letter, f"question {number}") for letter, number in SHUFFLED]
-    backend = OracleBackend()
+    backend = engine(120)
     expected = kept([chat.run(*row, backend=backend, seed=7).sync() for row in rows])
     with pytest.MonkeyPatch.context() as patch:
         if fault is not None:

@@ -424,7 +424,7 @@ def test_few_readers_go_on_in_one_turn_of_the_loop() -> None:
 # -- rubbish -----------------------------------------------------------------------------------------
 
 
-RUBBISH = (b"\xc1", b"", wire.encode(wire.WorkerReady()))
+RUBBISH = (b"\xc1", b"", wire.encode(wire.WorkerReady(4096)))
 
 
 def test_a_malformed_command_is_refused_and_the_process_lives(shared: LocalBackend) -> None:
@@ -703,7 +703,7 @@ def test_closing_ends_a_process_that_hangs(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sglc.backends.local.process._CLOSE_S", 0.1)
-    says = [wire.encode(wire.Hello()), wire.encode(wire.WorkerReady())]
+    says = [wire.encode(wire.Hello()), wire.encode(wire.WorkerReady(4096))]
     replaced(monkeypatch, tmp_path, SAYS.replace("REPORTS", repr(says)))
     backend = LocalBackend(options(folder))
     backend.start()

@@ -183,7 +183,11 @@ class LoadedPlan:
         def order(ahead: Sequence[dict[str, Any]]) -> Iterable[int]:
             if call.duplicates is not None:
                 call.duplicates.look(ahead)
-            return zero_first(lambda: plan_order(self.plan, ahead)) if hoist_prefix else range(len(ahead))
+            return (
+                zero_first(lambda: plan_order(self.plan, ahead, call.backend))
+                if hoist_prefix
+                else range(len(ahead))
+            )
 
         return run_rows(
             call, maker(call, lambda row, setup, _: self._made(row, setup)), fitting, order, delivery

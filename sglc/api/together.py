@@ -9,7 +9,7 @@ from sglc.api.function import Function
 from sglc.api.observed import set_up
 from sglc.errors import UsageError
 from sglc.execution.answers.duplicates import Duplicates
-from sglc.execution.batch.prefixes import Beginnings, batch_order
+from sglc.execution.batch.prefixes import NOTHING_KNOWN, Beginnings, batch_order
 from sglc.execution.batch.runner import run_batch
 from sglc.execution.context import resolve
 from sglc.execution.lifecycle import Run
@@ -74,7 +74,11 @@ def run_together(
         begun = []
         for batch, (function, _) in enumerate(programs):
             own = [fitting[batch][n] for batch_of_row, n in ahead if batch_of_row == batch]
-            begun.append(function._ahead.beginnings(own) if hoist_prefix else Beginnings([()] * len(own), None))
+            begun.append(
+                function._ahead.beginnings(own)
+                if hoist_prefix
+                else Beginnings([NOTHING_KNOWN] * len(own), None)
+            )
         return batch_order(begun, used)
 
     results: list[list[Result]] = [[] for _ in programs]

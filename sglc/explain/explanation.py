@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sglc.errors import Loc, UsageError
-from sglc.execution.batch.order import begins
 from sglc.execution.batch.prefixes import Beginnings, remark
 from sglc.explain.estimate.estimate import estimated
 from sglc.explain.estimate.forecast import Forecast
@@ -146,14 +145,15 @@ def explained(
     forecast = estimated([(one.compiled.plan, texts) for one, texts in made], goal)
     found = findings(function.definition, first.source)
     if rows is not None and first.plan.leads:
-        begun = [
-            begins(one.compiled.plan.leads, texts) if texts.keys() >= set(one.compiled.plan.names) else ()
+        known = [
+            (one.compiled.plan.leads if texts.keys() >= set(one.compiled.plan.names) else (), texts)
             for one, texts in made
         ]
-        said = remark(Beginnings(begun, function.definition.loc), goal.tokenizer)
+        begun = Beginnings(known, function.definition.loc)
+        said = remark(begun, goal.tokenizer)
         first = replace(first, remarks=(*first.remarks, said))
         if goal.tokenizer is not None:
-            prompts = [prompt for row in begun for prompt in row]
+            prompts = [prompt for row in begun.rows for prompt in row]
             found = tuple([_weighed(each, prompts, goal.tokenizer) for each in found])
     if rows is not None:
         first = replace(first, remarks=(*first.remarks, *_unified(made, function.definition.loc)))

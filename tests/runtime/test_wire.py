@@ -165,7 +165,7 @@ def test_a_command_comes_as_it_was(command: wire.Command) -> None:
     "report",
     [
         wire.Hello(),
-        wire.WorkerReady(),
+        wire.WorkerReady(4096),
         wire.WorkerAnswer(3, {"pages": 2**40, "device": "cpu"}),
         wire.WorkerEnded(None),
     ],

@@ -75,6 +75,7 @@ class RuntimeProcess:
         self._commands: _Socket | None = None  # while the process listens
         self._process: subprocess.Popen[bytes] | None = None
         self._loaded_s: float | None = None
+        self.cache_tokens: int | None = None  # that the model's cache holds, once it is loaded
         self.breakdown: Breakdown | None = None  # why it has ended without being told to
         self._closing = False
         self._end: SglcError | None = None  # why nothing more is taken
@@ -299,9 +300,9 @@ class RuntimeProcess:
                         with self._lock:
                             self._commands = commands
                         self._send()
-                    case wire.WorkerReady():
+                    case wire.WorkerReady(cache_tokens):
                         with self._lock:
-                            self._loaded_s = time.monotonic()
+                            self._loaded_s, self.cache_tokens = time.monotonic(), cache_tokens
                     case wire.Events() as events:
                         self._take(wire.decode_events(events))
                     case wire.WorkerState(content):

@@ -16,7 +16,7 @@ from sglc.errors import SglcError
 from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import Segment
 from sglc.runtime.engine.failures import broken, closed, refuse, unloadable
-from sglc.runtime.engine.loading import LocalOptions, describe, flush, followed
+from sglc.runtime.engine.loading import LocalOptions, cache_tokens, describe, flush, followed
 
 if TYPE_CHECKING:
     from sglc.runtime.engine.machine import Machine
@@ -124,6 +124,12 @@ class RuntimeThread:
     def info(self) -> dict[str, Any]:
         """What `describe` says of the machine."""
         return dict(self._ask(lambda machine: describe(machine, self._options)))
+
+    @property
+    def cache_tokens(self) -> int | None:
+        """How many tokens the model's cache holds; None without one."""
+        machine = self.machine
+        return None if machine is None else cache_tokens(machine)
 
     def recent_info(self) -> None:
         """Nothing is known but what is asked for."""

@@ -10,19 +10,60 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 from typing import Any
 
+from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import Derived, Plan, PromptPrefix
 from sglc.ir.plan.segment import Slot
 
 Ids = Sequence[int]
+KnownRow = tuple[Sequence[PromptPrefix], Mapping[str, Any]]  # how its prompts begin, and its arguments
 
 _FIRST_STEP = 64  # characters that are compared first where two texts may differ soon
+_MOST_BYTES = 4  # of a character; no tokenizer makes more tokens of it
 
 
-def plan_order(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+def plan_order(plan: Plan, rows: Sequence[Mapping[str, Any]], backend: Backend) -> Sequence[int]:
     """The numbers of `rows`, arguments of `plan`, in the order in which to run them."""
+    if has_room(backend, [(plan.leads, row) for row in rows]):
+        return range(len(rows))
     return order([begins(plan.leads, row) for row in rows])
+
+
+def has_room(backend: Backend, rows: Sequence[KnownRow]) -> bool:
+    """Whether the cache of a back end holds how all rows begin, a token for each byte: of most texts it is
+    then four times as large. No order saves anything there, and in that of the list rows that begin
+    differently begin side by side.
+
+    What has no model yet, or is somewhere else, does not say what it holds.
+    """
+    room: int | None = getattr(backend, "cache_tokens", None)
+    return room is not None and most_tokens(rows, room) <= room
+
+
+def most_tokens(rows: Sequence[KnownRow], end: float = inf) -> int:
+    """Tokens that are enough for how all rows begin, from their prefixes and arguments, or more than `end`.
+
+    What begins with the same literals and arguments counts once.
+    """
+    tokens, root = 0, _Trie()
+    for prefixes, texts in rows:
+        if tokens > end:
+            break
+        for prefix in prefixes:
+            at = root
+            for part in prefix:
+                text = part if isinstance(part, str) else _text(part, texts)
+                if text not in at:
+                    at[text] = _Trie()
+                    tokens += len(text) if text.isascii() else _MOST_BYTES * len(text)
+                at = at[text]
+    return tokens
+
+
+class _Trie(dict[str, "_Trie"]):
+    """What comes behind some parts of prompts, part by part."""
 
 
 def zero_first(find: Callable[[], Sequence[int]]) -> Iterator[int]:

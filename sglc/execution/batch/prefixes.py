@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sglc.errors import Loc, SglcError
-from sglc.execution.batch.order import begins, depth_first, keys, trie_size
+from sglc.execution.batch.order import KnownRow, begins, depth_first, has_room, keys, trie_size
 from sglc.frontend.language.function import Definition
 from sglc.frontend.tracing.arguments import Bound
 from sglc.frontend.tracing.guards import Memo, frozen
@@ -33,15 +33,22 @@ from sglc.passes.lowering.prompt_prefixes import prompt_prefixes
 _FEW = 8  # values of an argument that is no text, and recordings of one batch
 _PASS = "hoist_prefix"
 _PLAIN = (str, int, float, bool)
+NOTHING_KNOWN: KnownRow = (), {}
 
 
 @dataclass(frozen=True, slots=True)
 class Beginnings:
-    """How each row begins, prompt by prompt, and the place of the program; `why` that is not known of any."""
+    """How each row begins, by its prompts' prefixes and its arguments, and the place of the program; `why` that
+    is not known of any."""
 
-    rows: Sequence[tuple[str, ...]]
+    known: Sequence[KnownRow]
     loc: Loc | None
     why: str = ""
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """How each row begins, prompt by prompt."""
+        return [begins(prefixes, texts) for prefixes, texts in self.known]
 
 
 def beginnings(definition: Definition, memo: Memo[Program], rows: Sequence[Mapping[str, Any]]) -> Beginnings:
@@ -55,9 +62,9 @@ def beginnings(definition: Definition, memo: Memo[Program], rows: Sequence[Mappi
     key_of = _Frozen()
     constant = _constants(rows, key_of)
     found: dict[Hashable, tuple[PromptPrefix, ...]] = {}
-    made: list[tuple[str, ...]] = []
     end: HostCall | None = None
     others = {name for row in rows for name, value in row.items() if type(value) is not str}
+    known: list[KnownRow] = []
     for row in rows:
         key = tuple([key_of(row[name]) for name in constant])
         if key not in found:
@@ -65,28 +72,32 @@ def beginnings(definition: Definition, memo: Memo[Program], rows: Sequence[Mappi
                 program = _recorded(definition, memo, {name: row[name] for name in constant}, key)
             except Exception as error:  # the rows themselves will meet it, and tell
                 why = error.message if isinstance(error, SglcError) else repr(error)
-                return Beginnings([()] * len(rows), definition.loc, f"it cannot be recorded ahead: {why}")
+                return Beginnings(
+                    [NOTHING_KNOWN] * len(rows), definition.loc, f"it cannot be recorded ahead: {why}"
+                )
             found[key] = prompt_prefixes(program, constants=bool(constant))
             if program.ops and isinstance(program.ops[-1], HostCall):
                 end = program.ops[-1]
-        own = found[key]
         texts = {**row, **{name: _text(row[name]) for name in others & row.keys()}} if others else row
-        made.append(begins(own, texts) if own else ())
-    if any(made):
-        return Beginnings(made, definition.loc)
+        known.append((found[key], texts))
+    if any(found.values()):
+        return Beginnings(known, definition.loc)
     if end is not None:
-        return Beginnings(made, end.loc, f"ordinary Python comes before any argument: {end.reason}")
-    return Beginnings(made, definition.loc, "no prompt begins with an argument")
+        return Beginnings(known, end.loc, f"ordinary Python comes before any argument: {end.reason}")
+    return Beginnings(known, definition.loc, "no prompt begins with an argument")
 
 
 def batch_order(batches: Sequence[Beginnings], backend: Backend) -> Sequence[int]:
     """The order in which to run the rows of all batches, which are numbered one batch behind the other.
 
-    `SGLC_DEBUG` reports what it is good for.
+    Where the cache has room for all that they begin with (`has_room`), they stay as they are. `SGLC_DEBUG`
+    reports what the order is good for.
     """
     if debug_level() >= 1:
         for known in batches:
             print(remark(known, backend.target.tokenizer), file=sys.stderr)
+    if has_room(backend, [row for known in batches for row in known.known]):
+        return range(sum(len(known.known) for known in batches))
     return depth_first([key for known in batches for key in keys(known.rows)])
 
 
@@ -98,7 +109,7 @@ def remark(known: Beginnings, tokenizer: Tokenizer | None) -> Remark:
     whole = [tokenizer.encode(prompt) for prompt in prompts] if tokenizer else prompts
     total, least = sum(map(len, whole)), trie_size(whole)
     unit = "tokens" if tokenizer else "characters"
-    count = len(known.rows)
+    count = len(known.known)
     return Remark(_PASS, f"hoisted {total - least:,} of {total:,} {unit} out of {count:,} rows", known.loc)
 
 

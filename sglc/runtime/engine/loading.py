@@ -213,6 +213,12 @@ def flush(machine: Machine) -> None:
     machine.forget_texts()
 
 
+def cache_tokens(machine: Machine) -> int:
+    """How many tokens the cache holds."""
+    executor = machine.engine.executor
+    return executor.pages * executor.page_size
+
+
 def followed(machine: Machine, count: int | None) -> dict[str, Any]:
     """The `changes` of a machine's cache behind the first `count` of its log, and their number; see
     `RadixTree.follow`."""

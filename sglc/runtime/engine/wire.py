@@ -174,7 +174,9 @@ class Hello(Struct, tag=True, array_like=True, frozen=True):
 
 
 class WorkerReady(Struct, tag=True, array_like=True, frozen=True):
-    """The model is loaded."""
+    """The model is loaded, and has room for so many tokens in its cache."""
+
+    cache_tokens: int
 
 
 class Events(Struct, tag=True, array_like=True, frozen=True):

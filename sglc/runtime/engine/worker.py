@@ -28,7 +28,7 @@ from sglc.errors import BackendError, SglcError
 from sglc.ir.plan.events import Event
 from sglc.runtime.engine import wire
 from sglc.runtime.engine.failures import broken, closed, refuse, unloadable
-from sglc.runtime.engine.loading import LocalOptions, describe, flush, followed, load
+from sglc.runtime.engine.loading import LocalOptions, cache_tokens, describe, flush, followed, load
 from sglc.runtime.engine.own_process import COLLECTIONS, spare_transformers
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
@@ -225,7 +225,7 @@ def _run(made: Callable[[], Machine], options: LocalOptions, link: Link, parent:
     # A thread of matchers that runs Python for a moment gives way to the steps at once, and not after 5 ms.
     sys.setswitchinterval(_SWITCH_S)
     _die_with(parent)
-    link.say(wire.WorkerReady())
+    link.say(wire.WorkerReady(cache_tokens(machine)))
     Worker(machine, options, link).serve()
 
 
