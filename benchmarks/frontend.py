@@ -1,8 +1,9 @@
-"""What a program costs beside the model: sglc and SGLang's own frontend on instant scripted answers.
+"""What a program costs beside the model: sglc and SGLang's own frontend on answers that come at once.
 
-Both run the same programs from the same source text, each in a process of its own, in turns. SGLang's
-`lang` folder is taken out of its wheel and imported with a stand-in for `sglang.utils`, whose helpers
-these programs never call. Also: the memory of a batch of 10,000 rows.
+Both run the same programs from the same source text on back ends that do nothing but answer, each in a
+process of its own, in turns; `scripted` is sglc on `scripted:` answers. SGLang's `lang` folder is taken out
+of its wheel and imported with a stand-in for `sglang.utils`, whose helpers these programs never call. Also:
+the memory of a batch of 10,000 rows.
 
 Writes benchmarks/results/frontend-<cpu>.json.
 """
@@ -20,7 +21,7 @@ import threading
 import time
 import types
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,11 +72,28 @@ def programs(sgl: Any) -> dict[str, Any]:
 # -- one side, in its own process --------------------------------------------------------------------
 
 
-def ours() -> tuple[dict[str, Any], Any]:
+def ours(scripted: bool) -> tuple[dict[str, Any], Any]:
+    """With a back end that is as bare as that of `theirs`, or with scripted answers: these put prompts
+    together, and count their words."""
     import sglc
     from sglc.backends.scripted import ScriptedBackend
+    from sglc.ir.plan.backend import EventBatches
+    from sglc.ir.plan.events import GenDone, Sample, Usage
+    from sglc.ir.plan.segment import GenNode, Segment
 
-    return programs(sglc), ScriptedBackend(lambda asked: ANSWER)
+    answered = (Sample(ANSWER, (), "stop"),)
+    usage = Usage(calls=1)
+
+    class Instant(ScriptedBackend):
+        def submit(self, segment: Segment, *, streams: bool = True) -> EventBatches:
+            return EventBatches(self._done(segment))
+
+        async def _done(self, segment: Segment) -> AsyncGenerator[list[GenDone], None]:
+            for index, node in enumerate(segment.nodes):
+                if type(node) is GenNode:
+                    yield [GenDone(index, (), answered, usage)]
+
+    return programs(sglc), (ScriptedBackend if scripted else Instant)(lambda asked: ANSWER)
 
 
 def sglang_lang(folder: Path) -> Any:
@@ -107,7 +125,7 @@ def theirs(folder: Path) -> tuple[dict[str, Any], Any]:
 
 def measure(side: str, case: str, folder: Path) -> dict[str, float]:
     """CPU per generation, programs per second and the most threads of one batch."""
-    made, backend = ours() if side == "sglc" else theirs(folder)
+    made, backend = theirs(folder) if side == "sglang" else ours(side == "scripted")
     program = made[case]
     count, gens = PROGRAMS[case]
     rows = [{"question": f"What is {i}?"} for i in range(count)]
@@ -152,7 +170,7 @@ def peak_threads() -> Iterator[list[int]]:
 
 def memory() -> dict[str, float]:
     """MB above inputs and results while a batch of 10,000 rows runs and its results are held."""
-    made, backend = ours()
+    made, backend = ours(scripted=True)
     rows = [{"question": f"What is {i}?"} for i in range(10_000)]
     made["chain"].run_batch(rows[:50], backend=backend)
     gc.collect()
@@ -197,7 +215,7 @@ def summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--side", choices=("sglc", "sglang", "memory"))
+    parser.add_argument("--side", choices=("sglc", "scripted", "sglang", "memory"))
     parser.add_argument("--case", choices=tuple(PROGRAMS))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args()
@@ -211,7 +229,7 @@ def main() -> int:
     fetch(folder)
     found: dict[str, Any] = {}
     for case in PROGRAMS:
-        rounds: dict[str, list[dict[str, float]]] = {"sglc": [], "sglang": []}
+        rounds: dict[str, list[dict[str, float]]] = {"sglc": [], "scripted": [], "sglang": []}
         for _ in range(options.rounds):
             for side, values in rounds.items():  # in turns, so that a slow moment of the machine meets both
                 values.append(child("--side", side, "--case", case))
@@ -228,7 +246,7 @@ def main() -> int:
         "memory_mb": lambda: held["peak_mb"] <= GOAL_MEMORY_MB,
     }
     result = {
-        "what": "programs on instant scripted answers: CPU of the process, programs per second, threads",
+        "what": "programs on answers that come at once: CPU of the process, programs per second, threads",
         "peer": PEER,
         "cases": found,
         "fork_programs_ratio": round(ratio, 2),

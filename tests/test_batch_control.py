@@ -177,7 +177,7 @@ CLOSED = "            self._closed = True\n"
 FAULTS = {
     "a result comes twice": ("self._done.append(result)", "self._done.extend([result, result])"),
     "nobody is told that a row has ended": (TOLD, "if False:"),
-    "a row that was to be made in the loop is lost": ("self._turns.appendleft((number, row))", "pass"),
+    "a row that was to be made in the loop is lost": ("self._turns.extendleft(reversed(left))", "pass"),
     "a row that ended keeps its place": (ENDED, "            if not self._ordered:\n"),
     "rows that are skipped run": ("if numbered[0] in self._skip:", "if False:"),
     "what was there is dropped": ("while not self._done:", "while not self._done or self._stopping:"),

@@ -561,8 +561,6 @@ class Function:
         Raises:
             UsageError: SGLC058, there is no plan for them, and it is to be one.
         """
-        from sglc.execution.lifecycle import Run
-
         arguments, sampling = fitting
         outer, why = setup.context.get(RUN_CONTEXT), "`mode` says so"
         before = None if setup.call.observer is None else setup.call.observer.mode(setup.number)
@@ -571,8 +569,6 @@ class Function:
         if outer is not None and outer.served is not None and not outer.served.over:
             mode, why = "python", "the program around goes on as Python"
         if mode != "python":
-            from sglc.execution.plan.run import GoOn, PlanPart
-
             now = "plan" in (mode, before)
             choice = self._plans.choose(
                 arguments, sampling, setup.call.backend, setup.call.outputs, now=now, at_once=at_once
@@ -581,16 +577,13 @@ class Function:
             if ready is not None and mode == "auto" and not _affords(setup.call.limits, ready.prepared):
                 ready, why = None, "its budget of calls may end before it does"
             if ready is not None:
-                go_on = GoOn(partial(self._python_part, sampling), ready.unlike_before)
-                prepared = ready.prepared
-                return Run(
-                    setup, arguments, lambda run: PlanPart(run, prepared, ready.tools, go_on), prepared.asked,
-                    prepared.single_call,
-                )  # fmt: skip
+                return ready.run(setup, arguments, partial(self._python_part, sampling))
         if at_once:
             return None
         if mode == "plan":
             raise UsageError("SGLC058", f"`{self.__name__}` runs as Python: {why}", self.definition.loc)
+        from sglc.execution.lifecycle import Run
+
         return Run(setup, arguments, lambda run: self._python_part(sampling, run), why_python=why)
 
     @cached_property

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sglc.api.handing_over import why_not_again
 from sglc.errors import SglcError
+from sglc.execution.lifecycle import Part, Run, RunSetup
 from sglc.execution.plan.prepare import check_plan_runs
 from sglc.execution.plan.raised import is_builtin
-from sglc.execution.plan.run import PreparedRows
+from sglc.execution.plan.run import GoOn, PlanPart, PreparedRows
+from sglc.execution.served import Served
 from sglc.execution.tool_calls import EFFECTS, NO_TOOLS, Tools
 from sglc.explain.explanation import LeafSeen
 from sglc.frontend.language.function import Definition
@@ -54,6 +56,14 @@ class Ready:
     prepared: PreparedRows
     tools: Tools
     reads: Reads
+
+    def run(self, setup: RunSetup, arguments: Mapping[str, Any], python: Callable[[Run, Served], Part]) -> Run:
+        """A run of it; where it cannot say all, `python` goes on."""
+        prepared, go_on = self.prepared, GoOn(python, self.unlike_before)
+        return Run(
+            setup, arguments, lambda run: PlanPart(run, prepared, self.tools, go_on), prepared.asked,
+            prepared.single_call,
+        )  # fmt: skip
 
     def unlike_before(self) -> bool:
         """Whether Python, from the top, would not find what the plan found: its tools have changed that."""
@@ -116,11 +126,15 @@ class PlanTree:
         if not self._turn.acquire(blocking=not at_once):
             return _NOT_AT_ONCE
         try:
-            kinds = {name: _kind(value) for name, value in arguments.items()}
+            kinds = {name: "str" if type(value) is str else _kind(value) for name, value in arguments.items()}
             missed: list[tuple[str, Hashable]] = []
             leaf = self._hit(arguments, sampling, kinds, missed)
-            if at_once and (leaf is None or _newest(leaf, backend.target, outputs) is None):
-                return _NOT_AT_ONCE
+            if at_once:
+                newest = None if leaf is None else _newest(leaf, backend.target, outputs)
+                if leaf is None or newest is None:
+                    return _NOT_AT_ONCE
+                leaf.hits += 1
+                return newest
             if leaf is None:
                 leaf = self._new(arguments, sampling, kinds, missed, now=now)
             if leaf is None:

@@ -61,7 +61,7 @@ def start(make: Callable[[], Coroutine[Any, Any, None]]) -> Job:
     """Run a coroutine function on the loop."""
     loop = _loop or executor_loop()
     job = Job(make)
-    if in_loop():
+    if threading.get_ident() == _thread:
         job.begin(loop)
     else:
         _send(partial(job.begin, loop))
@@ -71,7 +71,8 @@ def start(make: Callable[[], Coroutine[Any, Any, None]]) -> Job:
 def soon(call: Callable[[], None]) -> None:
     """Call this on the loop, behind what is called there now."""
     if in_loop():
-        executor_loop().call_soon(call)
+        assert _loop is not None
+        _loop.call_soon(call)
     else:
         _send(call)
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from sglc.errors import SglcError, UsageError
-from sglc.frontend.language.function import Definition, bind
+from sglc.frontend.language.function import Definition, bind, by_name
 from sglc.frontend.language.gen_arguments import sampling_fields
 from sglc.frontend.locate import here
 from sglc.ir.sampling import Sampling
@@ -104,9 +104,13 @@ def fitted_rows(
         UsageError: SGLC017, SGLC011, no rows, or one that does not fit.
     """
 
+    plain = None if bound or kwargs else by_name(definition)
+
     def fitting(number: int, row: Row) -> Fitting:
         if number in skip:
             return {}, DEFAULTS
+        if plain is not None and type(row) is dict and row.keys() == plain:  # as most rows come
+            return {name: row[name] for name in plain}, DEFAULTS
         try:
             match row:
                 case Mapping():

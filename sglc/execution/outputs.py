@@ -6,9 +6,11 @@ together it looks at under the same lock.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -125,27 +127,22 @@ class Variables(dict[str, Any]):
         return made
 
 
-class Change:
+class Change(_thread.RLock):  # type: ignore[misc]  # it can be a base, and is then entered as fast
     """The lock of a run's outputs: whoever waits is woken when a block that holds it ends."""
 
-    __slots__ = ("_condition", "_lock", "listeners", "waiting")
+    __slots__ = ("_condition", "listeners", "waiting")
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._condition: threading.Condition | None = None  # most runs are never waited for while they go on
+        self._condition: threading.Condition | None = None  # while somebody waits
         self.waiting = 0  # threads
         self.listeners: list[Callable[[], None]] = []
-
-    def __enter__(self) -> Change:
-        self._lock.acquire()
-        return self
 
     def __exit__(self, *_: object) -> None:
         try:
             if self.waiting or self.listeners:
                 self._tell()
         finally:
-            self._lock.release()
+            self.release()
 
     def _tell(self) -> None:
         if self._condition is not None:
@@ -158,32 +155,43 @@ class Change:
 
     def wait(self, look: Callable[[], _T | None]) -> _T:
         """What `look` finds, as soon as it finds something; it is called at every change."""
-        with self._lock:
+        with self._quietly():
             if self._condition is None:
-                self._condition = threading.Condition(self._lock)
+                self._condition = threading.Condition(self)
             self.waiting += 1
             try:
                 while (found := look()) is None:
                     self._condition.wait()
             finally:
                 self.waiting -= 1
+                if not self.waiting:
+                    self._condition = None  # it holds this
             return found
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Have it called at every change, inside the lock."""
-        with self._lock:
+        with self._quietly():
             self.listeners.append(listener)
 
     def look(self, look: Callable[[], _T]) -> _T:
         """What `look` finds now; nobody is woken."""
-        with self._lock:
+        with self._quietly():
             return look()
 
     def ignore(self, listener: Callable[[], None]) -> None:
         """It is not called any more."""
-        with self._lock:
+        with self._quietly():
             if listener in self.listeners:
                 self.listeners.remove(listener)
+
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """The lock for who changes nothing."""
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
 
 
 # That of every run that is over: results are kept in great numbers, and locks are large.
@@ -247,7 +255,7 @@ class RunOutputs:
             made[number] = generations[node.site] = output
             order += 1
         self.begun += len(asked) - old
-        for outer in self.around():
+        for outer in () if self.outer is None else self.around():
             with outer.change:
                 outer.begun += len(asked) - old
         return made
@@ -275,11 +283,9 @@ class RunOutputs:
                 if outer.live:
                     outer.pieces.append((output.site, text))
 
-    def finish(self, output: PendingOutput) -> None:
-        """A generation has ended well. Called inside `change`."""
-        self.done.append(output)
-        if self.outer is not None:
-            self._tell_around(lambda outer: outer.done.append(output))
+    def tell_around(self, output: PendingOutput) -> None:
+        """A generation is `done`, for the runs around."""
+        self._tell_around(lambda outer: outer.done.append(output))
 
     def refuse(self, sites: Iterable[Site], error: SglcError) -> None:
         """These generations do not begin."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from itertools import count
 from typing import Any
@@ -28,7 +29,7 @@ from sglc.frontend.program.instance import first
 from sglc.frontend.values.recorded import Recorded
 from sglc.ir import ops
 from sglc.ir.core import Site
-from sglc.ir.plan.backend import Backend
+from sglc.ir.plan.backend import Backend, batches_of
 from sglc.ir.plan.dataflow import left_in_prompt
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.segment import (
@@ -57,6 +58,19 @@ class _Kept:
 
 
 @dataclass(slots=True)
+class _Launches:
+    """The streams of what was launched."""
+
+    kept: dict[str, _Kept] = field(default_factory=dict)
+    numbered: dict[int, _Kept] = field(default_factory=dict)
+    shown: str = ""  # the handle up to which the outputs have the text
+    gone: set[int] = field(default_factory=set)  # handles of streams that were never sent
+    told: list[TextPart] = field(default_factory=list)  # what readers of the whole text have seen before
+    mended: dict[int, StreamAt] = field(default_factory=dict)  # kept streams that go on behind a failure
+    refused: dict[str, SglcError] = field(default_factory=dict)  # streams of launches that did not begin
+
+
+@dataclass(slots=True)
 class Session:
     """One instance's side of the executor (the frontend's `Launcher`).
 
@@ -75,27 +89,26 @@ class Session:
     counted: RunOutputs | None = None  # those that the budget counts, if not `outputs`
     served: Served | None = None  # what is there already
     drawn: bool = False  # nobody asked for the seed
+    when_stopped: Callable[[], None] | None = None  # is called when the run is stopped, in any thread
     submits: int = 0
     stopped: bool = False
     ended_by: RunError | None = None  # why nothing begins any more, though what runs goes on to its end
     _reason: RunError | None = None  # why it was stopped, if nobody asked for it
     seeds: blake2b = field(init=False)
     _began: float = field(default_factory=time.perf_counter)
-    _kept: dict[str, _Kept] = field(default_factory=dict)
-    _numbered: dict[int, _Kept] = field(default_factory=dict)
-    _shown: str = ""  # the handle up to which the outputs have the text
-    _gone: set[int] = field(default_factory=set)  # handles of streams that were never sent
-    _told: list[TextPart] = field(default_factory=list)  # what readers of the whole text have seen before
-    _mended: dict[int, StreamAt] = field(default_factory=dict)  # kept streams that go on behind a failure
-    _refused: dict[str, SglcError] = field(default_factory=dict)  # streams of launches that did not begin
+    _launched_before: _Launches | None = None  # of a program that runs as Python
     _jobs: list[Job] = field(default_factory=list)
     _running: int = 0  # changes inside `outputs.change`
     _then: Callable[[], None] | None = None  # to be called when nothing runs
-    _when_stopped: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         self.outputs.content = self.content
         self.seeds = seeds_of(self.seed, self.row)
+
+    @property
+    def _launches(self) -> _Launches:
+        launches = self._launched_before = self._launched_before or _Launches()
+        return launches
 
     @property
     def calls(self) -> Sequence[CallRecord]:
@@ -135,25 +148,25 @@ class Session:
         """A launch did not begin. A program may catch that; what it goes on with behind it is refused too."""
         kept = recorded.program.returns
         for handle in kept if isinstance(kept, Mapping) else ():
-            self._kept.pop(handle, None)
-            self._refused[handle] = error
+            self._launches.kept.pop(handle, None)
+            self._launches.refused[handle] = error
         made = [op.site for op in recorded.program.ops if isinstance(op, ops.Gen | ops.Select)]
         self.outputs.refuse([self.outputs.at(site) for site in made], error)
 
     def _launch(self, recorded: Recorded) -> None:
-        opened = {name: kept.number for name, kept in self._kept.items()}
+        opened = {name: kept.number for name, kept in self._launches.kept.items()}
         released = [opened.get(name) for name in recorded.release]
-        numbered = [number for number in released if number is not None and number not in self._gone]
+        numbered = [number for number in released if number is not None and number not in self._launches.gone]
         releases = tuple([ReleaseNode(number) for number in numbered]) if numbered else ()
         if not recorded.program.ops:
             if releases:
-                self._submit(Segment(releases), {})
+                self.submit(Segment(releases), {})
             return
         segment = _segment_of(recorded, self.backend)
-        if self._refused:
+        if self._launches.refused:
             for node in segment.nodes:
-                if isinstance(node, OpenNode) and node.handle in self._refused:
-                    raise self._refused[str(node.handle)]
+                if isinstance(node, OpenNode) and node.handle in self._launches.refused:
+                    raise self._launches.refused[str(node.handle)]
         keeps = [node for node in segment.nodes if isinstance(node, KeepNode)]
         numbers = {} if recorded.final else {node.handle: next(HANDLES) for node in keeps}
         own = Own(
@@ -163,10 +176,10 @@ class Session:
         for node in keeps:
             number = numbers.get(node.handle)
             kept = _Kept(bound, node.stream, number)
-            self._kept[str(node.handle)] = kept
+            self._launches.kept[str(node.handle)] = kept
             if number is not None:
-                self._numbered[number] = kept
-        self._submit(Segment((*bound.nodes, *releases)) if releases else bound, asked_in(bound))
+                self._launches.numbered[number] = kept
+        self.submit(Segment((*bound.nodes, *releases)) if releases else bound, asked_in(bound))
 
     def launch_on(self, backend: Any, recorded: Recorded, loc: Loc) -> None:
         """Run a program of its own on another back end, as a part of this run: its calls, seeds, errors.
@@ -180,7 +193,7 @@ class Session:
         other.start()
         own = Own(recorded.texts, {}, {}, self.seeds, call=self.outputs.call, drawn=self.drawn)
         bound = self._bound(_segment_of(recorded, other), own)
-        self._submit(bound, asked_in(bound), other)
+        self.submit(bound, asked_in(bound), backend=other)
 
     def _bound(self, segment: Segment, own: Own) -> Segment:
         """The segment with the row's own data; in a called program its sites are those of the call."""
@@ -239,24 +252,24 @@ class Session:
         Raises:
             the error of a generation in it, or why it was refused.
         """
-        if handle in self._refused:
-            raise self._refused[handle]
-        parts = self._content(self._kept[handle], None)
+        if handle in self._launches.refused:
+            raise self._launches.refused[handle]
+        parts = self._content(self._launches.kept[handle], None)
         return "".join(part if isinstance(part, str) else self.text_in_prompt(part) for part in parts)
 
     def content(self, handle: str) -> list[TextPart] | None:
         """What a stream is made of; None if it was not launched yet."""
-        return self._content(self._kept[handle], None) if handle in self._kept else None
+        return self._content(self._launches.kept[handle], None) if handle in self._launches.kept else None
 
     def show(self, handle: str) -> None:
         """The run's own stream has come as far as `handle`: readers of the whole text see what is new."""
-        if handle == self._shown or handle not in self._kept:
+        if handle == self._launches.shown or handle not in self._launches.kept:
             return
-        before = self._kept[self._shown] if self._shown else None
-        parts = self._content(self._kept[handle], before)
-        self._shown = handle
-        if self._told:
-            parts, self._told = behind(parts, self._told, self._said_before)
+        before = self._launches.kept[self._launches.shown] if self._launches.shown else None
+        parts = self._content(self._launches.kept[handle], before)
+        self._launches.shown = handle
+        if self._launches.told:
+            parts, self._launches.told = behind(parts, self._launches.told, self._said_before)
         with self.outputs.change:
             self.outputs.text += parts
 
@@ -270,7 +283,7 @@ class Session:
                 with self.outputs.change:
                     del self.outputs.text[number:]  # no reader has come so far
                 break
-        self._told = list(self.outputs.text)
+        self._launches.told = list(self.outputs.text)
 
     def _said_before(self, site: Site) -> str:
         """The text of a generation that was there when the program began again."""
@@ -279,8 +292,11 @@ class Session:
 
     # -- running ---------------------------------------------------------------------------------
 
-    def submit(self, segment: Segment, asked: Mapping[int, GenNode | SelectNode], told: Told) -> None:
-        """Hand a bound segment, in which these are `asked` for, to the back end.
+    def submit(
+        self, segment: Segment, asked: Mapping[int, GenNode | SelectNode], told: Told | None = None,
+        backend: Backend | None = None,
+    ) -> None:  # fmt: skip
+        """Hand a bound segment, in which these are `asked` for, to the back end: the run's, or another one.
 
         Each of them is `told` when it has ended, in the loop's thread or before this returns; of a run that is
         stopped perhaps none is.
@@ -288,15 +304,9 @@ class Session:
         Raises:
             RunError: SGLC407, the run was stopped.
         """
-        self._submit(segment, asked, told=told)
-
-    def _submit(
-        self, segment: Segment, asked: Mapping[int, GenNode | SelectNode], backend: Backend | None = None,
-        told: Told | None = None,
-    ) -> None:  # fmt: skip
         with self.outputs.change:
-            if self.why_over is not None:
-                raise self.why_over
+            if self.stopped or self.ended_by is not None:
+                raise self.why_over or stopped()
             over: Sequence[GenNode | SelectNode] = ()
             live = self.served is None or self.served.over
             answers = {} if self.served is None else self.served.answers
@@ -306,20 +316,26 @@ class Session:
                 new = tuple([node for node in asked.values() if node.site not in there])
                 segment = afford(self.budget, self._spent, segment, new)
                 over = beyond(self.budget, begun, new)
-            generations = began = self.outputs.begin(asked, self.elapsed_s, answers)
+            generations = began = self.outputs.begin(asked, time.perf_counter() - self._began, answers)
+            if not over and self.served is None and (backend is not None or not self.outputs.failed):
+                self._start(segment, generations, backend, told)
+                return
         for node in over:
             assert self.budget is not None
             error = passed(node, f"{self.budget.calls} calls")
             self.outputs.fail(self.outputs.generations[node.site], error, None)
         if not live and there.issuperset(node.site for node in asked.values()):
-            self._gone |= {n.handle for n in segment.nodes if isinstance(n, KeepNode) and type(n.handle) is int}
+            self._launches.gone |= {
+                n.handle for n in segment.nodes if isinstance(n, KeepNode) and type(n.handle) is int
+            }
             return
         if (self.outputs.failed and backend is None) or self.served is not None:
             segment, generations = self._going_on(segment, generations, there)
             for output in began.values():
                 if output.ready and told is not None:  # it does not begin
                     told(output)
-        self._start(segment, generations, backend, told)
+        with self.outputs.change:
+            self._start(segment, generations, backend, told)
         if self.stopped:  # meanwhile
             self.close()
 
@@ -334,7 +350,7 @@ class Session:
             if index in generations:
                 self.outputs.fail(generations[index], cause.error or stopped(), cause)
         left = [index for index, output in generations.items() if not output.ready]
-        self._mended |= {
+        self._launches.mended |= {
             node.handle: (found.segment, node.stream)
             for node in found.segment.nodes
             if isinstance(node, KeepNode) and isinstance(node.handle, int)
@@ -390,26 +406,21 @@ class Session:
             running = tuple(self._jobs)
         for job in running:
             job.cancel()
-        if self._when_stopped is not None:
-            self._when_stopped()
-
-    def when_stopped(self, call: Callable[[], None] | None) -> None:
-        """Call this when the run is stopped, in any thread; None: no more."""
-        self._when_stopped = call
+        if self.when_stopped is not None:
+            self.when_stopped()
 
     def close(self) -> None:
         """Stop what still runs, and give back kept streams; `wait` and `when_idle` wait for that."""
         for job in tuple(self._jobs):
             job.cancel()
-        sent = [number for number in self._numbered if number not in self._gone]
+        sent = [number for number in self._launches.numbered if number not in self._launches.gone]
         if sent:
-            self._start(Segment(tuple(map(ReleaseNode, sent))), {})
+            with self.outputs.change:
+                self._start(Segment(tuple(map(ReleaseNode, sent))), {})
 
     def forget(self) -> None:
         """The run is over: what only it needed can go."""
-        self._kept.clear()
-        self._numbered.clear()
-        self._mended.clear()
+        self._launched_before = None
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -417,27 +428,21 @@ class Session:
         self, segment: Segment, generations: Mapping[int, PendingOutput], backend: Backend | None = None,
         told: Told | None = None,
     ) -> None:  # fmt: skip
+        """Called inside `outputs.change`."""
         self.submits += 1
-        with self.outputs.change:
-            self._running += 1
-            job = start(lambda: self._follow(segment, generations, backend or self.backend, told))
-            self._jobs.append(job)
+        self._running += 1
+        job = start(partial(self._follow, segment, generations, backend or self.backend, told))
+        self._jobs.append(job)
 
     async def _follow(
         self, segment: Segment, generations: Mapping[int, PendingOutput], backend: Backend, told: Told | None
     ) -> None:
         problem: BaseException | None = None
+        left = len(generations)
         try:
-            async for event in self._events(segment, backend):
-                output = generations.get(event.node)
-                if output is not None and output.error is None:  # else it was stopped
-                    if isinstance(event, NodeFailed):
-                        cause = cause_of((segment, event.node), self._launched)
-                        self.outputs.fail(output, event.error, cause)
-                    else:
-                        self._event(output, event)
-                    if told is not None and output.ready:
-                        told(output)
+            async for batch in batches_of(self._events(segment, backend)):
+                for event in batch:
+                    left -= self._take(segment, generations, event, told)
         except SglcError as error:
             problem = error
         except Exception as error:
@@ -445,7 +450,7 @@ class Session:
             problem.__cause__ = error
         finally:
             # A back end that ends early must not leave anybody waiting.
-            for index, output in generations.items():
+            for index, output in generations.items() if left else ():
                 if output.ready:
                     continue
                 if problem is None:
@@ -469,15 +474,25 @@ class Session:
         timed = self.observer is not None and self.observer.wants_pieces
         return backend.submit(segment, streams=timed or self.outputs.heard or self.on_text is not None)
 
-    def _event(self, output: PendingOutput, event: Event) -> None:
+    def _take(
+        self, segment: Segment, generations: Mapping[int, PendingOutput], event: Event, told: Told | None
+    ) -> bool:
+        """Something of a segment has come; gives whether a generation has ended with it."""
+        output = generations.get(event.node)
+        if output is None or output.error is not None:  # it was stopped
+            return False
         match event:
+            case GenDone(samples=[one]) if not output.several:
+                self._done(output, one.text, event)
             case GenDone():
-                texts = [sample.text for sample in event.samples]
-                self._done(output, texts if output.several else texts[0], event)
+                self._done(output, [sample.text for sample in event.samples], event)
             case SelectDone():
                 if self.on_text is not None:
                     self.on_text(output.site, event.text)
                 self._done(output, event.text, event)
+            case NodeFailed():
+                cause = cause_of((segment, event.node), self._launched)
+                self.outputs.fail(output, event.error, cause)
             case Delta():
                 if output.first_s is None:
                     output.first_s = self.elapsed_s
@@ -486,23 +501,30 @@ class Session:
                         self.outputs.add(output, event.text, event)
                 if self.on_text is not None:
                     self.on_text(output.site, event.text)
+                return False
+        if told is not None:
+            told(output)
+        return True
 
     def _done(self, output: PendingOutput, text: str | list[str], event: GenDone | SelectDone) -> None:
         limit = None if self.budget is None else self.budget.tokens
         reason: RunError | None = None
         came_whole = output.first_s is None  # before who observes says when it came the first time
-        output.ended_s, output.event = self.elapsed_s, event
+        output.ended_s, output.event = time.perf_counter() - self._began, event
         if self.observer is not None:
             self.observer.done(output)
         if self.on_text is not None:
             if came_whole and isinstance(event, GenDone):
                 self.on_text(output.site, first(text))
             self.on_text(output.site, None)
-        with self.outputs.change:
-            if self.outputs.heard and came_whole and first(text):
-                self.outputs.add(output, first(text))
+        outputs = self.outputs
+        with outputs.change:
+            if came_whole and (outputs.live or outputs.outer is not None) and first(text):
+                outputs.add(output, first(text))
             output.text = text
-            self.outputs.finish(output)
+            outputs.done.append(output)
+            if outputs.outer is not None:
+                outputs.tell_around(output)
             if limit is not None and self._spent > limit:
                 reason = passed(output.node, f"{limit} generated tokens")
                 output.text, output.error = None, reason  # it may have been cut short
@@ -514,9 +536,9 @@ class Session:
         generations = self.outputs.generations
 
         def stream(handle: int) -> StreamAt | None:
-            if handle in self._mended:
-                return self._mended[handle]
-            kept = self._numbered.get(handle)
+            if handle in self._launches.mended:
+                return self._launches.mended[handle]
+            kept = self._launches.numbered.get(handle)
             return None if kept is None else (kept.segment, kept.node)
 
         def parts(node: GenNode | SelectNode) -> tuple[Part, ...]:
@@ -526,13 +548,13 @@ class Session:
             assert output.event is not None
             return (left_in_prompt(output.event, self.backend.target),)
 
-        return Launched(stream, lambda node: generations[node.site], parts, self._gone)
+        return Launched(stream, lambda node: generations[node.site], parts, self._launches.gone)
 
     def _content(self, kept: _Kept, since: _Kept | None) -> list[TextPart]:
         """The text of a stream behind `since` (or its beginning): literals, and whose text stands there."""
 
         def opened(number: int) -> StreamAt | None:
-            before = self._numbered[number]
+            before = self._launches.numbered[number]
             return None if before is since else (before.segment, before.node)
 
         return stream_pieces((kept.segment, kept.node), opened)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
-from weakref import WeakValueDictionary
+from weakref import ref
 
 from sglc.errors import UsageError
 from sglc.execution.deadline import Clock
@@ -33,6 +33,7 @@ Make = Callable[[int, _Row, bool], Run | None]
 _ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs at once
 _LEAST_ROWS = 64
 _ONE_BY_ONE = 256  # rows that are handed over as they are made
+_FAST_S = 0.001  # between the ends of rows
 _AHEAD = 4096  # rows that are looked at together, and that may have results before the one that is awaited
 
 
@@ -198,7 +199,7 @@ class _Batch(Generic[_Row]):
         self._order = order
         self._ordered = delivery.ordered
         self._skip = delivery.skip
-        lock = threading.Lock()
+        self._lock = lock = threading.Lock()  # a condition's own way into it takes Python
         self._room = threading.Condition(lock)  # a row has ended, or was given, or none begins any more
         self._come = threading.Condition(lock)  # the awaited row has ended, or it never will
         self.begun = 0  # rows
@@ -210,7 +211,9 @@ class _Batch(Generic[_Row]):
         self._next = 0  # the row whose result is given next, if they are ordered
         self._begun: dict[int, Result] = {}
         self._done: deque[Result] = deque()  # as they ended, if they are not
-        self._given: WeakValueDictionary[int, Result] = WeakValueDictionary()  # as long as somebody holds them
+        self._given: list[ref[Result]] = []  # some of which nobody holds any more
+        self._most_given = _AHEAD  # until those are forgotten
+        self._fast = False  # whether the last wait for one was short
         self._fed = False  # no row begins any more
         self._problem: BaseException | None = None  # why, if not because there are no more
         self._closed = False  # no row is to begin any more
@@ -232,7 +235,7 @@ class _Batch(Generic[_Row]):
         except BaseException as problem:
             self._problem = problem
         finally:
-            with self._room:
+            with self._lock:
                 self._turns.clear()
                 while self._making:
                     self._room.wait()
@@ -241,7 +244,7 @@ class _Batch(Generic[_Row]):
             self._rows = enumerate(())  # an event loop that rows come from is to end in this thread
 
     def _begin_all(self, turns: Sequence[tuple[int, _Row]]) -> None:
-        with self._room:
+        with self._lock:
             self._turns.extend(turns)
         while (turn := self._turn()) is not None:
             self._begin(turn[0], self._made(*turn))
@@ -257,7 +260,7 @@ class _Batch(Generic[_Row]):
             run = self._make(number, row, False)
             assert run is not None
         except BaseException:
-            with self._room:
+            with self._lock:
                 self._live -= 1
                 self.begun -= 1
             raise
@@ -282,7 +285,7 @@ class _Batch(Generic[_Row]):
 
     def _turn(self) -> tuple[int, _Row] | None:
         """The row that is next, when there is a place; None: none of those that were taken."""
-        with self._room:
+        with self._lock:
             while not self._closed and (not self._place if self._turns else self._making):
                 self._room.wait()
             if self._closed or not self._turns:
@@ -302,17 +305,17 @@ class _Batch(Generic[_Row]):
     def _begin(self, number: int, run: Run) -> None:
         run.ended = partial(self._ended, number)
         self._at_once = not run.needs_thread
-        with self._come:
+        with self._lock:
             self._begun[number] = run.result
         if self._stopping:  # meanwhile
             run.result.stop()
-        if run.needs_thread:
-            in_thread(run.start)
-        else:
+        if self._at_once:
             run.start()
+        else:
+            in_thread(run.start)
 
     def _ended(self, number: int) -> None:
-        with self._room:
+        with self._lock:
             self._live -= 1
             if not self._ordered:
                 result = self._begun.pop(number)
@@ -320,86 +323,123 @@ class _Batch(Generic[_Row]):
                     self._done.append(result)
             if not self._ordered or number == self._next:
                 self._come.notify()
-            if not (self._at_once and self._turns and self._place and in_loop()) or self._closed:
+            turns: list[tuple[int, _Row]] = []
+            if self._at_once and not (self._making or self._closed) and in_loop():
+                # Two, so that of rows which end at once many are live, and `feed` has nothing to begin: both
+                # threads would wait for the interpreter for each. One that ends while others begin begins none.
+                while len(turns) < 2 and self._turns and self._place:
+                    self._live += 1
+                    self.begun += 1
+                    turns.append(self._turns.popleft())
+            if not turns:
                 self._room.notify()
                 return
-            self._live += 1
-            self.begun += 1
             self._making = True
-            number, row = self._turns.popleft()
-        try:
-            run = self._make(number, row, True)
-        except Exception:  # it is made once more, where it can be told
-            run = None
-        if run is not None:
-            self._begin(number, run)
-        with self._room:
+        left = self._begin_here(turns)
+        with self._lock:
             self._making = False
-            if run is None:
+            if left:
                 self._at_once = False
-                self._live -= 1
-                self.begun -= 1
-                self._turns.appendleft((number, row))
+                self._live -= len(left)
+                self.begun -= len(left)
+                self._turns.extendleft(reversed(left))
                 self._come.notify()
-            if run is None or not self._turns:
+            if left or not self._turns:
                 self._room.notify()
+
+    def _begin_here(self, turns: Sequence[tuple[int, _Row]]) -> Sequence[tuple[int, _Row]]:
+        """Begin rows in the loop; gives those that are to be made outside, where it can be told why."""
+        for place, (number, row) in enumerate(turns):
+            try:
+                run = self._make(number, row, True)
+            except Exception:  # it is made once more
+                run = None
+            if run is None:
+                return turns[place:]
+            self._begin(number, run)
+        return ()
 
     def next(self) -> Result | None:
         """The next result, when its row has ended; None behind the last one."""
         if not self._ordered:
             return self._next_done()
-        with self._come:
+        with self._lock:
             while self._next in self._skip:
                 self._next += 1
                 self._room.notify()
+            waited = False
             while (result := self._begun.get(self._next)) is None or not result.ended:
                 if result is None and self._fed:
                     if self._problem is not None:
                         raise self._problem
                     return None
-                self._come.wait()
-            self._given[self._next] = self._begun.pop(self._next)
+                waited = self._wait(again=waited)
+            del self._begun[self._next]
+            self._give(result)
             self._next += 1
             if self._next <= self._first:  # else no row was too far ahead
                 self._room.notify()
         return result
 
+    def _wait(self, *, again: bool) -> bool:
+        """Wait for the awaited row, inside the lock. Where rows end one upon the other it is looked for later,
+        and then perhaps others have ended too: to be woken takes as long as a part of a row."""
+        if self._fast and not again:
+            self._lock.release()
+            try:
+                time.sleep(_FAST_S)
+            finally:
+                self._lock.acquire()
+        else:
+            begin_s = time.perf_counter()
+            self._come.wait()
+            self._fast = time.perf_counter() - begin_s < _FAST_S
+        return True
+
     def _next_done(self) -> Result | None:
-        with self._come:
+        with self._lock:
+            waited = False
             while not self._done:
                 if self._stopping or (not self._live and (self._fed or self._closed)):
                     if self._problem is not None:
                         raise self._problem
                     return None
-                self._come.wait()
-            result = self._given[self._done[0].row] = self._done[0]
-            self._done.popleft()
+                waited = self._wait(again=waited)
+            result = self._done.popleft()
+            self._give(result)
             self._room.notify()
         return result
 
     def reconsider(self) -> None:
         """Whether a row may begin may be another matter now."""
-        with self._room:
+        with self._lock:
             self._room.notify()
 
     def drain(self) -> None:
         """Let no row begin any more."""
-        with self._room:
+        with self._lock:
             self._closed = True
             self._room.notify_all()
             self._come.notify_all()
 
+    def _give(self, result: Result) -> None:
+        self._given.append(ref(result))
+        if len(self._given) > self._most_given:
+            self._given = [given for given in self._given if given() is not None]
+            self._most_given = max(_AHEAD, 2 * len(self._given))
+
     def held(self) -> list[Result]:
         """The results that somebody holds, or will be given, in row order."""
-        with self._room:
-            done = {result.row: result for result in self._done}
-            return [result for _, result in sorted((*self._given.items(), *done.items(), *self._begun.items()))]
+        with self._lock:
+            given = [result for given in self._given if (result := given()) is not None]
+            return sorted([*given, *self._done, *self._begun.values()], key=lambda result: result.row)
 
     def close(self) -> None:
         """Let no row begin, and stop those that run."""
-        with self._room:
+        with self._lock:
             self._closed = self._stopping = True
             self._room.notify_all()
             self._come.notify_all()
-        for result in self.held():
+            running = tuple(self._begun.values())
+        for result in running:
             result.stop()

@@ -108,7 +108,7 @@ class PlanExecutor:
         self.segments = Segments(session, traced=prepared.traced, meter=meter)
         self._known: dict[str, Value] = {}  # the variables
         self._frames: dict[Frame, None] = {}  # those that go on, inner ones behind those around
-        self._ready: deque[tuple[Frame, int]] = deque()  # steps that wait for nothing, and blocks that are done
+        self.ready: deque[tuple[Frame, int]] = deque()  # steps that wait for nothing, and blocks that are done
         self._going = False
         self._over = False
         self._failed = False  # whether anything has
@@ -133,7 +133,8 @@ class PlanExecutor:
     def variables(self) -> dict[str, Any]:
         """The variables that there are; None where one of several branches has none."""
         self._store()
-        return {name: self._as_python(item) for name, item in self._known.items() if name != PROMPT}
+        shown = self._shown()
+        return {name: shown(item) for name, item in self._known.items() if name != PROMPT}
 
     @property
     def sites(self) -> dict[str, tuple[Site, bool]]:
@@ -153,7 +154,7 @@ class PlanExecutor:
     def begin(self, arguments: Mapping[str, Any], then: Ended) -> None:
         """Run it; `then` gets its value or its error when everything has ended, and streams are given back."""
         self._then = then
-        self._session.when_stopped(self._stopped)
+        self._session.when_stopped = self._stopped
         if self._session.stopped:
             self._finish(None, self._session.why_over or stopped())
             return
@@ -172,8 +173,8 @@ class PlanExecutor:
         if self._going:
             return
         self._going = True
-        while self._ready and not self._over:
-            frame, number = self._ready.popleft()
+        while self.ready and not self._over:
+            frame, number = self.ready.popleft()
             if number == _END:
                 self._leave(frame)
             else:
@@ -194,9 +195,9 @@ class PlanExecutor:
             self.give(frame, number, value)
         first = block.first if block.order is None else self._in_turn(frame)
         for number in first:
-            self._ready.append((frame, number))
+            self.ready.append((frame, number))
         if not frame.unfinished:
-            self._ready.append((frame, _END))
+            self.ready.append((frame, _END))
 
     def _in_turn(self, frame: Frame) -> list[int]:
         """The steps of a block that wait for nothing, also not for effects before them."""
@@ -218,7 +219,7 @@ class PlanExecutor:
     def _one_less(self, frame: Frame, number: int) -> None:
         frame.missing[number] -= 1
         if not frame.missing[number]:
-            self._ready.append((frame, number))
+            self.ready.append((frame, number))
 
     def end(self, frame: Frame, number: int, error: Exception | None) -> None:
         """A step has ended; an error becomes that of what it gives."""
@@ -235,7 +236,7 @@ class PlanExecutor:
             turn.come(frame.before_step(number), error)
         frame.unfinished -= 1
         if not frame.unfinished:
-            self._ready.append((frame, _END))
+            self.ready.append((frame, _END))
 
     def _leave(self, frame: Frame) -> None:
         """A block has ended."""
@@ -303,28 +304,35 @@ class PlanExecutor:
         value = None
         if error is None:
             try:
-                value = self._as_python(results[0])
+                result = results[0]
+                if result is not None:
+                    value = (
+                        as_python(result, self.segments.text) if self.meter is None else self._counted(result)
+                    )
             except Exception as problem:
                 error = problem
         self._finish(value, error)
 
     def _finish(self, value: Any, error: BaseException | None) -> None:
         self._over = True
-        self._ready.clear()
-        self._session.when_stopped(None)
+        self.ready.clear()
+        self._session.when_stopped = None
         back = partial(self._then, value, error)
         del self._then  # it holds this one
-        self._session.when_idle(lambda: self.segments.give_back(back))
+        self._session.when_idle(partial(self.segments.give_back, back))
 
-    def _as_python(self, value: Value) -> Any:
-        """A value for the user.
+    def _shown(self) -> Callable[[Value], Any]:
+        """What makes a value for the user of one of a plan."""
+        return partial(as_python, stream=self.segments.text) if self.meter is None else self._counted
+
+    def _counted(self, value: Value) -> Any:
+        """A value for the user, of a run that is metered.
 
         Raises:
             RunError: SGLC414, it is too large.
         """
-        if self.meter is None:
-            return as_python(value, self.segments.text)
         meter, text = self.meter, self.segments.text
+        assert meter is not None
         meter.take(value.value if isinstance(value, Made) else value)
 
         def counted(kept: Kept) -> str:

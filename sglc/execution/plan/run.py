@@ -15,7 +15,7 @@ from typing import Any
 from sglc.errors import Loc, RunError
 from sglc.execution.bind import asked_in
 from sglc.execution.deadline import Deadline
-from sglc.execution.event_loop import soon
+from sglc.execution.event_loop import in_loop, soon
 from sglc.execution.lifecycle import Part, Run
 from sglc.execution.outputs import values
 from sglc.execution.plan.executor import PlanExecutor
@@ -143,11 +143,12 @@ def _messages(turns: Any) -> list[dict[str, Any]]:
     return conversation(turn_parts(plain(turns)))
 
 
-def _without_unread(late: Any) -> Any:
+def _without_unread(late: list[Any]) -> list[Any]:
     """In a list of what branches made, a text that spells no value leaves None."""
-    if type(late) is not list:
-        return late
-    return [None if isinstance(item, NoValue) else _without_unread(item) for item in late]
+    return [
+        None if isinstance(item, NoValue) else _without_unread(item) if type(item) is list else item
+        for item in late
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,10 @@ class PlanPart(Part):
 
     def start(self) -> None:
         """Returns at once."""
-        soon(self.begin)
+        if in_loop():
+            self.begin()
+        else:
+            soon(self.begin)
 
     def begin(self) -> None:
         """Called in the loop's thread."""
@@ -235,7 +239,6 @@ class PlanPart(Part):
                 (self._session.why_over if wanted else None)
                 or (error if self._go_on is None else as_raised(error))
             )
-        self._session.forget()
 
     def _goes_on(self) -> bool:
         """Whether the program goes on as Python, from its top, with what the plan has had; it does then."""
@@ -329,7 +332,9 @@ class PlanPart(Part):
         unread: dict[str, BaseException] = {}
         sites = self._executor.sites if len(variables) > len(early) else {}
         for name, value in variables.items():
-            late = value = _without_unread(value)
+            if type(value) is list:
+                value = _without_unread(value)
+            late = value
             if isinstance(value, NoValue):
                 unread[name] = value.problem
             else:

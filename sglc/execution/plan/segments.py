@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -27,8 +27,12 @@ class Going(Protocol):
     def end(self, frame: Frame, number: int, error: Exception | None) -> None:
         """A step has ended."""
 
+    @property
+    def ready(self) -> Sized:
+        """What waits for nothing."""
+
     def go_on(self) -> None:
-        """Begin what waits for nothing."""
+        """Begin what is ready."""
 
 
 class Segments:
@@ -59,10 +63,10 @@ class Segments:
             run.end(frame, number, None)
             return
         at = frame.at
-        numbers = {keep.handle: next(HANDLES) for keep, _, _ in prepared.keeps}
+        numbers = {keep.handle: next(HANDLES) for keep, _, _ in prepared.keeps} if prepared.keeps else {}
         own = Own(
             {name: text(value(frame)) for name, value in prepared.texts},
-            {name: self._number(value(frame)) for name, value, _ in prepared.opened},
+            {name: self._number(value(frame)) for name, value, _ in prepared.opened} if prepared.opened else {},
             numbers, self.session.seeds, call=at.call, iterations=at.iterations,
             drawn=self.session.drawn,
         )  # fmt: skip
@@ -70,7 +74,7 @@ class Segments:
         if self._meter is not None:
             _count(self._meter, bound, prepared)
         # What ends it tells whether the back end has done all of it.
-        over = self._over(frame, prepared) if prepared.asked else ()
+        over = self._over(frame, prepared) if self.kept and prepared.asked else ()
         running = RunningSegment(run, self, frame, number, prepared, over)
         if self._traced is not None:
             for keep, _, _ in prepared.keeps:
@@ -119,8 +123,6 @@ class Segments:
 
     def _over(self, frame: Frame, prepared: PreparedSegment) -> Sequence[int]:
         """The streams that a segment releases: what nobody needs, and what it is the last to read."""
-        if not self.kept:
-            return ()
         found = [number for number, needed in self.kept.items() if needed is False]
         for _, value, number in prepared.opened:
             if number is None or frame.left[number] > 1:
@@ -174,7 +176,7 @@ class RunningSegment:
         if output.error is not None:
             self.failed[place] = output.error
         else:
-            value = value_of(output)
+            value = output.text if type(output.text) is str else value_of(output)
             for name in prepared.gives.get(place, ()):
                 run.give(frame, name, value)
             for kept in prepared.ends.get(place, ()):
@@ -190,7 +192,8 @@ class RunningSegment:
                 else:  # perhaps nothing of it was done
                     self._segments.kept[handle] = False
             run.end(frame, self._number, error)  # type: ignore[arg-type]  # nobody else raises there
-        run.go_on()
+        if run.ready:
+            run.go_on()
 
 
 def _count(meter: Meter, bound: Segment, prepared: PreparedSegment) -> None:

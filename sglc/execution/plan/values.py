@@ -147,6 +147,8 @@ def held_in(value: Value | Iterable[Value]) -> Iterator[Kept]:
 
 def as_python(value: Value, stream: Callable[[Kept], str] | None = None) -> Any:
     """A value for the user: lists as lists, all texts of a generation, and of a stream its text."""
+    if type(value) is Made:
+        value = value.value
     if value is None or isinstance(value, str):
         return value
     match value:
@@ -154,8 +156,6 @@ def as_python(value: Value, stream: Callable[[Kept], str] | None = None) -> Any:
             return list(value.texts)
         case Exact():
             return value.item
-        case Made():
-            return as_python(value.value, stream)
         case Kept():
             assert stream is not None
             return stream(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -67,9 +67,9 @@ def bind(definition: Definition, args: Sequence[Any], kwargs: Mapping[str, Any])
     Raises:
         UsageError: SGLC011, naming what is missing, unknown or given twice.
     """
-    names = [p.name for p in definition.parameters if p.kind in _BY_NAME]
-    if not args and len(names) == len(definition.parameters) == len(kwargs) and kwargs.keys() == set(names):
-        return {name: kwargs[name] for name in names}  # as rows come, and ten times as fast
+    names = None if args else by_name(definition)
+    if names is not None and kwargs.keys() == names:
+        return {name: kwargs[name] for name in names}  # as most come, and ten times as fast
     signature = inspect.Signature(definition.parameters)
     try:
         bound = signature.bind(*args, **kwargs)
@@ -81,6 +81,12 @@ def bind(definition: Definition, args: Sequence[Any], kwargs: Mapping[str, Any])
         ) from None  # fmt: skip
     bound.apply_defaults()
     return dict(bound.arguments)
+
+
+def by_name(definition: Definition) -> KeysView[str] | None:
+    """The names of the parameters, in order, if each takes one argument, by its name."""
+    names = {p.name: None for p in definition.parameters if p.kind in _BY_NAME}
+    return names.keys() if len(names) == len(definition.parameters) else None
 
 
 def describe(definition: Definition) -> str:
