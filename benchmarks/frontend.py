@@ -81,17 +81,15 @@ def ours(scripted: bool) -> tuple[dict[str, Any], Any]:
     from sglc.ir.plan.events import GenDone, Sample, Usage
     from sglc.ir.plan.segment import GenNode, Segment
 
-    answered = (Sample(ANSWER, (), "stop"),)
-    usage = Usage(calls=1)
+    answered, usage = (Sample(ANSWER, (), "stop"),), Usage(calls=1)
+    done = [GenDone(index, (), answered, usage) for index in range(64)]
 
     class Instant(ScriptedBackend):
         def submit(self, segment: Segment, *, streams: bool = True) -> EventBatches:
             return EventBatches(self._done(segment))
 
         async def _done(self, segment: Segment) -> AsyncGenerator[list[GenDone], None]:
-            for index, node in enumerate(segment.nodes):
-                if type(node) is GenNode:
-                    yield [GenDone(index, (), answered, usage)]
+            yield [done[index] for index, node in enumerate(segment.nodes) if type(node) is GenNode]
 
     return programs(sglc), (ScriptedBackend if scripted else Instant)(lambda asked: ANSWER)
 

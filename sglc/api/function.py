@@ -371,11 +371,11 @@ class Function:
         def order(ahead: Sequence[Fitting]) -> Iterable[int]:
             if call.duplicates is not None:
                 call.duplicates.look([arguments for arguments, _ in ahead])
+            from sglc.execution.batch.order import computes, zero_first
             from sglc.passes.pipelines import hoists
 
-            if not (hoist_prefix and hoists(call.backend.target)):
+            if not (hoist_prefix and hoists(call.backend.target) and computes(call.backend)):
                 return range(len(ahead))
-            from sglc.execution.batch.order import zero_first
             from sglc.execution.batch.prefixes import batch_order
 
             return zero_first(lambda: batch_order([self._ahead.beginnings(ahead)], call.backend))

@@ -482,10 +482,10 @@ class Session:
         if output is None or output.error is not None:  # it was stopped
             return False
         match event:
-            case GenDone(samples=[one]) if not output.several:
-                self._done(output, one.text, event)
-            case GenDone():
+            case GenDone() if output.several:
                 self._done(output, [sample.text for sample in event.samples], event)
+            case GenDone():
+                self._done(output, event.samples[0].text, event)
             case SelectDone():
                 if self.on_text is not None:
                     self.on_text(output.site, event.text)

@@ -7,6 +7,7 @@ share but for one or two, and encoding every prompt a second time would take lon
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -29,6 +30,11 @@ def plan_order(plan: Plan, rows: Sequence[Mapping[str, Any]], backend: Backend) 
     if has_room(backend, [(plan.leads, row) for row in rows]):
         return range(len(rows))
     return order([begins(plan.leads, row) for row in rows])
+
+
+def computes(backend: Backend) -> bool:
+    """Whether an order may save something: one with room for everything computes no prompts."""
+    return getattr(backend, "cache_tokens", None) != sys.maxsize
 
 
 def has_room(backend: Backend, rows: Sequence[KnownRow]) -> bool:
