@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -47,6 +49,31 @@ def test_what_constraints_need_is_loaded_before_anybody_is_answered(folder: Path
         assert "llguidance" in mapped
         assert "xgrammar" in mapped
         assert len(compilers(server.process.pid)) == 1
+
+
+ENDED_AS_IT_SERVES = """
+import os, signal, sys
+from sglc.cli import main
+
+class Told:
+    def write(self, text):
+        sys.__stderr__.write(text)
+        if "serving" in text:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def flush(self):
+        sys.__stderr__.flush()
+
+sys.stderr = Told()
+sys.exit(main(["serve", "--port", "0", "--device", "cpu", "--model", sys.argv[1], "--kv-mib", "64"]))
+"""
+
+
+def test_a_signal_may_come_as_soon_as_it_says_that_it_serves(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENDED_AS_IT_SERVES, folder], stderr=subprocess.PIPE, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr.count("serving")) == (0, 1), done.stderr
 
 
 class Client:

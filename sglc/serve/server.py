@@ -132,12 +132,16 @@ class _DrainingServer(uvicorn.Server):
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """As of every server of uvicorn."""
         self._loop = asyncio.get_running_loop()
-        urls = [self._url] if self._beside is None else [await self._beside.start(), self._url]
-        for url in urls:
-            print(f"sglc: serving {self._service.name} at {url}", file=sys.stderr, flush=True)
         await super().serve(sockets)
         if self._beside is not None:
             await self._beside.stop()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As of every server of uvicorn; it says so when signals are its own: they may come at once."""
+        await super().startup(sockets)
+        urls = [self._url] if self._beside is None else [await self._beside.start(), self._url]
+        for url in urls:
+            print(f"sglc: serving {self._service.name} at {url}", file=sys.stderr, flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to end. The second time end at once: the kernel ends the runtime's process with this one."""
