@@ -156,6 +156,7 @@ _OPTIONS = {
     "bounds": (
         _Option("--max-tokens", count, 4096, "N", "tokens of an answer in a chat that names no limit"),
         _Option("--max-body", count, 16, "MIB", "most of a request"),
+        _Option("--max-form", count, 1024, "KIB", "most of a regex, schema, grammar or structural tag"),
         _Option("--max-prompts", count, 256, "N", "most prompts of a request"),
         _Option("--max-samples", count, 128, "N", "most samples of a prompt"),
         _Option(
@@ -246,6 +247,7 @@ def _serve(options: argparse.Namespace) -> int:
             patience = Patience(options.stall_timeout, options.keep_alive, options.drain_timeout)
             limits = Limits(
                 body=options.max_body << 20,
+                form=options.max_form << 10,
                 prompts=options.max_prompts,
                 samples=options.max_samples,
                 connections=options.max_connections,

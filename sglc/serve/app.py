@@ -116,7 +116,8 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
         check_model(service, body.model)
         _check_logprobs(service, body.logprobs is not None)
         prompts = await _given(service, body.prompt, "prompt", body.n)
-        work = _work(service, request, "completions", prompts, sampling.of_completion(body), body)
+        asked = sampling.of_completion(body, service.limits)
+        work = _work(service, request, "completions", prompts, asked, body)
         _let_in(service, request, work.choices)
         answer = Answer("text_completion", "cmpl", service.name, spelling)
         if body.stream:
@@ -157,7 +158,7 @@ def _add_generate(app: FastAPI, service: Service) -> Endpoints:
         _check_logprobs(service, body.return_logprob)
         field, given = body.prompts
         prompts = await _given(service, given, field, body.sampling_params.n)
-        work = _work(service, request, "generate", prompts, sampling.of_generate(body), body)
+        work = _work(service, request, "generate", prompts, sampling.of_generate(body, service.limits), body)
         _let_in(service, request, work.choices, body.request_id)
         made = Answer("", "", service.name, spelling)
         if body.stream:
@@ -200,7 +201,7 @@ def _of_chat(service: Service, request: Request, body: ChatBody) -> tuple[Work, 
     calling = calling_of(service.tokenizer, body, held=service.backend.target.holds_forms)
     most = min(service.limits.chat_tokens, service.max_len - len(prompt.ids))
     how = calling.how if calling is not None else None
-    asked = sampling.of_chat(body, most, how)
+    asked = sampling.of_chat(body, most, service.limits, how)
     return _work(service, request, "chat", (prompt,), asked, body), calling
 
 

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any
 
-import msgspec
-from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sglc.errors import SglcError
 from sglc.serve.bodies import RequestBody
-from sglc.serve.fields import WHOLE_CHARACTERS
-from sglc.serve.limits import Limits, check_lists
-from sglc.serve.problems import Refusal, as_response, of_any, of_body
+from sglc.serve.body_checker import BodyChecker
+from sglc.serve.limits import Limits
+from sglc.serve.problems import Refusal, as_response, of_any
+from sglc.serve.reading import OtherJson, checked, decoded, validated
 
-_AT_ONCE = 1 << 18  # bytes of a body that is read where nothing else is done meanwhile
+_AT_ONCE = 1 << 18  # bytes of a body that is read where nothing else is done meanwhile, and nowhere before
 # By their path: the class of the body, and what answers it.
 Endpoints = Mapping[str, tuple[type[RequestBody], Callable[[Any, Request], Awaitable[Response]]]]
 
@@ -39,6 +37,7 @@ class Direct:
         self._endpoints = endpoints
         self._limits = limits
         self._max_len = max_len
+        self._checker = BodyChecker(limits, max_len)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As of every ASGI application."""
@@ -50,23 +49,11 @@ class Direct:
         came: list[Message] = []
         content = await _read(receive, came)
         try:
-            given = msgspec.json.decode(content)
-            if not isinstance(given, dict):
-                raise msgspec.ValidationError
-            known = {name: value for name, value in given.items() if name in kind.model_fields}
-            check_lists(self._limits, known, self._max_len)
-            # What msgspec takes has no half of a surrogate pair. The framework has attributes read, too.
-            read = partial(kind.model_validate, given, context=WHOLE_CHARACTERS, from_attributes=True)
-            # Of a model's whole length of messages each is read by Python, which others get between.
-            body = read() if len(content) <= _AT_ONCE else await asyncio.to_thread(read)
+            body = await self._body(kind, content)
         except Refusal as refusal:
             await as_response(refusal)(scope, receive, send)
             return
-        except ValidationError as error:
-            # To decode what may be megabytes once more would keep everybody waiting.
-            await as_response(of_body(error))(scope, receive, send)
-            return
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except OtherJson:
             await self._app(scope, _again(came, receive), send)
             return
         try:
@@ -77,6 +64,21 @@ class Direct:
             await as_response(of_any(error))(scope, receive, send)
             raise  # into the server's log
         await response(scope, receive, send)
+
+    async def _body(self, kind: type[RequestBody], content: bytes) -> RequestBody:
+        """What was sent.
+
+        Raises:
+            Refusal: it is no such request.
+            OtherJson: the framework is to say what it is.
+        """
+        large = len(content) > _AT_ONCE
+        if large and (refusal := await self._checker.refusal(kind, content)) is not None:
+            raise refusal
+        given = decoded(content)
+        checked(kind, given, self._limits, self._max_len)
+        # Of a model's whole length of messages each is read by Python, which others get between.
+        return await asyncio.to_thread(validated, kind, given) if large else validated(kind, given)
 
     def _reads(self, scope: Scope) -> bool:
         """Whether the body is JSON of a length that is known, and not too great."""

@@ -25,6 +25,7 @@ class Limits:
         queue: texts that are being made or wait to be, of all requests.
         priority: of a request, unless it comes with an admin key.
         hint_tokens: of the streams that hints of one key may have kept, unless it is an admin's; 0: none.
+        form: characters of a regex, schema, grammar or structural tag.
         chat_tokens: of an answer in a chat that names no limit.
         plan: bytes of the plan of a program.
         row_tokens: that a row of a program generates.
@@ -42,6 +43,7 @@ class Limits:
     queue: int = 1024
     priority: int = 0
     hint_tokens: int = 0
+    form: int = 1 << 20
     chat_tokens: int = 4096
     plan: int = 1 << 20
     row_tokens: int = 1 << 20

@@ -55,9 +55,9 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
         prompt = await prompted(request, asked)
         most = max(1, min(service.limits.chat_tokens, service.max_len - len(prompt.ids)))
         if isinstance(asked, ChatBody):
-            wanted = sampling.of_chat(asked, most)
+            wanted = sampling.of_chat(asked, most, service.limits)
         else:
-            wanted = sampling.of_completion(asked)
+            wanted = sampling.of_completion(asked, service.limits)
             if given.options.num_predict < 0:
                 wanted = replace(wanted, max_tokens=most)
         work = Work("ollama", (prompt,), wanted, share=share_of(request.scope))

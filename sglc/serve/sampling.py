@@ -10,8 +10,9 @@ from sglc.errors import LegalizeError
 from sglc.ir.grammar.call_format import CallFormat, arguments_schema, calls_form
 from sglc.ir.grammar.json_schema import enforced
 from sglc.ir.sampling import Sampling
-from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, Sampled, Steered
+from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, RequestBody, Sampled, Steered
 from sglc.serve.forms import ResponseFormat
+from sglc.serve.limits import Limits
 from sglc.serve.problems import Refusal, bad, refusal_of
 from sglc.serve.tools import Named
 
@@ -21,14 +22,24 @@ _Held = tuple[str, str, str]  # what a text is held to: the request's field, tha
 _GOLDEN = 0x9E3779B97F4A7C15  # by which the runtime's seeds of samples are apart
 
 
-def of_completion(body: CompletionBody) -> Sampling:
-    """Raises Refusal: fields that contradict each other."""
+def check_forms(body: RequestBody, limits: Limits) -> None:
+    """Raises Refusal: what a text is to be held to is longer than is taken."""
+    match body:
+        case GenerateBody():
+            _all_held(body.sampling_params, None, None, limits)
+        case Sampled():
+            _all_held(body, body, body.response_format, limits)
+
+
+def of_completion(body: CompletionBody, limits: Limits) -> Sampling:
+    """Raises Refusal: fields that contradict each other, or a form that is too long."""
     if body.best_of is not None and body.best_of != body.n:
         raise bad("best_of", f"can only be `n`, which is {body.n}", "unsupported_value")
     return _sampling(
         body,
         body,
         body.response_format,
+        limits=limits,
         seed=body.seed,
         max_tokens=body.max_tokens,
         min_tokens=body.min_tokens,
@@ -37,7 +48,7 @@ def of_completion(body: CompletionBody) -> Sampling:
     )
 
 
-def of_chat(body: ChatBody, most: int, how: CallFormat | None = None) -> Sampling:
+def of_chat(body: ChatBody, most: int, limits: Limits, how: CallFormat | None = None) -> Sampling:
     """`most`: tokens of an answer that no limit is named for; at least one, whatever it is.
 
     `how`: the format of calls, if there may be any.
@@ -58,6 +69,7 @@ def of_chat(body: ChatBody, most: int, how: CallFormat | None = None) -> Samplin
         body,
         form,
         calls,
+        limits=limits,
         seed=body.seed,
         max_tokens=given.pop() if given else max(most, 1),
         min_tokens=body.min_tokens,
@@ -87,14 +99,15 @@ def _calls(body: ChatBody, how: CallFormat) -> tuple[str, ResponseFormat | None]
     ), (form if answer is None else None)
 
 
-def of_generate(body: GenerateBody) -> Sampling:
-    """Raises Refusal: fields that contradict each other."""
+def of_generate(body: GenerateBody, limits: Limits) -> Sampling:
+    """Raises Refusal: fields that contradict each other, or a form that is too long."""
     given = body.sampling_params
     begin = body.logprob_start_len
     if begin is None:  # who asks for no text wants to know of the prompt
         begin = -1 if given.max_new_tokens else 0
     return _sampling(
         given,
+        limits=limits,
         seed=given.sampling_seed,
         max_tokens=given.max_new_tokens,
         min_tokens=given.min_new_tokens,
@@ -109,13 +122,14 @@ def _sampling(
     form: ResponseFormat | None = None,
     calls: str | None = None,
     *,
+    limits: Limits,
     seed: int | None,
     max_tokens: int,
     min_tokens: int,
     logprobs_from: int | None,
     top_logprobs: int,
 ) -> Sampling:
-    held = _held(body) + ([] if openai is None else _held_by_clients(openai, form))
+    held = _all_held(body, openai, form, limits)
     if calls is not None:
         held.append(("tools", "structural_tag", calls))
     if len(held) > 1:
@@ -152,6 +166,16 @@ def _sampling(
         logprobs_from=logprobs_from,
         top_logprobs=top_logprobs,
     )
+
+
+def _all_held(
+    body: Steered, openai: Sampled | None, form: ResponseFormat | None, limits: Limits
+) -> list[_Held]:  # fmt: skip
+    held = _held(body) + ([] if openai is None else _held_by_clients(openai, form))
+    for name, _, text in held:
+        if len(text) > limits.form:
+            raise bad(name, f"is longer than the {limits.form} characters of `--max-form`", "too_large")
+    return held
 
 
 def _held(body: Steered) -> list[_Held]:

@@ -165,7 +165,8 @@ class SchedulerService:
         field, given = body.prompts
         check_counts(service.limits, given, field, body.sampling_params.n)
         prompts = await at_once_or_apart(given, of_given, service.tokenizer, given, field, service.max_len)
-        work = Work("generate", prompts, sampling.of_generate(body), 0, share_of(scope), body.cache_salt)
+        asked = sampling.of_generate(body, service.limits)
+        work = Work("generate", prompts, asked, 0, share_of(scope), body.cache_salt)
         request_id = request.request_id or scope[REQUEST_ID]
         service.queue.let_in(scope, work.choices, service.limits.queue)
         service.drain.name(scope, request_id, scope[REQUEST_ID])
