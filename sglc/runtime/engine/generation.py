@@ -110,7 +110,7 @@ class GenCall:
         self._told = 0  # of them, those that a delta had
         self._prompt_scored = PromptScored(0, ())
         self._prompt_told = False
-        self._ended: dict[int, SampleDone] = {}
+        self._samples: dict[int, Sample] = {}  # that have ended
         self._handle = model.extend(stream, behind)
         self._prompt = self._engine.ids(self._handle)
         sampling = node.sampling if node.sampling.max_tokens else replace(node.sampling, max_tokens=1)
@@ -140,8 +140,8 @@ class GenCall:
                 self._token(event)
             case PromptScored():
                 self._prompt_scored = event
-            case SampleDone():
-                self._ended[event.sample] = event
+            case SampleDone():  # at once: to read the likeliest ids of many would hold up a step
+                self._samples[event.sample] = self._sample(event)
             case RequestDone():
                 return self._outcome(event)
             case RequestFailed():
@@ -219,15 +219,15 @@ class GenCall:
         return spelled.decode("utf-8", "replace")
 
     def _outcome(self, done: RequestDone) -> CallOutcome:
-        samples = tuple(self._sample(sample) for sample in range(self.node.sampling.n))
+        samples = tuple([self._samples[sample] for sample in range(self.node.sampling.n)])
         # How much was decoded behind a stop before it was seen is a matter of time.
         spent = usage(done, sum([sample.made or 0 for sample in samples]))
         prompt = self._engine.packed(self._handle)
         event = GenDone(self._index, prompt, samples, spent, *self._prompt_logprobs())
         return CallOutcome(samples[0].text, event)
 
-    def _sample(self, sample: int) -> Sample:
-        ended = self._ended[sample]
+    def _sample(self, ended: SampleDone) -> Sample:
+        sample = ended.sample
         match = self._watched[sample].match if self._stepwise else None
         if not self.node.sampling.max_tokens:
             seen = tuple(self._listed(likeliest) for likeliest in ended.likeliest)
