@@ -374,8 +374,8 @@ class _Batch(Generic[_Row]):
                         raise self._problem
                     return None
                 waited = self._wait(again=waited)
+            self._give(result)  # before it is nowhere else: Ctrl-C may come between
             del self._begun[self._next]
-            self._give(result)
             self._next += 1
             if self._next <= self._first:  # else no row was too far ahead
                 self._room.notify()
@@ -405,8 +405,9 @@ class _Batch(Generic[_Row]):
                         raise self._problem
                     return None
                 waited = self._wait(again=waited)
-            result = self._done.popleft()
+            result = self._done[0]
             self._give(result)
+            self._done.popleft()
             self._room.notify()
         return result
 
@@ -432,7 +433,8 @@ class _Batch(Generic[_Row]):
         """The results that somebody holds, or will be given, in row order."""
         with self._lock:
             given = [result for given in self._given if (result := given()) is not None]
-            return sorted([*given, *self._done, *self._begun.values()], key=lambda result: result.row)
+            found = {result.row: result for result in (*given, *self._done, *self._begun.values())}
+            return [found[row] for row in sorted(found)]
 
     def close(self) -> None:
         """Let no row begin, and stop those that run."""
