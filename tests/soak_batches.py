@@ -275,7 +275,9 @@ def _watched(folder: Path, program: str, rows: int, more: Sequence[str], kill_at
     checkpoints: list[tuple[int, float, int]] = []
 
     def first_line() -> bool:
-        return process.poll() is not None or (out.exists() and out.stat().st_size > had)
+        # Who has ended stays to be looked at.
+        ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return ended is not None or (out.exists() and out.stat().st_size > had)
 
     until(first_line)
     first_s = _cpu_s(stat)
@@ -291,7 +293,7 @@ def _watched(folder: Path, program: str, rows: int, more: Sequence[str], kill_at
                 print(f"{lines} lines, {checkpoints[-1][1]} s, {peak:.0f} MB", flush=True)
             if kill_at is not None and lines >= kill_at:
                 process.kill()
-            time.sleep(0.05)
+            time.sleep(0.005)
     told = (process.communicate()[1] or "").splitlines()
     assert process.returncode == (0 if kill_at is None else -9), told
     return {
