@@ -126,7 +126,7 @@ class PlanTree:
         if not self._turn.acquire(blocking=not at_once):
             return _NOT_AT_ONCE
         try:
-            kinds = {name: "str" if type(value) is str else _kind(value) for name, value in arguments.items()}
+            kinds = {name: _kind(value) for name, value in arguments.items()}
             missed: list[tuple[str, Hashable]] = []
             leaf = self._hit(arguments, sampling, kinds, missed)
             if at_once:

@@ -61,7 +61,7 @@ def start(make: Callable[[], Coroutine[Any, Any, None]]) -> Job:
     """Run a coroutine function on the loop."""
     loop = _loop or executor_loop()
     job = Job(make)
-    if threading.get_ident() == _thread:
+    if in_loop():
         job.begin(loop)
     else:
         _send(partial(job.begin, loop))

@@ -283,9 +283,11 @@ class RunOutputs:
                 if outer.live:
                     outer.pieces.append((output.site, text))
 
-    def tell_around(self, output: PendingOutput) -> None:
-        """A generation is `done`, for the runs around."""
-        self._tell_around(lambda outer: outer.done.append(output))
+    def finish(self, output: PendingOutput) -> None:
+        """A generation has ended well. Called inside `change`."""
+        self.done.append(output)
+        if self.outer is not None:
+            self._tell_around(lambda outer: outer.done.append(output))
 
     def refuse(self, sites: Iterable[Site], error: SglcError) -> None:
         """These generations do not begin."""

@@ -316,7 +316,7 @@ class Session:
                 new = tuple([node for node in asked.values() if node.site not in there])
                 segment = afford(self.budget, self._spent, segment, new)
                 over = beyond(self.budget, begun, new)
-            generations = began = self.outputs.begin(asked, time.perf_counter() - self._began, answers)
+            generations = began = self.outputs.begin(asked, self.elapsed_s, answers)
             if not over and self.served is None and (backend is not None or not self.outputs.failed):
                 self._start(segment, generations, backend, told)
                 return
@@ -420,7 +420,10 @@ class Session:
 
     def forget(self) -> None:
         """The run is over: what only it needed can go."""
-        self._launched_before = None
+        if self._launched_before is not None:
+            self._launches.kept.clear()
+            self._launches.numbered.clear()
+            self._launches.mended.clear()
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -510,7 +513,7 @@ class Session:
         limit = None if self.budget is None else self.budget.tokens
         reason: RunError | None = None
         came_whole = output.first_s is None  # before who observes says when it came the first time
-        output.ended_s, output.event = time.perf_counter() - self._began, event
+        output.ended_s, output.event = self.elapsed_s, event
         if self.observer is not None:
             self.observer.done(output)
         if self.on_text is not None:
@@ -522,9 +525,7 @@ class Session:
             if came_whole and (outputs.live or outputs.outer is not None) and first(text):
                 outputs.add(output, first(text))
             output.text = text
-            outputs.done.append(output)
-            if outputs.outer is not None:
-                outputs.tell_around(output)
+            outputs.finish(output)
             if limit is not None and self._spent > limit:
                 reason = passed(output.node, f"{limit} generated tokens")
                 output.text, output.error = None, reason  # it may have been cut short

@@ -304,11 +304,7 @@ class PlanExecutor:
         value = None
         if error is None:
             try:
-                result = results[0]
-                if result is not None:
-                    value = (
-                        as_python(result, self.segments.text) if self.meter is None else self._counted(result)
-                    )
+                value = self._shown()(results[0])
             except Exception as problem:
                 error = problem
         self._finish(value, error)
