@@ -17,6 +17,8 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef
 _FUTURES = 0
 for _name in __future__.all_feature_names:
     _FUTURES |= getattr(__future__, _name).compiler_flag
+_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as cells of notebooks may have it
+_MAY_IMPORT = (ast.Import, ast.ImportFrom, ast.If, ast.Try)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,29 +45,48 @@ def source_of(code: CodeType) -> FunctionSource:
     lines = linecache.getlines(code.co_filename) or inspect.findsource(code)[0]
     file = "".join(lines), code.co_filename, code.co_flags & _FUTURES
     try:
-        definition = _compiled(*file)[0].get((code.co_name, code.co_firstlineno))
-        # A notebook compiles each statement by itself: what another one imports is no import to it.
-        matches = code in _compiled(*file)[1] or code in _compiled(*file, apart=True)[1]
+        tree, definitions = _parsed(*file)
+        definition, statement = definitions.get((code.co_name, code.co_firstlineno), (None, None))
+        if definition is None or statement is None:
+            raise SyntaxError("not a plain function definition")
+        # Of its module only what is imported there matters to it; and not even that to a cell of a notebook,
+        # which compiles each statement by itself. It can have been compiled in some other way still.
+        near = [each for each in tree.body if each is statement or isinstance(each, _MAY_IMPORT)]
+        matches = any(code in _codes(part, *file[1:]) for part in (near, [statement], tree.body))
     except (ValueError, RecursionError) as error:
         raise SyntaxError(str(error)) from None
-    if definition is None:
-        raise SyntaxError("not a plain function definition")
     return FunctionSource(definition, matches)
 
 
 @lru_cache(maxsize=4)
-def _compiled(
-    text: str, file: str, futures: int, *, apart: bool = False
-) -> tuple[Mapping[tuple[str, int], Definition], frozenset[CodeType]]:
-    """The functions that a file defines, by name and first line, and all code that compiling it gives."""
-    flags = futures | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as cells of notebooks may have it
+def _parsed(
+    text: str, file: str, futures: int
+) -> tuple[ast.Module, Mapping[tuple[str, int], tuple[Definition, ast.stmt]]]:
+    """A file, and the functions in it by name and first line, each with the statement that it is part of."""
     with warnings.catch_warnings(action="ignore"):  # they were given when it was compiled first
-        tree = compile(text, file, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
-        parts = [ast.Module([node], []) for node in tree.body] if apart else [tree]
-        codes = [compile(part, file, "exec", flags, dont_inherit=True) for part in parts]
-    found = (node for node in ast.walk(tree) if isinstance(node, Definition))
-    first = {(node.name, min(each.lineno for each in (node, *node.decorator_list))): node for node in found}
-    return first, frozenset(inner for code in codes for inner in _inner(code))
+        tree = compile(text, file, "exec", futures | _FLAGS | ast.PyCF_ONLY_AST, dont_inherit=True)
+    found = (
+        (node, outer) for outer in tree.body for node in _statements(outer) if isinstance(node, Definition)
+    )
+    return tree, {
+        (node.name, min(each.lineno for each in (node, *node.decorator_list))): (node, outer)
+        for node, outer in found
+    }
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """A statement, and all in it."""
+    yield node
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for inner in getattr(node, name, ()):
+            yield from _statements(inner)
+
+
+def _codes(statements: list[ast.stmt], file: str, futures: int) -> Iterator[CodeType]:
+    """All code that compiling statements gives."""
+    with warnings.catch_warnings(action="ignore"):
+        code = compile(ast.Module(statements, []), file, "exec", futures | _FLAGS, dont_inherit=True)
+    yield from _inner(code)
 
 
 def _inner(code: CodeType) -> Iterator[CodeType]:
