@@ -6,8 +6,9 @@ before is kept, the other rows are whole, and nothing stays behind: no stream, n
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.errors import BackendError, RunError, SglcError
 from sglc.execution.batch.runner import Interrupted
 from sglc.execution.result import Result
+from sglc.ir.plan.backend import batches_of
+from sglc.ir.plan.events import Event, NodeFailed
 from sglc.ir.plan.segment import ExtendNode, GenNode, Segment
 from sglc.runtime.step import Step
 from tests.oracle_backend import OracleBackend
@@ -288,3 +291,41 @@ def test_a_runtime_in_a_thread_that_breaks_is_begun_again() -> None:
         assert error.code == "SGLC504"
         assert program.run(backend=backend, seed=1)["x"] == before
     backend.close()
+
+
+class AfterTheNext(ScriptedBackend):
+    """Says that `bad` has failed when the program has gone on behind it already, and first of all then."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda asked: None if asked.site.name == "bad" else "fine")
+        self.segments = 0
+
+    async def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        self.segments += 1
+        if self.segments == 2:
+            await asyncio.sleep(0.05)  # the failure of the first is told before
+        async for batch in batches_of(super().submit(segment, streams=streams)):
+            for event in batch:
+                while isinstance(event, NodeFailed) and self.segments < 2:
+                    await asyncio.sleep(0.001)
+                yield event
+
+
+@sgl.function
+def goes_on_behind_a_failure(s: Any) -> None:
+    s += sgl.gen("good")
+    s += sgl.gen("bad")
+    if len(s["good"]) == 4:
+        s += sgl.gen("next")
+        s += s["next"].upper()
+
+
+def test_what_goes_on_behind_a_failure_tells_of_it() -> None:
+    result = goes_on_behind_a_failure.run(backend=AfterTheNext(), mode="python")
+    error = result.error()
+    assert isinstance(error, SglcError)
+    assert (error.code, error.loc and error.loc.line) == ("SGLC521", _line_of(goes_on_behind_a_failure) + 2)
+
+
+def _line_of(program: sgl.Function) -> int:
+    return program.definition.loc.line

@@ -318,6 +318,9 @@ class RunOutputs:
         with self.change:
             if output.ready:
                 return
+            if cause is not None and cause.error is not None and isinstance(error, SglcError):
+                # The back end only knows that the stream is not there; its reader wants to know why.
+                error = cause.error if error.code == "SGLC403" else error
             output.error, output.cause = error, cause
             self.failed.append(output)
         self._tell_around(lambda outer: outer.failed.append(output))

@@ -30,7 +30,7 @@ class Value:
     """One SSA result. Ids are unique in a program, its regions included; names belong to the printer."""
 
     id: int
-    type: Type
+    type: Type = field(hash=False)  # the id tells values apart, and an enum's hash is a call of Python
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Op:
     pure: ClassVar[bool]
     own_fields: ClassVar[tuple[str, ...]]  # all but `results` and `loc`
     region_fields: ClassVar[tuple[str, ...]]  # those that hold a region or several
-    input_fields: ClassVar[tuple[str, ...]]  # those that hold none
+    input_fields: ClassVar[tuple[str, ...]]  # those that may hold values, or data with values in it
     tree_fields: ClassVar[tuple[str, ...]]  # those that hold plain data with values in it
 
     results: tuple[Value, ...] = ()
@@ -124,6 +124,10 @@ _HOLDS_TREES = ("Tree", "tuple[Tree, ...]", "Mapping[str, Tree]")
 _O = TypeVar("_O", bound=type[Op])
 
 
+def _reads(annotation: Any) -> bool:
+    return "Value" in annotation or "Tree" in annotation
+
+
 @dataclass_transform(frozen_default=True)
 def op(mnemonic: str, *results: Type, pure: bool = False, variadic: bool = False) -> Callable[[_O], _O]:
     """Declare an op: its text form, what it yields, and whether equal ones may be merged."""
@@ -136,7 +140,7 @@ def op(mnemonic: str, *results: Type, pure: bool = False, variadic: bool = False
         made.own_fields = tuple(f.name for f in fields(made) if f.name not in ("results", "loc"))
         nested = {f.name for f in fields(made) if f.type in _HOLDS_REGIONS}
         made.region_fields = tuple(name for name in made.own_fields if name in nested)
-        made.input_fields = tuple(name for name in made.own_fields if name not in nested)
+        made.input_fields = tuple(f.name for f in fields(made) if f.name in made.own_fields and _reads(f.type))
         made.tree_fields = tuple(f.name for f in fields(made) if f.type in _HOLDS_TREES)
         OPS[mnemonic] = made
         return made
@@ -151,8 +155,10 @@ def attributes(o: Op) -> Iterator[tuple[str, Any]]:
 
 def operands(o: Op) -> Iterator[Value]:
     """Every value the op reads, in field order; what its regions read from outside is among them."""
-    for _, item in attributes(o):
-        yield from values_in(item)
+    if not o.region_fields:
+        return inputs(o)
+    names = (name for name in o.own_fields if name in o.input_fields or name in o.region_fields)
+    return (value for name in names for value in values_in(getattr(o, name)))
 
 
 def inputs(o: Op) -> Iterator[Value]:

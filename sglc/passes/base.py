@@ -118,7 +118,7 @@ def run_pipeline(
         before = program
         program, said = _rewritten(chosen, program, target, given)
         remarks += said
-        if program is not before:
+        if program != before:
             _verify_behind(chosen, program)
         report(number, chosen.name, program, time.perf_counter() - begin_s)
         if observe is not None:

@@ -150,3 +150,16 @@ def test_a_stream_from_outside_has_no_text() -> None:
     with pytest.raises(LegalizeError) as caught:
         compile_program(program, Target("plain"))
     assert caught.value.code == "SGLC330"
+
+
+def test_what_only_the_prompts_of_arms_say_is_there() -> None:
+    text = (
+        "def f():\n    s0 = root()\n    s1, t0 = gen(s0, 'x')\n    s2, t1 = select(s1, 'y', ('a', 'b'))\n"
+        "    t2 = format((t0, '!', t1))\n    s3 = append(s2, t2)\n    switch(t1):\n"
+        "        case 'a':\n            s4 = append(s3, 'A')\n            prompt(s4)\n            yield\n"
+        "        case 'b':\n            prompt(s3)\n            yield\n    return None\n"
+    )
+    plan = compile_program(from_text(text, "f.sglir"), Target("plain"), ()).plan
+    ends = [variable for block in plan.blocks for variable in block.variables]
+    assert len(ends) == 2
+    assert all(isinstance(end, PromptEnd) for end in ends)

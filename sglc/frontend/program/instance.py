@@ -56,6 +56,8 @@ class PromptState(Protocol):
     _path: tuple[int, ...]
     _variables: dict[str, Variable]
     _history: History | None
+    _scopes: tuple[str, ...]
+    _joined: bool
     label: str | None
 
     def append(self, item: Appendable, loc: Loc) -> None:
@@ -133,6 +135,7 @@ class Instance:
                 before = launcher.text_of_stream(variable.begin.handle)
                 return launcher.text_of_stream(variable.end.handle)[len(before) :]
             case Unsettled():
+                check_settled(variable)
                 raise TraceError(
                     "SGLC148", f"`{variable.name}` is not one value here: {variable.reason}", loc,
                     note=f"the branch is at {variable.loc}",
@@ -152,6 +155,17 @@ class Instance:
         if any(isinstance(text, SymbolicText) for text in texts):
             return joined(tuple(texts))
         return "".join(texts)
+
+
+def check_settled(*variables: Variable | None) -> None:
+    """Variables are asked for.
+
+    Raises:
+        ArmsDiffer: the arms of some branch leave one different, and could be recorded path by path.
+    """
+    tracing = TRACING.get()
+    if tracing is not None and any(isinstance(variable, Unsettled) for variable in variables):
+        tracing.ask_arms()
 
 
 def is_typed(variable: Variable) -> bool:

@@ -35,6 +35,7 @@ from sglc.frontend.program.instance import (
     Instance,
     Scoped,
     Variable,
+    check_settled,
     is_typed,
 )
 from sglc.frontend.program.pending import Pending
@@ -346,6 +347,7 @@ class State(NoText):
             child._stream.live = child._pending is not None  # it is still needed there
         if mode == "concate_and_append":
             return GatheredVariables(self._instance, {})
+        check_settled(*(variable for state in (self, *children) for variable in state._variables.values()))
         names = dict.fromkeys(name for child in children for name in child._variables)
         gathered: dict[str, Gathered] = {}
         for name in [name for name in names if name not in self._variables]:
@@ -418,6 +420,7 @@ class State(NoText):
 
     def __contains__(self, name: str) -> bool:
         variable = self._variables.get(name)
+        check_settled(variable)
         failed = isinstance(variable, Awaited) and variable.problem is not None
         return name in self._variables and name not in self._scopes and not failed
 

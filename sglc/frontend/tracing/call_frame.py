@@ -163,6 +163,8 @@ class CallFrame:
         holder = self._holder(name, f"`{name} = ...`")
         if holder.block < len(self.tracer.bodies) and holder.block < self.block:
             raise GraphBreak(f"a block assigns `{name}`, a variable outside of it", self.loc(), ASSIGNED)
+        if holder is not self:
+            self.tracer.about_to_change()
         holder.values[name] = value
 
     def delete(self, name: str) -> None:
@@ -170,6 +172,8 @@ class CallFrame:
         holder = self._holder(name, f"`del {name}`")
         if name not in holder.values:
             raise NameError(f"name '{name}' is not defined")
+        if holder is not self:
+            self.tracer.about_to_change()
         del holder.values[name]
 
     def _holder(self, name: str, what: str) -> CallFrame:

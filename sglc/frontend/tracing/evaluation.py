@@ -12,7 +12,7 @@ from typing import Any
 from sglc.errors import Loc
 from sglc.frontend.locate import of_node
 from sglc.frontend.tracing.outside import Frame, OutsideState, held_in
-from sglc.frontend.values.graph_breaks import ITERATION, OUTSIDE, TRIED, GraphBreak
+from sglc.frontend.values.graph_breaks import ITERATION, OUTSIDE, TRIED, ArmsApart, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
 from sglc.ir.core import NOWHERE, Value
 
@@ -26,6 +26,8 @@ class Evaluation:
     at: Loc = NOWHERE  # of the function
     node: ast.AST | None = None  # what is evaluated, and its file
     node_file: str = ""
+    changes: int = 0  # to containers, attributes, names of other functions, iterators
+    trying: int = 0  # statements around that are tried as blocks
     steps: int = 0  # statements and turns of loops that were interpreted
     copies: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)  # interpreted helpers
     bodies: list[Callable[..., Any]] = field(default_factory=list)  # of structured ops, outermost first
@@ -85,12 +87,23 @@ class Evaluation:
         if self.guarded:
             raise GraphBreak(f"{what} can fail inside of a `try`", self.place(), TRIED)
 
+    def about_to_change(self) -> None:
+        """Something is about to be changed that recording a block does not put back.
+
+        Raises:
+            ArmsApart: it would be one that is only tried.
+        """
+        if self.trying:
+            raise ArmsApart
+        self.changes += 1
+
     def change(self, value: Any, what: str) -> None:
         """`value` is about to be changed.
 
         Raises:
             GraphBreak: the change could be seen behind the program, or behind the block that is recorded.
         """
+        self.about_to_change()
         if self.outside.is_outside(value) or any(id(value) in ids for ids in self.standing):
             raise GraphBreak(f"{what} changes what outlives the program", self.place(), OUTSIDE)
         if isinstance(value, Symbolic):
@@ -108,7 +121,7 @@ class Evaluation:
         for frame in self.calling:
             outer: Frame | None = frame
             while outer is not None:
-                _reach(outer.values.values(), found)
+                reachable(outer.values.values(), found)
                 outer = outer.outer
         self.bodies.append(body)
         self.standing.append(frozenset(found))
@@ -119,9 +132,9 @@ class Evaluation:
             self.standing.pop()
 
 
-def _reach(items: Iterable[Any], found: dict[int, Any]) -> None:
+def reachable(items: Iterable[Any], found: dict[int, Any]) -> None:
     """Everything that could be changed in containers, by its id."""
     for item in items:
         if id(item) not in found and not isinstance(item, str | int | float | bool | None):
             found[id(item)] = item
-            _reach(held_in(item), found)
+            reachable(held_in(item), found)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.errors import Loc
 from sglc.frontend.outputs.finite_regex import texts_of
 from sglc.frontend.tracing.paths import Frame
+from sglc.frontend.values.graph_breaks import ArmsDiffer
 from sglc.frontend.values.symbolic import SymbolicText
 from sglc.ir import ops
 from sglc.ir.core import Op, Type, Value, inputs, regions
@@ -21,6 +22,7 @@ class FiniteValues:
 
     frames: list[Frame] = field(default_factory=list)
     decided: dict[Value, str | bool] = field(default_factory=dict)
+    forgotten: list[Any] = field(default_factory=list)  # values and questions that arms that met had decided
     _made: list[tuple[Frame, dict[Value, Op]]] = field(default_factory=list)  # per frame, who made what
 
     def several(self, value: Value) -> bool:
@@ -30,6 +32,8 @@ class FiniteValues:
     def known(self, value: Value) -> str | bool | None:
         if value in self.decided:
             return self.decided[value]
+        if value in self.forgotten:
+            raise ArmsDiffer
         match self.made_by(value):
             case ops.Strip() | ops.Lower() | ops.Format() as op:
                 return _made_of(op, self._known_text)
@@ -57,7 +61,30 @@ class FiniteValues:
                 made, negated = self.made_by(made.value), not negated
             if isinstance(outcome, bool) and asked is not None and _question(made) == asked:
                 return outcome is not negated
+        if asked is not None and asked in self.forgotten:
+            raise ArmsDiffer
         return None
+
+    def facts_of(self, decided: Iterable[Value]) -> Iterator[Any]:
+        """Values that are decided, and the questions that they answer."""
+        for value in decided:
+            made = self.made_by(value)
+            while isinstance(made, ops.Not):
+                made = self.made_by(made.value)
+            yield value
+            if (asked := _question(made)) is not None:
+                yield asked
+
+    def behind(self, decided: Iterable[Value]) -> set[Value]:
+        """Values that are decided, and what they are computed from."""
+        found, todo = set[Value](), [*decided]
+        while todo:
+            value = todo.pop()
+            found.add(value)
+            made = self.made_by(value)
+            if isinstance(made, ops.Eq | ops.In | ops.Not | ops.Strip | ops.Lower | ops.Format | ops.PureCall):
+                todo += inputs(made)
+        return found
 
     def decidable(self, value: Value) -> bool:
         match self.made_by(value):
@@ -78,6 +105,8 @@ class FiniteValues:
             case _:
                 cases = () if value.type is Type.BOOL else self._options(value)
                 assert cases is not None, "asked without `decidable`"
+                if self.frames[-1].points:
+                    self.frames[-1].points[-1].deciding()
                 outcome = self.frames[-1].decide(value, cases, loc).outcome
                 self.decided[value] = outcome
                 return outcome

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from sglc.errors import Loc, SglcError, TraceError
 from sglc.frontend.tracing.merge_arms import Merged, merge
@@ -48,6 +48,13 @@ class BranchDecision:
         return self.cases[self.chosen] if self.cases else self.chosen == 0
 
 
+class JoinPoint(Protocol):
+    """Where the arms of a statement may meet: see `join_points`."""
+
+    def deciding(self) -> None:
+        """The statement is about to decide."""
+
+
 @dataclass(slots=True)
 class Frame:
     """A block while one run of it is recorded: the decisions to repeat, those made, and how many may be."""
@@ -58,6 +65,7 @@ class Frame:
     ops: list[Op] = field(default_factory=list)
     decisions: list[BranchDecision] = field(default_factory=list)
     given: list[tuple[Value, Value]] = field(default_factory=list)  # streams that it gets: (own, outer)
+    points: list[JoinPoint] = field(default_factory=list)  # of statements that run, innermost last
 
     def decide(self, value: Value, cases: tuple[str, ...], loc: Loc) -> BranchDecision:
         """The next decision on this path.

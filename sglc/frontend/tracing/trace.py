@@ -14,7 +14,7 @@ from typing import Any
 from sglc.errors import Loc, RunError, SglcError
 from sglc.frontend.language.function import Definition
 from sglc.frontend.locate import here, of_exception
-from sglc.frontend.program.instance import Instance
+from sglc.frontend.program.instance import Instance, check_settled
 from sglc.frontend.program.state import State
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.arguments import argument
@@ -27,7 +27,7 @@ from sglc.frontend.tracing.reads import Reads
 from sglc.frontend.tracing.subprogram import CallResult, arguments_of, record_call, refuse_call
 from sglc.frontend.tracing.tracer import Tracer, turned_to
 from sglc.frontend.values.block_exit import Opaque, TracedBlock, Unsettled
-from sglc.frontend.values.graph_breaks import OTHER, VARIADIC, GraphBreak
+from sglc.frontend.values.graph_breaks import OTHER, VARIADIC, ArmsDiffer, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic
 from sglc.ir.core import Op, Program, Tree, Value, inputs, regions, values_in, with_regions
 from sglc.ir.ops import Eq, Format, Guard, In, Lower, Not, Strip
@@ -97,21 +97,42 @@ def explored(
     Raises:
         as `record`.
     """
-    recorder = OpRecorder(definition.name, defaults, symbolic=True, ahead=definition.ahead)
-    tracer = Tracer(
-        Instance(recorder, None),
-        max_paths,
-        file=definition.code.co_filename,
-        calls=(*called_by, definition.call),
-        at=definition.loc,
-        called_tool=behind,
-        guards={} if guards is None else guards,
-        counts=counts,
-        outside=OutsideState(reads=Reads() if reads is None else reads),
-        make_copy=entered,
-        run_body=run_body,
-        as_data=operand,
-    )
+    guards = {} if guards is None else guards
+    reads = Reads() if reads is None else reads
+
+    def tracer(*, joins: bool) -> Tracer:
+        return Tracer(
+            Instance(OpRecorder(definition.name, defaults, symbolic=True, ahead=definition.ahead), None),
+            max_paths,
+            file=definition.code.co_filename,
+            calls=(*called_by, definition.call),
+            at=definition.loc,
+            called_tool=behind,
+            guards=guards,
+            counts=counts,
+            outside=OutsideState(reads=reads),
+            make_copy=entered,
+            run_body=run_body,
+            as_data=operand,
+            joins=joins,
+        )
+
+    # What follows a branch is recorded once for all its arms, unless it turns out to know them apart.
+    joining = tracer(joins=True)
+    try:
+        made = _on_all_paths(joining, definition, args)
+    except (ArmsDiffer, SglcError):
+        if not joining.joined:
+            raise
+    else:
+        if not joining.joined or not (made.graph_breaks or joining.made_unevenly()):
+            return made
+    return _on_all_paths(tracer(joins=False), definition, args)
+
+
+def _on_all_paths(tracer: Tracer, definition: Definition, args: Mapping[str, Any] | None) -> Explored:
+    """What one tracer makes of a program."""
+    recorder, called = tracer.recorder, len(tracer.calls) > 1
     arguments = {
         parameter.name: argument(recorder, parameter, args, definition.loc)
         for parameter in definition.parameters
@@ -128,11 +149,13 @@ def explored(
         returned = body(state, *positional, **named)
         tree = returned_tree(tracer, returned)
         tracer.end_path(state)
+        if called:
+            check_settled(*state._variables.values())  # they are the caller's to read
         return tree
 
     try:
         with turned_to(tracer):
-            block = tracer.block(run, definition.loc, variables=bool(called_by), first=True)
+            block = tracer.block(run, definition.loc, variables=called, first=True)
     except SglcError:
         raise
     except Exception as error:
@@ -140,10 +163,10 @@ def explored(
     graph_breaks = _in_order(tracer.graph_breaks)
     if definition.fullgraph and graph_breaks:
         raise graph_breaks[0].as_error(definition.name)
-    returns = _returns(block, bool(called_by))
+    returns = _returns(block, called)
     known = tuple(tracer.guards.values())
     ops = _needed([*first, *block.ops], set(values_in(returns)), _sure(tracer))
-    params = tuple(recorder.params) if called_by else (*recorder.params, *known)
+    params = tuple(recorder.params) if called else (*recorder.params, *known)
     program = Program(definition.name, params, ops, returns)
     return Explored(program, graph_breaks, tracer.called_tool, known)
 

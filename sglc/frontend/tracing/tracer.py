@@ -6,6 +6,7 @@ recorded, ops go into it, and decisions that were made in it are forgotten when 
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from sglc.frontend.tracing.open_turns import StreamTurns
 from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raise_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
 from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unsettled
-from sglc.frontend.values.graph_breaks import GUARDED, GraphBreak
+from sglc.frontend.values.graph_breaks import GUARDED, ArmsDiffer, GraphBreak
 from sglc.frontend.values.known import Known
 from sglc.frontend.values.recorded import Generated, Mark, RecordedStream, Turns
 from sglc.frontend.values.symbolic import TRACING, Symbolic, SymbolicJson, SymbolicText
@@ -56,7 +57,7 @@ def turned_to(tracer: Tracer | None) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Snapshot:
+class Snapshot:
     """Where the recorder and every state stand."""
 
     mark: Mark
@@ -78,11 +79,33 @@ class Tracer(Evaluation, FiniteValues):
     as_data: Callable[[Tracer, Any, str], Tree] = field(kw_only=True)
     guards: dict[str, Guard] = field(default_factory=dict)  # by the fact
     counts: set[str] | None = None  # facts that are counts of tokens; None: such counts are data
+    joins: bool = True  # arms meet behind their branch, where they can
+    joined: set[ast.AST] = field(default_factory=set)  # statements whose arms have met
+    apart: set[ast.AST] = field(default_factory=set)  # those whose arms cannot
+    uneven: dict[Any, int] = field(
+        default_factory=dict
+    )  # sites that not all arms have made, and how many some did
+    read_in_arms: bool = False  # arms that have met had read what was made before them
     facts: dict[int, tuple[Op, Known]] = field(default_factory=dict)  # what ops on arguments alone make, by id
 
     @property
     def recorder(self) -> OpRecorder:
         return self.instance.recorder
+
+    def ask_arms(self) -> None:
+        """What follows a branch asks what only its arms know.
+
+        Raises:
+            ArmsDiffer: the arms of some branch have met.
+        """
+        if self.joined:
+            raise ArmsDiffer
+
+    def made_unevenly(self) -> bool:
+        """Whether a site was made behind a branch of which only some arms had made it: it has another number
+        on each path."""
+        counts = self.recorder.mark().occurrences
+        return any(counts.get(key, 0) > count for key, count in self.uneven.items())
 
     def is_argument(self, value: Value) -> bool:
         """Whether it is an argument of the program itself, and of none that it calls."""
@@ -147,6 +170,8 @@ class Tracer(Evaluation, FiniteValues):
 
     def before_tool(self, name: str) -> None:
         """A tool is about to be recorded."""
+        if self.read_in_arms:
+            self.ask_arms()
         if self.unchecked:
             known = PureCall("sglc.known", tuple(self.unchecked), {}, str(Type.JSON), loc=self.place())
             self.emit(known, Type.JSON)
@@ -213,9 +238,9 @@ class Tracer(Evaluation, FiniteValues):
         Raises:
             GraphBreak: ordinary Python would have to take over where it must not.
         """
-        before, outer = self._snapshot(), self.recorder.ops
+        before, outer = self.snapshot(), self.recorder.ops
         depth = sum(len(frame.decisions) + 1 for frame in self.frames)
-        decided = dict(self.decided)
+        decided, forgotten = dict(self.decided), list(self.forgotten)
         standing = self.called_tool, self.guarded, len(self.handling), len(self.calling)
         unchecked = dict(self.unchecked)
         called = ""
@@ -224,11 +249,11 @@ class Tracer(Evaluation, FiniteValues):
 
         def run(frame: Frame) -> BlockExit | None:
             nonlocal called
-            self._restore(before)
+            self.restore(before)
             self.called_tool, self.guarded = standing[:2]
             self.unchecked = dict(unchecked)
             del self.handling[standing[2] :], self.calling[standing[3] :]
-            self.decided = dict(decided)
+            self.decided, self.forgotten = dict(decided), list(forgotten)
             self.recorder.ops = frame.ops
             self.frames.append(frame)
             try:
@@ -265,11 +290,11 @@ class Tracer(Evaluation, FiniteValues):
             made = explore(run, fresh, streams, loc, most_paths=self.most_paths, depth=depth)
         finally:
             marks.append(self.recorder.mark())
-            self._restore(before)
+            self.restore(before)
             for mark in marks:
                 self.recorder.skip_to(mark)
             self.recorder.ops = outer
-            self.decided = decided
+            self.decided, self.forgotten = decided, forgotten
             self.called_tool, self.guarded = called or standing[0], standing[1]
             self.unchecked = unchecked
             del self.handling[standing[2] :], self.calling[standing[3] :]
@@ -298,8 +323,8 @@ class Tracer(Evaluation, FiniteValues):
     def states(self) -> tuple[PromptState, ...]:
         return tuple(self.instance.states)
 
-    def _snapshot(self) -> _Snapshot:
-        return _Snapshot(
+    def snapshot(self) -> Snapshot:
+        return Snapshot(
             self.recorder.mark(),
             tuple(
                 (s, s._stream, s._stream.value, s._stream.turns, s._stream.live, dict(s._variables), s._history)
@@ -307,7 +332,7 @@ class Tracer(Evaluation, FiniteValues):
             ),
         )
 
-    def _restore(self, before: _Snapshot) -> None:
+    def restore(self, before: Snapshot) -> None:
         self.recorder.go_back(before.mark)
         del self.instance.states[len(before.states) :]
         for state, stream, value, turns, live, variables, history in before.states:

@@ -152,6 +152,14 @@ class BreakPlace:
     hint: str = ""
 
 
+class ArmsApart(BaseException):
+    """The arms of a branch cannot meet behind it: Python would see which of them ran."""
+
+
+class ArmsDiffer(BaseException):
+    """What follows a branch asks what only its arms know, so that they do not meet behind it after all."""
+
+
 class GraphBreak(BaseException):
     """The recorded part of a program ends here. Not an `Exception`: user code must not catch it."""
 

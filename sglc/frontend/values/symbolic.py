@@ -49,6 +49,9 @@ class Tracing(Protocol):
     def known(self, value: Value) -> str | bool | None:
         """What the value is on this path, if that is decided."""
 
+    def ask_arms(self) -> None:
+        """Something is asked for that the arms of a branch leave different."""
+
     def several(self, value: Value) -> bool:
         """Whether a generation gives a list of samples."""
 

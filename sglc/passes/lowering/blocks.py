@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
-from sglc.ir.core import Op, Program, Region, Tree, Type, Value, operands, values_in
+from sglc.ir.core import Op, Program, Region, Tree, Type, Value, operands, regions, values_in, walk
 from sglc.ir.effects import variable_of
 from sglc.ir.ops import (
     Arg,
@@ -157,8 +157,15 @@ class _BlockLowering:
         for op in reversed(self.flat):
             if has_to_run(op) or any(value in live for value in op.results):
                 kept.append(op)
-                live.update(dict.fromkeys(self.scope.own(value) for value in operands(op)))
+                read = (*operands(op), *self.in_prompts(op))
+                live.update(dict.fromkeys(self.scope.own(value) for value in read))
         return kept[::-1]
+
+    def in_prompts(self, op: Op) -> Iterator[Value]:
+        """What stands in the prompts that its blocks end with."""
+        for inner in walk(part for region in regions(op) for part in region.ops):
+            if isinstance(inner, Prompt):
+                yield from (part for part in self.scope.prompts[inner.stream] if isinstance(part, Value))
 
     def mask(self, ops: Sequence[Op]) -> dict[int, list[Value]]:
         """Which decisions each op needs; by op, texts that have to be put together before it."""

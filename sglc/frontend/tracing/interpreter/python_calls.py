@@ -220,6 +220,7 @@ def _has_attribute(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> 
 
 def _next(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     refuse_foreign(frame.tracer, "`next`", args[0])
+    frame.tracer.about_to_change()
     return next(*args)
 
 

@@ -32,6 +32,7 @@ from sglc.frontend.tracing.interpreter.operations import (
     subscript,
     truth,
 )
+from sglc.frontend.tracing.join_points import meeting
 from sglc.frontend.tracing.paths import PathEnded
 from sglc.frontend.values.graph_breaks import CONTEXT, ITERATION, NO_RULE, OUTSIDE, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicText
@@ -198,6 +199,10 @@ def _raise(frame: CallFrame, node: ast.Raise) -> None:
 
 
 # -- statements that hold others -------------------------------------------------------------------
+
+
+def _if(frame: CallFrame, node: ast.If) -> Leaves | None:
+    return run_block(frame, node.body if tested(frame, node.test) else node.orelse)
 
 
 def _for(frame: CallFrame, node: ast.For) -> Leaves | None:
@@ -402,10 +407,10 @@ _RULES: dict[type, Callable[[CallFrame, Any], Leaves | None]] = {
     ast.ImportFrom: _import_from,
     ast.Assert: _assert,
     ast.Raise: _raise,
-    ast.If: lambda frame, node: run_block(frame, node.body if tested(frame, node.test) else node.orelse),
+    ast.If: meeting(_if),
     ast.For: _for,
     ast.While: _while,
     ast.With: lambda frame, node: _managed(frame, node.items, node.body),
     ast.Try: _try,
-    ast.Match: _match,
+    ast.Match: meeting(_match),
 }

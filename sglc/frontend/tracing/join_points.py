@@ -1,0 +1,191 @@
+"""Join points: the arms of a branch meet behind it, and what follows is recorded once for all of them.
+
+Multi-shot tracing (`paths`) runs what follows a branch once for each arm: seven questions in a row would be
+128 paths. A statement that decides is therefore tried as a block of its own. It becomes one if Python cannot
+tell its arms apart behind it: they leave no local variable, container or chat turn different, and do not
+return. What the arms still know of the prompt, such as the text that was decided on, what follows must not ask:
+where it does, `ArmsDiffer` has the whole program traced path by path.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sglc.errors import SglcError
+from sglc.frontend.tracing.call_frame import CallFrame
+from sglc.frontend.tracing.evaluation import reachable
+from sglc.frontend.tracing.tracer import Snapshot, Tracer
+from sglc.frontend.values.block_exit import Unsettled
+from sglc.frontend.values.graph_breaks import ArmsApart, ArmsDiffer
+from sglc.frontend.values.recorded import Generated, Turns
+from sglc.ir.core import Value
+
+Rule = Callable[[CallFrame, Any], Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Point:
+    """Where everything stood before a statement."""
+
+    tracer: Tracer
+    snapshot: Snapshot
+    locals: tuple[tuple[Any, dict[str, Any]], ...]
+    marks: tuple[Any, ...]  # of the states, beside what a snapshot has
+    ops: int
+    breaks: int
+    changes: int
+    decided: frozenset[Value]
+    called_tool: str
+    unchecked: dict[Any, None]
+
+    @classmethod
+    def of(cls, tracer: Tracer) -> _Point:
+        return cls(
+            tracer, tracer.snapshot(), tuple((frame, dict(frame.values)) for frame in tracer.calling),
+            _marks(tracer), len(tracer.recorder.ops), len(tracer.graph_breaks), tracer.changes,
+            frozenset(tracer.decided), tracer.called_tool, dict(tracer.unchecked),
+        )  # fmt: skip
+
+    def deciding(self) -> None:
+        """The statement is about to decide: it is left, if that can be undone.
+
+        Raises:
+            Deciding
+        """
+        if self.tracer.changes == self.changes:
+            raise Deciding(self)
+
+    def restore(self) -> None:
+        tracer = self.tracer
+        tracer.restore(self.snapshot)
+        del tracer.recorder.ops[self.ops :], tracer.graph_breaks[self.breaks :]
+        tracer.called_tool, tracer.unchecked = self.called_tool, dict(self.unchecked)
+        self.restore_python()
+
+    def restore_python(self) -> None:
+        """What a block does not restore of itself."""
+        for frame, values in self.locals:
+            frame.values.clear()
+            frame.values.update(values)
+        for (state, *_), marks in zip(self.snapshot.states, self.marks, strict=True):
+            state._scopes, state._joined = marks
+
+    def same_to_python(self) -> bool:
+        """Whether nothing but the recorded streams and generations has changed."""
+        tracer = self.tracer
+        return (
+            all(_same(frame.values, values) for frame, values in self.locals)
+            and _marks(tracer)[: len(self.marks)] == self.marks
+            and all(
+                (name in old and old[name] is item)
+                or (type(item) is Generated and item.parser is None and not item.many)
+                for state, *_, old, _ in self.snapshot.states
+                for name, item in state._variables.items()
+            )
+        )
+
+    def can_repeat(self) -> bool:
+        """Whether the statement can be run more than once: an iterator would have moved on."""
+        found: dict[int, Any] = {}
+        for _, values in self.locals:
+            reachable(values.values(), found)
+        return not any(hasattr(type(item), "__next__") for item in found.values())
+
+
+class Deciding(BaseException):
+    """A statement is about to decide on what only a run knows."""
+
+    def __init__(self, point: _Point) -> None:
+        super().__init__()
+        self.point = point
+
+
+def meeting(rule: Rule) -> Rule:
+    """The rule of a statement, so that its arms meet behind it if they can."""
+
+    def run(frame: CallFrame, node: ast.stmt) -> Any:
+        tracer = frame.tracer
+        if not tracer.joins or node in tracer.apart:
+            return rule(frame, node)
+        point = _Point.of(tracer)
+        points = tracer.frames[-1].points
+        points.append(point)
+        try:
+            return rule(frame, node)
+        except Deciding as deciding:
+            if deciding.point is not point:
+                raise
+        finally:
+            points.pop()
+        point.restore()
+        if point.can_repeat() and _as_block(frame, node, rule, point):
+            return None
+        if node in tracer.joined:
+            raise ArmsDiffer  # the runs of other paths have taken it for a block
+        tracer.apart.add(node)
+        point.restore()
+        return rule(frame, node)
+
+    return run
+
+
+def _as_block(frame: CallFrame, node: ast.stmt, rule: Rule, point: _Point) -> bool:
+    """Record a statement as a block; whether its arms meet behind it."""
+    tracer = frame.tracer
+    frame.node = node
+    loc = frame.loc()
+    turns: set[tuple[Turns, ...]] = set()
+    counts: list[Mapping[Any, int]] = []
+    learned: list[Any] = []
+    read: set[Value] = set()
+
+    def run() -> None:
+        point.restore_python()
+        try:
+            left = rule(frame, node)
+        except Exception:
+            raise ArmsApart from None
+        if left is not None or not point.same_to_python():
+            raise ArmsApart
+        turns.add(tuple(state._stream.turns for state, *_ in point.snapshot.states))
+        counts.append(tracer.recorder.mark().occurrences)
+        decided = [value for value in tracer.decided if value not in point.decided]
+        learned.extend(tracer.facts_of(decided))
+        # What was decided on was read by all that follows; anything else only by this arm.
+        read.update(tracer.unchecked.keys() - point.unchecked.keys() - tracer.behind(decided))
+
+    tracer.trying += 1
+    try:
+        block = tracer.block(run, loc)
+    except (ArmsApart, SglcError):
+        return False
+    finally:
+        tracer.trying -= 1
+    if len(turns) != 1 or block.exit is None:
+        return False
+    point.restore_python()
+    tracer.joined.add(node)
+    tracer.forgotten += learned
+    tracer.read_in_arms = tracer.read_in_arms or bool(read)
+    for key in {key for count in counts for key in count}:
+        made = [count.get(key, 0) for count in counts]
+        if min(made) < max(made):
+            tracer.uneven.setdefault(key, max(made))
+    tracer.recorder.ops += block.ops
+    tracer.go_on(block.exit)
+    for state, *_, variables, _ in point.snapshot.states:
+        for name, item in state._variables.items():
+            if name not in variables or item is not variables[name]:
+                state._variables[name] = Unsettled(name, "arms of a branch store it", loc)
+    return True
+
+
+def _marks(tracer: Tracer) -> tuple[Any, ...]:
+    return tuple((state._scopes, state._joined) for state in tracer.states())
+
+
+def _same(values: dict[str, Any], before: dict[str, Any]) -> bool:
+    return values.keys() == before.keys() and all(value is before[name] for name, value in values.items())
