@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from sglc import knobs
 from sglc.errors import Loc, SglcError, UsageError, VerifyError
 from sglc.ir.core import Program
+from sglc.ir.depth import with_room
 from sglc.ir.remark import Remark
 from sglc.ir.target import Target
 from sglc.ir.text.printer import identity, to_text
@@ -118,7 +119,7 @@ def run_pipeline(
         before = program
         program, said = _rewritten(chosen, program, target, given)
         remarks += said
-        if program != before:
+        if _differ(program, before):
             _verify_behind(chosen, program)
         report(number, chosen.name, program, time.perf_counter() - begin_s)
         if observe is not None:
@@ -150,6 +151,11 @@ def _rewritten(
         "SGLC321", f"pass `{chosen.name}` gives a `{type(made).__name__}`", _defined(chosen.run),
         hint="return a program, or a program and a tuple of remarks",
     )  # fmt: skip
+
+
+@with_room
+def _differ(one: Program, other: Program) -> bool:
+    return one != other
 
 
 def _verify_behind(chosen: Pass, program: Program) -> None:
