@@ -5,9 +5,11 @@ import __future__
 
 import ast
 import inspect
+import itertools
 import linecache
+import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
@@ -18,7 +20,7 @@ _FUTURES = 0
 for _name in __future__.all_feature_names:
     _FUTURES |= getattr(__future__, _name).compiler_flag
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as cells of notebooks may have it
-_MAY_IMPORT = (ast.Import, ast.ImportFrom, ast.If, ast.Try)
+_IMPORT = re.compile(r"^(?:import|from)\b[^\n(]*(?:\([^)]*\))?", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +45,41 @@ def source_of(code: CodeType) -> FunctionSource:
     linecache.checkcache(code.co_filename)
     # `inspect` looks for its module among all, so it is asked only for what is in no file.
     lines = linecache.getlines(code.co_filename) or inspect.findsource(code)[0]
-    file = "".join(lines), code.co_filename, code.co_flags & _FUTURES
+    text, futures = "".join(lines), code.co_flags & _FUTURES
     try:
-        tree, definitions = _parsed(*file)
-        definition, statement = definitions.get((code.co_name, code.co_firstlineno), (None, None))
-        if definition is None or statement is None:
-            raise SyntaxError("not a plain function definition")
-        # Of its module only what is imported there matters to it; and not even that to a cell of a notebook,
-        # which compiles each statement by itself. It can have been compiled in some other way still.
-        near = [each for each in tree.body if each is statement or isinstance(each, _MAY_IMPORT)]
-        matches = any(code in _codes(part, *file[1:]) for part in (near, [statement], tree.body))
+        return _of_its_lines(code, lines, text, futures) or _of_its_file(code, text, futures)
     except (ValueError, RecursionError) as error:
         raise SyntaxError(str(error)) from None
+
+
+def _of_its_lines(code: CodeType, lines: Sequence[str], text: str, futures: int) -> FunctionSource | None:
+    """What a function at the top of its file is compiled from, by its own lines: reading a whole file takes
+    longer. None if these do not give its code, which is so for what was changed, and for strange layouts."""
+    first = code.co_firstlineno - 1
+    if not lines[first : first + 1] or lines[first][0].isspace():
+        return None
+    ends = (end for part in (code, *_inner(code)) for _, end, _, _ in part.co_positions() if end)
+    last = max(ends, default=first + 1)
+    idle = itertools.takewhile(lambda line: line[0].isspace(), lines[last:])  # `pass` and the like are no code
+    # A call of what the module imports is compiled in another way (from Python 3.12 on).
+    imports = (found for found in _IMPORT.findall(text) if "__future__" not in found)
+    alone = "\n".join(["\n" * (first - 1)] * bool(first) + ["".join((*lines[first:last], *idle)), *imports])
+    try:
+        tree = _tree(alone, code.co_filename, futures)
+        found = any(code in _codes(part, code.co_filename, futures) for part in (tree.body, tree.body[:1]))
+    except SyntaxError:
+        return None
+    (definition, *_) = tree.body
+    return FunctionSource(definition, True) if found and isinstance(definition, Definition) else None
+
+
+def _of_its_file(code: CodeType, text: str, futures: int) -> FunctionSource:
+    tree, definitions = _parsed(text, code.co_filename, futures)
+    definition, statement = definitions.get((code.co_name, code.co_firstlineno), (None, None))
+    if definition is None or statement is None:
+        raise SyntaxError("not a plain function definition")
+    # A cell of a notebook compiles each statement by itself: what another one imports is no import to it.
+    matches = any(code in _codes(part, code.co_filename, futures) for part in (tree.body, [statement]))
     return FunctionSource(definition, matches)
 
 
@@ -63,8 +88,7 @@ def _parsed(
     text: str, file: str, futures: int
 ) -> tuple[ast.Module, Mapping[tuple[str, int], tuple[Definition, ast.stmt]]]:
     """A file, and the functions in it by name and first line, each with the statement that it is part of."""
-    with warnings.catch_warnings(action="ignore"):  # they were given when it was compiled first
-        tree = compile(text, file, "exec", futures | _FLAGS | ast.PyCF_ONLY_AST, dont_inherit=True)
+    tree = _tree(text, file, futures)
     found = (
         (node, outer) for outer in tree.body for node in _statements(outer) if isinstance(node, Definition)
     )
@@ -72,6 +96,12 @@ def _parsed(
         (node.name, min(each.lineno for each in (node, *node.decorator_list))): (node, outer)
         for node, outer in found
     }
+
+
+def _tree(text: str, file: str, futures: int) -> ast.Module:
+    with warnings.catch_warnings(action="ignore"):  # they were given when it was compiled first
+        tree: ast.Module = compile(text, file, "exec", futures | _FLAGS | ast.PyCF_ONLY_AST, dont_inherit=True)
+    return tree
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:

@@ -82,3 +82,36 @@ def test_what_is_no_plain_function_has_no_source() -> None:
         source_of(made["generated"].__code__)
     with pytest.raises(SyntaxError):
         source_of((lambda s: s).__code__)
+
+
+@pytest.mark.parametrize("function", [textwrap.dedent, json.dumps, from_file])
+def test_a_function_at_the_top_of_its_file_is_read_alone(
+    function: FunctionType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = source_of(function.__code__)
+    monkeypatch.setattr("sglc.frontend.source._of_its_lines", lambda *_: None)
+    whole = source_of(function.__code__)
+    assert alone.definition is not whole.definition
+    assert ast.dump(alone.definition, include_attributes=True) == ast.dump(
+        whole.definition, include_attributes=True
+    )
+
+
+@pytest.mark.parametrize("body", [
+    '    """Text\nat the edge."""\n    return s\n',
+    '    return (\ns\n)  # at the edge\n',
+    "    if s:\n        return s\n# a remark\n    pass\n",
+    '    """\nimport nothing of this\n    """\n    pass\n',
+    "    return s; s = 1\n",
+])  # fmt: skip
+def test_strange_layouts_are_read_as_python_reads_them(body: str, tmp_path: Path) -> None:
+    path = tmp_path / "strange.py"
+    path.write_text(
+        f"from json import (\n    dumps,\n)\n\n@staticmethod\ndef f(s):\n{body}\nx = 1\n\ndef f2(): ...\n"
+    )
+    names: dict[str, Any] = {}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    source = source_of(names["f"].__func__.__code__)
+    assert source.matches
+    (made,) = [node for node in ast.parse(path.read_text()).body if getattr(node, "name", "") == "f"]
+    assert ast.dump(source.definition, include_attributes=True) == ast.dump(made, include_attributes=True)
