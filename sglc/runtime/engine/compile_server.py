@@ -12,6 +12,7 @@ ends that one when it takes too much, or when the other end of its socket is clo
 from __future__ import annotations
 
 import fcntl
+import gc
 import math
 import os
 import resource
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     seconds, memory = float(arguments[2]), int(arguments[3])
     constraints = kept_constraints(load_tokenizer(folder), load_config(folder).vocab_size)
     constraints.prepare(ebnf=False)
+    _keep_loaded()
     waiting: deque[int] = deque()
     running: dict[int, float] = {}  # and when they are to have their turn among the others
     idles = _may_idle()
@@ -63,6 +65,7 @@ def main(arguments: Sequence[str]) -> int:
             waiting += sockets
             if data == wire.EBNF:
                 constraints.prepare(ebnf=True)
+                _keep_loaded()
             if not data:
                 return 0  # the kernel closes the sockets, which ends who runs
         while running and (pid := os.waitpid(-1, os.WNOHANG)[0]):
@@ -92,6 +95,13 @@ def main(arguments: Sequence[str]) -> int:
                     os._exit(status)
             running[pid] = time.monotonic() + _IDLE_S if idles else math.inf
             os.close(asked)
+
+
+def _keep_loaded() -> None:
+    """What is loaded is no garbage: each process for a form would look through all of it, a tenth of a second
+    of a processor, and by that make a copy of it."""
+    gc.collect()
+    gc.freeze()
 
 
 def _may_idle() -> bool:
