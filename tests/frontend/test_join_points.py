@@ -141,6 +141,12 @@ def test_what_knows_the_arms_apart_is_recorded_path_by_path(
     assert to_text(made) == to_text(trace.record(program.definition, Sampling()))
 
 
+def test_no_more_arms_are_recorded_than_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join_points, "MOST_ARMS", 10)
+    (found,) = trace.explored(twenty_questions.definition, Sampling()).graph_breaks
+    assert found.code == "SGLC146"  # of path by path, which ends at so many paths
+
+
 # -- random ones ---------------------------------------------------------------------------------------
 
 

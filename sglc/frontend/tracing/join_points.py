@@ -24,6 +24,7 @@ from sglc.frontend.values.recorded import Generated, Turns
 from sglc.ir.core import Value
 
 Rule = Callable[[CallFrame, Any], Any]
+MOST_ARMS = 2_000  # that are recorded for one program: where paths part before many branches, each has its own
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,6 +144,9 @@ def _as_block(frame: CallFrame, node: ast.stmt, rule: Rule, point: _Point) -> bo
     read: set[Value] = set()
 
     def run() -> None:
+        tracer.arms += 1
+        if tracer.arms > MOST_ARMS:
+            raise ArmsDiffer
         point.restore_python()
         try:
             left = rule(frame, node)

@@ -85,6 +85,7 @@ class Tracer(Evaluation, FiniteValues):
     uneven: dict[Any, int] = field(
         default_factory=dict
     )  # sites that not all arms have made, and how many some did
+    arms: int = 0  # that were recorded to meet
     read_in_arms: bool = False  # arms that have met had read what was made before them
     facts: dict[int, tuple[Op, Known]] = field(default_factory=dict)  # what ops on arguments alone make, by id
 
