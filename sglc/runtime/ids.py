@@ -23,4 +23,6 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
             low = middle
         else:
             high = middle
-    return next(at for at in range(low, high) if a[at] != b[at])
+    while a[low] == b[low]:
+        low += 1
+    return low

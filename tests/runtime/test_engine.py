@@ -389,16 +389,16 @@ def test_long_prompts_go_in_chunks_beside_decoding_rows() -> None:
 @pytest.mark.parametrize(
     ("depth", "out", "began"),
     [
-        (2, 1, [16, 32, 64, 64, 24]),
-        (1, 1, [16] * 12 + [8]),  # no step is in flight beside which the host could begin more
-        (2, 40, [16] * 12 + [8]),  # from the second one on rows decode
+        (2, 1, [16, 32, 64, 128, 60]),
+        (1, 1, [16] * 18 + [12]),  # no step is in flight beside which the host could begin more
+        (2, 40, [16] * 18 + [12]),  # from the second one on rows decode
     ],
 )
 def test_more_rows_begin_while_a_step_is_in_flight_and_nothing_decodes(
     depth: int, out: int, began: list[int]
 ) -> None:
-    bench = Bench(depth=depth, pages=3_000, max_rows=200, token_budget=1024)
-    for first in range(200):
+    bench = Bench(depth=depth, pages=4_500, max_rows=300, token_budget=1024)
+    for first in range(300):
         ids = (4 + first % 20, 4 + first // 20, 5, 6)
         bench.gen(ids, Sampling(max_tokens=out, ignore_eos=True), watch=False)
     bench.run()

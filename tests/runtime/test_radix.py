@@ -206,6 +206,18 @@ def test_an_unpinned_leaf_is_found_again() -> None:
     assert cache.gone == [second.page]
 
 
+def test_of_pinned_pages_that_goes_first_whose_next_use_is_farthest_now() -> None:
+    cache = Cache(2)
+    nodes = [cache.add((n, n)) for n in range(4)]
+    for use, node in enumerate(nodes):
+        cache.tree.pin(node, use)
+    cache.tree.evict()
+    assert cache.gone == [3]
+    cache.tree.repin(nodes[0], 0, 9)
+    cache.tree.repin(nodes[2], 2, 0)
+    assert cache.evict_all() == [3, 0, 1, 2]
+
+
 def test_a_scratch_tree_goes_with_its_last_lock_or_pin() -> None:
     cache = Cache(2)
     root = cache.tree.scratch()

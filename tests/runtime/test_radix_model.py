@@ -110,35 +110,62 @@ class TreeMachine(RuleBasedStateMachine):
         self.add(places[pick % len(places)], ids[:3])
 
     def add(self, place: Place, ids: Key) -> None:
-        name, before = place
+        _, before = place
         for at in range(len(before), len(before) + len(ids), self.size):
             if len(place[1]) % self.size:
                 break  # it went into a part of a page
             key = ids[at - len(before) : at - len(before) + self.size]
-            parent = self.model[place]
-            node, new = self.tree.insert(parent.node, key, self.pages, 0)
-            siblings = self.below(place)
-            same = [other for other in siblings if other[1][at : at + len(key)] == key]
-            assert new == (not same), "a page is new that is there, or the other way round"
-            if same:
-                assert node is self.model[same[0]].node
-                self.revive(same[0])
-                place = same[0]
-                continue
-            self.revive(place)
-            self.tick += 1
-            self.pages += 1
-            shorter = [other for other in siblings if other[1][at:] < key][-1:]
-            child = (name, place[1] + key)
-            self.model[child] = Entry(node, self.pages, self.tick)
-            same_sequence = [child]
-            for other in shorter:
-                if key[: len(other[1]) - at] == other[1][at:]:
-                    same_sequence.append(other)
-                    if not self.is_locked(other):
-                        self.forget(other, child)
-            parent.shared |= any(other not in same_sequence for other in self.below(place))
-            place = child
+            node, new = self.tree.insert(self.model[place].node, key, self.pages, 0)
+            place = self.added(place, key, node, new)
+
+    def added(self, place: Place, key: Key, node: PageNode, new: bool) -> Place:
+        """What the tree did with a page below `place`; gives the page's own place."""
+        name, before = place
+        siblings = self.below(place)
+        same = [other for other in siblings if other[1][len(before) : len(before) + len(key)] == key]
+        assert new == (not same), "a page is new that is there, or the other way round"
+        if same:
+            assert node is self.model[same[0]].node
+            self.revive(same[0])
+            return same[0]
+        self.revive(place)
+        self.tick += 1
+        self.pages += 1
+        shorter = [other for other in siblings if other[1][len(before) :] < key][-1:]
+        child = (name, before + key)
+        self.model[child] = Entry(node, self.pages, self.tick)
+        same_sequence = [child]
+        for other in shorter:
+            if key[: len(other[1]) - len(before)] == other[1][len(before) :]:
+                same_sequence.append(other)
+                if not self.is_locked(other):
+                    self.forget(other, child)
+        self.model[place].shared |= any(other not in same_sequence for other in self.below(place))
+        return child
+
+    @precondition(lambda self: self.locked)
+    @rule(pick=PICK, ids=IDS)
+    def grow_locked(self, pick: int, ids: Key) -> None:
+        """A row enters whole pages, and holds the last of them then."""
+        at = pick % len(self.locked)
+        place = self.locked[at]
+        if len(place[1]) % self.size:
+            return
+        pages = len(ids) // self.size
+        numbers = range(self.pages, self.pages + pages)
+        last, count = self.tree.insert_pages(self.model[place].node, place[1] + ids, numbers, 0)
+        nodes = [last]
+        for _ in range(count):
+            assert nodes[-1].parent is not None
+            nodes.append(nodes[-1].parent)
+        assert nodes.pop() is self.model[place].node
+        for number in range(count):
+            place = self.added(place, ids[number * self.size : (number + 1) * self.size], nodes.pop(), True)
+            self.locked[at] = place
+        if count < pages:
+            key = ids[count * self.size : (count + 1) * self.size]
+            there = next(other for other in self.below(place) if other[1][len(place[1]) :][: self.size] == key)
+            self.revive(there)
 
     @rule(name=NAMES, ids=IDS, back=st.integers(0, 2))
     def match(self, name: str, ids: Key, back: int) -> None:
@@ -196,6 +223,15 @@ class TreeMachine(RuleBasedStateMachine):
         assert resolve(node) is self.model[place].node, "a pin is lost"
         self.tree.unpin(node, next_use)
         self.model[place].pins.remove(next_use)
+
+    @precondition(lambda self: self.pinned)
+    @rule(pick=PICK, next_use=NEXT_USES)
+    def repin(self, pick: int, next_use: int) -> None:
+        node, place, before = self.pinned[pick % len(self.pinned)]
+        self.tree.repin(resolve(node), before, next_use)
+        self.pinned[pick % len(self.pinned)] = node, place, next_use
+        self.model[place].pins.remove(before)
+        self.model[place].pins.append(next_use)
 
     @precondition(lambda self: self.pages_of())
     @rule(pick=PICK, worth=LOWER)

@@ -204,7 +204,7 @@ class SegmentRun(ABC, Generic[S]):
     def begin(self) -> None:
         """Execute what waits for nothing."""
         for node in self.nodes:
-            if isinstance(node, KeepNode):
+            if type(node) is KeepNode:
                 self._kept.promise(node.handle)
         ready = [index for index, count in enumerate(self._missing) if not count]
         if len(ready) > 1:  # what goes on with a stream is on its way before the stream is released

@@ -57,6 +57,11 @@ class PagePool:
         assert self.owner[page] == _PRIVATE, f"page {page} is not private"
         self.owner[page] = _NODE
 
+    def adopt_all(self, pages: I32) -> None:
+        """Private pages int32 [n] become nodes' each."""
+        assert (self.owner[pages] == _PRIVATE).all(), f"pages {pages.tolist()} are not private"
+        self.owner[pages] = _NODE
+
     def drop(self, page: int) -> None:
         """A node's page that no step in flight touches becomes free."""
         assert self.owner[page] == _NODE, f"pages [{page}] are not NODE"

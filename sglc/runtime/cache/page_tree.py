@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from weakref import WeakValueDictionary
@@ -151,12 +151,10 @@ class RadixTree:
         size = self.page_size
         node = start
         while True:
-            key, keys = ids[node.end : min(node.end + size, limit)], node.keys
-            if len(keys) == 1 and keys[0] == key and len(key) == size:  # as it is along a prefix
-                node = node.children[0]
-                continue
-            at = bisect_left(keys, key)
-            if len(key) == size and at < len(keys) and keys[at] == key:
+            end, keys = node.end, node.keys
+            key = ids[end : end + size] if end + size <= limit else ids[end:limit]
+            at = bisect_left(keys, key) if keys else 0
+            if at < len(keys) and keys[at] == key and len(key) == size:
                 node = node.children[at]
                 continue
             source, tokens = None, 0
@@ -185,11 +183,52 @@ class RadixTree:
         """
         assert 0 < len(key) <= self.page_size
         assert parent.end % self.page_size == 0, "a partial page has no children"
-        at = bisect_left(parent.keys, key)
-        if at < len(parent.keys) and parent.keys[at][: len(key)] == key:
+        keys = parent.keys
+        at = bisect_left(keys, key) if keys else 0
+        if at < len(keys) and keys[at][: len(key)] == key:
             _revive(parent.children[at])
             return parent.children[at], False
-        _revive(parent)
+        node = self._added(parent, at, key, page, step)
+        if locked:
+            assert parent.parent is None or parent.refs, "a lock is handed on that nobody holds"
+            node.refs = 1
+        else:
+            self.evictable += 1
+        if others := len(keys) - 1:
+            if at and key[: len(keys[at - 1])] == keys[at - 1]:
+                others -= 1  # it is the same sequence, not as far as it has come
+                if not parent.children[at - 1].refs:
+                    self._remove(parent.children[at - 1], node)
+            parent.shared |= others > 0
+        if not locked:
+            self._queue(node)
+        return node, True
+
+    def insert_pages(self, parent: PageNode, ids: Key, pages: Sequence[int], step: int) -> tuple[PageNode, int]:
+        """`insert` of whole pages, each below the one before it, the first below `parent`.
+
+        They hold what is behind it in `ids`, and have the lock that the caller holds on it. That ends before a
+        page that is there already. Gives the last node, and how many are new.
+        """
+        count, size = 0, self.page_size
+        assert parent.parent is None or parent.refs, "a lock is handed on that nobody holds"
+        for page in pages:
+            key = ids[parent.end : parent.end + size]
+            if parent.keys:
+                node, new = self.insert(parent, key, page, step, locked=True)
+                if not new:
+                    break
+            else:  # as all below one that is new
+                node = self._added(parent, 0, key, page, step)
+                node.refs = 1
+            parent = node
+            count += 1
+        return parent, count
+
+    def _added(self, parent: PageNode, at: int, key: Key, page: int, step: int) -> PageNode:
+        """A new child of `parent`, `at` its place."""
+        if parent.worth < _NORMAL:
+            _revive(parent)
         self._tick += 1
         self._serial += 1
         node = PageNode(parent, key, page, step, self._serial)
@@ -197,22 +236,9 @@ class RadixTree:
         parent.keys.insert(at, key)
         parent.children.insert(at, node)
         self._nodes += 1
-        if locked:
-            assert parent.parent is None or parent.refs, "a lock is handed on that nobody holds"
-            node.refs = 1
-        else:
-            self.evictable += 1
         if self.log is not None and self._is_told(node):
             self.log.stored(node, parent.serial)
-        others = len(parent.children) - 1
-        if at and key[: len(parent.keys[at - 1])] == parent.keys[at - 1]:
-            others -= 1  # it is the same sequence, not as far as it has come
-            if not parent.children[at - 1].refs:
-                self._remove(parent.children[at - 1], node)
-        parent.shared |= others > 0
-        if not locked:
-            self._queue(node)
-        return node, True
+        return node
 
     def lock(self, node: PageNode, held: PageNode | None = None) -> None:
         """Keep `node` and all above it. A caller that holds a lock on the ancestor `held` trades it in."""
@@ -257,11 +283,15 @@ class RadixTree:
         node = resolve(node)
         assert node.pins > 0, "a node is unpinned more often than pinned"
         node.pins -= 1
-        if next_use != SOME_DAY:
-            at = bisect_left(node.next_uses, next_use)
-            assert node.next_uses[at : at + 1] == [next_use], "a pin with that next use was never given"
-            del node.next_uses[at]
+        _end_use(node, next_use)
         self._settle(node)
+
+    def repin(self, node: PageNode, old: int, new: int) -> None:
+        """A pin on `node` that was given with next use `old` has `new` from now on."""
+        _end_use(node, old)
+        if new != SOME_DAY:
+            insort(node.next_uses, new)
+        self._queue(node)
 
     def demote(self, node: PageNode, worth: Worth) -> None:
         """`node`, and what is above it for its sake only, is worth no more than `worth`.
@@ -376,6 +406,14 @@ def resolve(node: PageNode) -> PageNode:
             node.moved = node.moved.moved  # so that the next one finds it sooner
         node = node.moved
     return node
+
+
+def _end_use(node: PageNode, next_use: int) -> None:
+    """A pin on `node` has that next use no longer."""
+    if next_use != SOME_DAY:
+        at = bisect_left(node.next_uses, next_use)
+        assert node.next_uses[at : at + 1] == [next_use], "a pin with that next use was never given"
+        del node.next_uses[at]
 
 
 def _revive(node: PageNode) -> None:

@@ -78,16 +78,17 @@ class Handles:
                 "a handle changes its namespace"
             )
             if not added and before is not base:
-                return self._add(before.ids, before.array, before.root, before.node)
-            array = np.concatenate((before.array, array))
-            handle = self._add(before.ids + added, array, before.root, before.node)
+                return self._add(before.ids, before.array, before.root, resolve(before.node))
+            ids, array, root = before.ids + added, np.concatenate((before.array, array)), before.root
+            before.node = known = resolve(before.node)
+            near = known.parent or known  # the last page may match in part only
         else:
-            root = self._tree.root_of(namespace)
-            handle = self._add(added, array, root, root)
-        self.follow(handle)
+            root = near = known = self._tree.root_of(namespace)
+            ids = added
+        node = self._deepest(ids, near) if self._follows else known
         if isinstance(base, Prefix):  # the next one finds it sooner
-            base.node = _at_most(self._sequences[handle].node, len(base.ids))
-        return handle
+            base.node = _at_most(node, len(base.ids))
+        return self._add(ids, array, root, node)
 
     def prefix(self, base: Handle | Prefix | None, ids: Key, array: I32, namespace: str = "") -> Prefix:
         """A prefix of the ids of `base` (none: nothing, in `namespace`) followed by `ids`.
@@ -108,14 +109,13 @@ class Handles:
     def fork(self, handle: Handle) -> Handle:
         """A new handle on the same ids."""
         base = self._sequences[handle]
-        return self._add(base.ids, base.array, base.root, base.node)
+        return self._add(base.ids, base.array, base.root, resolve(base.node))
 
     def expect(self, handle: Handle, next_use: int) -> None:
         """The handle's KV is expected to be used next at `next_use`, a time on a clock of the caller's."""
         sequence = self._sequences[handle]
         sequence.node = resolve(sequence.node)
-        self._tree.pin(sequence.node, next_use)
-        self._tree.unpin(sequence.node, sequence.next_use)
+        self._tree.repin(sequence.node, sequence.next_use, next_use)
         sequence.next_use = next_use
 
     def used(self, handle: Handle, at: int) -> None:
@@ -176,16 +176,19 @@ class Handles:
         sequence = self._sequences.get(handle)
         if sequence is None or not self._follows:
             return
-        if near is None:
-            near = self.start(handle, sequence.root)
-        while near.end > len(sequence.ids) or near.end % self._tree.page_size:
+        node = self._deepest(sequence.ids, near or self.start(handle, sequence.root))
+        if node is not sequence.node:
+            self._tree.pin(node, sequence.next_use)
+            self._tree.unpin(sequence.node, sequence.next_use)
+            sequence.node = node
+
+    def _deepest(self, ids: Key, near: PageNode) -> PageNode:
+        """The deepest node of `ids` as the tree is now. `near` as of `follow`."""
+        while near.end > len(ids) or near.end % self._tree.page_size:
             assert near.parent is not None
             near = near.parent
-        match = self._tree.match(sequence.ids, len(sequence.ids), near)
-        node = match.source or match.node
-        self._tree.pin(node, sequence.next_use)
-        self._tree.unpin(sequence.node, sequence.next_use)
-        sequence.node = node
+        match = self._tree.match(ids, len(ids), near)
+        return match.source or match.node
 
     def start(self, handle: Handle, root: PageNode) -> PageNode:
         """A node below `root` that matches the handle's ids whole, as deep as is known without looking."""
@@ -208,7 +211,6 @@ class Handles:
             prefix.node = prefix.root
 
     def _add(self, ids: Key, array: I32, root: PageNode, node: PageNode) -> Handle:
-        node = resolve(node)
         self._tree.pin(node)
         self._made += 1
         self._sequences[self._made] = _Sequence(ids, array, root, node, SOME_DAY)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from time import perf_counter
 
 from sglc.errors import SglcError, located
@@ -186,12 +186,13 @@ class Machine:
 
     def turn_of(self, run: EngineSegmentRun, index: int) -> QueuePosition:
         """When a call has its turn."""
-        node, segment, tag = run.nodes[index], run.segment, 0
+        segment, tag = run.segment, 0
         if segment.share:
+            node = run.nodes[index]
             texts = node.sampling.n if isinstance(node, GenNode) else 1
             tag = self.engine.queue.fair.tag(segment.share, texts)
         behind = segment.hints.behind if segment.hints is not None else 0
-        return QueuePosition(run.place, run.remaining[index] + behind, segment.priority, tag)
+        return QueuePosition(run.place, run.remaining(index) + behind, segment.priority, tag)
 
 
 class EngineSegmentRun(SegmentRun[_KeptStream]):
@@ -225,6 +226,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
         self.origin: list[int] = []
         self.unread: list[int] = []
         self._place: int | None = None
+        self._remaining: list[int] | None = None
         if segment.hints is not None:
             self._place = machine.hinted.begun(segment.share, segment.hints)
         self._compiling = dict.fromkeys(compiling, False)  # whether the node's turn has come
@@ -238,10 +240,11 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
             self._place = self.machine.engine.next_place
         return self._place
 
-    @cached_property
-    def remaining(self) -> list[int]:
-        """Tokens still to come behind each node."""
-        return remaining_tokens(self.nodes, self.readers)
+    def remaining(self, index: int) -> int:
+        """Tokens still to come from a node on."""
+        if self._remaining is None:
+            self._remaining = remaining_tokens(self.nodes, self.readers)
+        return self._remaining[index]
 
     def abort(self) -> None:
         """No more is wanted."""

@@ -273,9 +273,11 @@ def decode_segment(command: Submit) -> Segment:
         node = _untagged(number, raw)
         if type(node) not in _NODES:
             raise _malformed(f"node {len(nodes)} of a segment")
-        sources.append(read := reads(node))
-        if read and not 0 <= min(read) <= max(read) < len(nodes):
-            raise _malformed(f"what node {len(nodes)} of a segment reads")
+        read = reads(node)
+        for source in read:
+            if not 0 <= source < len(nodes):
+                raise _malformed(f"what node {len(nodes)} of a segment reads")
+        sources.append(read)
         nodes.append(node)
     return Segment(
         tuple(nodes), command.gives, command.priority, command.share, command.namespace, command.hints,

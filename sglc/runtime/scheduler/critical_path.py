@@ -16,6 +16,7 @@ def remaining_tokens(nodes: Sequence[Node], readers: Sequence[Sequence[int]]) ->
     left = [0] * len(nodes)
     for index in range(len(nodes) - 1, -1, -1):
         node = nodes[index]
-        own = node.sampling.max_tokens if isinstance(node, GenNode) else 0
-        left[index] = own + max([left[reader] for reader in readers[index]], default=0)
+        own = node.sampling.max_tokens if type(node) is GenNode else 0
+        behind = readers[index]
+        left[index] = own + (max([left[reader] for reader in behind]) if behind else 0)
     return left

@@ -30,6 +30,8 @@ from sglc.runtime.scheduler.requests import PartKind, RequestPart
 from sglc.runtime.step import I32, Step
 
 RUN_PAGES = 4  # that a decoding row takes at once
+_MOST_PATHS = 512  # that are remembered: of a batch's rows with different beginnings
+_NO_PAGES: I32 = np.empty(0, np.int32)
 _NO_COPIES: I32 = np.empty((0, 3), np.int32)
 
 
@@ -60,7 +62,7 @@ class KVAllocator:
         self.reserved = 0
         self._later = 0  # of all rows
         self.lengths = Lengths()
-        self._path: tuple[list[PageNode], I32] = ([], np.empty(0, np.int32))  # see `_pages_to`
+        self._paths: dict[PageNode, I32] = {}  # see `_pages_to`; the oldest first
         self._awaited = -1  # the row that was worth waiting for last: who comes next often begins as it does
         self._copying: dict[int, None] = {}  # rows with a `source`, oldest first
         self._unlocks: list[tuple[int, PageNode]] = []
@@ -136,20 +138,17 @@ class KVAllocator:
 
     def _pages_to(self, node: PageNode) -> I32:
         """The pages down to `node`, all of them whole: int32 [n]. Rows that begin alike walk what differs."""
-        nodes, pages = self._path
-        behind: list[PageNode] = []
-        depth = node.end // self.page_size
-        while depth and not (depth <= len(nodes) and nodes[depth - 1] is node):
-            behind.append(node)
-            assert node.parent is not None
-            node = node.parent
-            depth -= 1
+        known, behind, at = self._paths, [], node
+        while at.parent is not None and at not in known:
+            behind.append(at.page)
+            at = at.parent
+        pages = known.get(at, _NO_PAGES)
         if behind:
-            behind.reverse()
-            nodes = nodes[:depth] + behind
-            pages = np.concatenate((pages[:depth], np.array([one.page for one in behind], np.int32)))
-            self._path = nodes, pages
-        return pages[: depth + len(behind)]
+            pages = np.concatenate((pages, np.array(behind[::-1], np.int32)))
+            if len(known) == _MOST_PATHS:
+                del known[next(iter(known))]
+            known[node] = pages
+        return pages
 
     def publish(self, row: int) -> bool:
         """Share the row's partial last prompt page too, if there is a page for the row to go on in."""
@@ -341,15 +340,12 @@ class KVAllocator:
     def _insert_prompt(self, row: int, work: RowWork, step: int) -> None:
         size, done = self.page_size, min(int(self.rows.seq_len[row]), work.part.kept)
         ids = work.part.ids
-        for page in [] if work.diverged else self.rows.table[row, work.shared : done // size].tolist():
-            key = ids[work.shared * size : (work.shared + 1) * size]
-            node, new = self.tree.insert(work.node, key, page, step, locked=True)
-            if not new:
-                work.diverged = True
-                break
-            self.pool.adopt(page)
-            work.node = node
-            work.shared += 1
+        if not work.diverged:
+            pages = self.rows.table[row, work.shared : done // size]
+            work.node, count = self.tree.insert_pages(work.node, ids, pages.tolist(), step)
+            self.pool.adopt_all(pages[:count])
+            work.shared += count
+            work.diverged = count < pages.size
         if work.publish and not work.diverged and done == len(ids) and done % size:
             page = int(self.rows.table[row, work.shared])
             leaf, new = self.tree.insert(work.node, ids[work.shared * size :], page, step)
@@ -371,22 +367,26 @@ class KVAllocator:
         self.reserved -= int(self.rows.reserved[row])
         self._later -= work.later
         size, last = self.page_size, int(self.rows.last_step[row])
-        pages = self.rows.table[row, work.shared : self.rows.held[row]]
-        spare = np.ones(pages.size, np.bool_)
+        pages = self.rows.table[row, work.shared : self.rows.held[row]].tolist()
+        spare: list[int] = []
         node = work.node
         kept = tuple(self.rows.tokens[row, work.shared * size : keep].tolist())
-        for i, page in enumerate(pages[: -(-len(kept) // size)].tolist()):
+        entering = -(-len(kept) // size)
+        for i, page in enumerate(pages[:entering]):
             child, new = self.tree.insert(node, kept[i * size : (i + 1) * size], page, last, locked=True)
             if new:
                 self.pool.adopt(page)
-                spare[i] = False
             elif last > self._drained and not child.refs and self.available < 1:
-                break  # to lock that page and keep ours in quarantine would break a promise
+                entering = i  # to lock that page and keep ours in quarantine would break a promise
+                break
             else:
+                spare.append(page)
                 self.tree.lock(child, held=node)
             node = child
+        spare += pages[entering:]
         self._unlock(node, last)
-        self.pool.retire(pages[spare], last)
+        if spare:
+            self.pool.retire(np.array(spare, np.int32), last)
         if work.source is not None:
             self._unlock(work.source, last)
             del self._copying[row]
@@ -419,7 +419,7 @@ class KVAllocator:
         self.unfinished.clear()
         self._copying.clear()
         self._unlocks.clear()
-        self._path = [], np.empty(0, np.int32)
+        self._paths.clear()
         self.reserved = self._later = 0
         self.pool = PagePool(self.pool.owner.size)
         self.tree.clear()

@@ -38,7 +38,7 @@ class Need:
 # decodes nobody waits for a step, and a device has few large ones done before many small ones: then twice as
 # many may begin as in the step in flight, which is what the host has time for.
 NEW_ROWS = 16
-MOST_NEW_ROWS = 64
+MOST_NEW_ROWS = 128
 ROWS_OF_ONE_BEGIN = 16  # for each so many rows that decode, one may begin in a step, whatever it costs
 SHORT_PROMPT = 256  # new tokens of a prompt that no long one puts off: programs go on with such ones
 _SHARE, _LEAST = 8, 4  # of that, what a step takes of prompts however long it gets: they come to an end
