@@ -254,7 +254,7 @@ def test_a_batch_compiles_once(local: LocalBackend, monkeypatch: pytest.MonkeyPa
     compiled: list[str] = []
     whole = sglc.passes.compile.compile_program
     monkeypatch.setattr(
-        sglc.passes.compile, "compile_program", lambda *args: compiled.append("") or whole(*args)
+        sglc.passes.compile, "compile_program", lambda *a, **named: compiled.append("") or whole(*a, **named)
     )
 
     @sgl.function

@@ -66,7 +66,7 @@ def test_compiled_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     programs = [ask.trace(args={"length": length + 1}) for length in range(5)]
     monkeypatch.setattr(compiling, "_CACHE", Slow())
     monkeypatch.setattr(compiling, "_CACHE_SIZE", 2)
-    monkeypatch.setattr(compiling, "compile_program", lambda program, target: program)
+    monkeypatch.setattr(compiling, "compile_program", lambda program, target, **_: program)
 
     def work(number: int) -> None:
         found: Any = compiling.cached(programs[number], TARGET)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from operator import is_
 from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
 from sglc.errors import Loc
@@ -30,7 +31,10 @@ class Value:
     """One SSA result. Ids are unique in a program, its regions included; names belong to the printer."""
 
     id: int
-    type: Type = field(hash=False)  # the id tells values apart, and an enum's hash is a call of Python
+    type: Type
+
+    def __hash__(self) -> int:
+        return self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,7 @@ class Program:
 
 
 OPS: dict[str, type[Op]] = {}
+_PLAIN = frozenset((str, int, float, bool, type(None)))  # data that holds no values
 _HOLDS_REGIONS = ("Region", "Region | None", "tuple[Region, ...]")
 _HOLDS_TREES = ("Tree", "tuple[Tree, ...]", "Mapping[str, Tree]")
 _O = TypeVar("_O", bound=type[Op])
@@ -164,11 +169,11 @@ def operands(o: Op) -> Iterator[Value]:
 def inputs(o: Op) -> Iterator[Value]:
     """The values that the op itself reads, in field order, without those of its regions."""
     for name in o.input_fields:
-        match getattr(o, name):
-            case Value() as value:
-                yield value
-            case tuple() | Mapping() as item:
-                yield from values_in(item)
+        item = getattr(o, name)
+        if type(item) is Value:
+            yield item
+        elif type(item) not in _PLAIN:
+            yield from values_in(item)
 
 
 def values_in(item: object) -> Iterator[Value]:
@@ -178,7 +183,12 @@ def values_in(item: object) -> Iterator[Value]:
             yield item
         case tuple():
             for part in item:
-                yield from values_in(part)
+                if type(part) is Value:
+                    yield part
+                elif type(part) not in _PLAIN:
+                    yield from values_in(part)
+        case str() | None:
+            return
         case Mapping():
             for part in item.values():
                 yield from values_in(part)
@@ -247,6 +257,21 @@ def regions(o: Op) -> Iterator[Region]:
         yield from (held,) if isinstance(held, Region) else held or ()
 
 
+_Data = TypeVar("_Data", bound=Op | Region | Program)
+
+
+def with_fields(o: _Data, **fields: Any) -> _Data:
+    """`o` with these fields; `o` itself if they hold that already: what does not change is not made anew."""
+    for name, new in fields.items():
+        old = getattr(o, name)
+        same = old is new or (
+            type(old) is type(new) is tuple and len(old) == len(new) and all(map(is_, old, new))
+        )
+        if not same:
+            return replace(o, **fields)
+    return o
+
+
 def with_regions(o: Op, change: Callable[[Region], Region]) -> Op:
     """The op with `change` made to each of its own regions, in the order of the text."""
     if not o.region_fields:
@@ -255,8 +280,8 @@ def with_regions(o: Op, change: Callable[[Region], Region]) -> Op:
     for name in o.region_fields:
         held = getattr(o, name)
         if held is not None:
-            changed[name] = change(held) if isinstance(held, Region) else tuple(change(part) for part in held)
-    return replace(o, **changed)
+            changed[name] = change(held) if isinstance(held, Region) else tuple([change(part) for part in held])
+    return with_fields(o, **changed)
 
 
 def walk(ops: Iterable[Op]) -> Iterator[Op]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 
-from sglc.ir.core import Op, walk, with_regions
+from sglc.ir.core import Op, walk, with_fields, with_regions
 from sglc.ir.ops import Call
 
 
@@ -26,9 +25,9 @@ def rewritten(ops: Iterable[Op], change: Callable[[Op], Op | None], *, calls: bo
 
     def changed(op: Op) -> Op | None:
         if isinstance(op, Call) and calls:
-            op = replace(op, program=replace(op.program, ops=rewritten(op.program.ops, change)))
+            op = with_fields(op, program=with_fields(op.program, ops=rewritten(op.program.ops, change)))
         elif op.region_fields:
-            op = with_regions(op, lambda held: replace(held, ops=rewritten(held.ops, change, calls=calls)))
+            op = with_regions(op, lambda held: with_fields(held, ops=rewritten(held.ops, change, calls=calls)))
         return change(op)
 
     return tuple([made for op in ops if (made := changed(op)) is not None])

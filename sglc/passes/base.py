@@ -11,8 +11,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from types import CodeType
 from typing import Any, TypeVar
 
@@ -94,13 +96,15 @@ def run_pipeline(
     names: Sequence[str],
     *,
     observe: Callable[[str, Program], None] | None = None,
+    step_by_step: bool = True,
 ) -> tuple[Program, tuple[Remark, ...]]:
     """`program` after the passes `names`, in that order, and what they remarked.
 
     `name{option=value}` sets a pass's options (`passes.pass_options`).
 
     `observe` sees each pass's name and the program behind it. `SGLC_DEBUG` and `SGLC_DUMP` report
-    the same to stderr and to files.
+    the same to stderr and to files. Without `step_by_step` only the last program is verified as long as
+    nothing is wrong; if something is, it is all done again to find out where.
 
     Raises:
         UsageError: SGLC020, a name that is no pass; SGLC322, an option that is none; SGLC321, a pass of the
@@ -110,20 +114,40 @@ def run_pipeline(
     """
     passes = [looked_up(name) for name in names]
     options = [options_of(name, chosen.run) for name, chosen in zip(names, passes, strict=True)]
-    report = _reporter(program)
+    level, dump = knobs.debug_level(), knobs.dump_dir()
+    if not (step_by_step or observe or level or dump):
+        with suppress(Exception):
+            last, said = _after_all(program, target, list(zip(passes, options, strict=True)))
+            verify(last)
+            return last, said
+    report = _reporter(program, level, dump)
     verify(program)
     report(0, "input", program, 0.0)
     remarks: list[Remark] = []
     for number, (chosen, given) in enumerate(zip(passes, options, strict=True), 1):
         begin_s = time.perf_counter()
         before = program
-        program, said = _rewritten(chosen, program, target, given)
-        remarks += said
+        program, told = _rewritten(chosen, program, target, given)
+        remarks += told
         if _differ(program, before):
             _verify_behind(chosen, program)
         report(number, chosen.name, program, time.perf_counter() - begin_s)
         if observe is not None:
             observe(chosen.name, program)
+    return program, tuple(remarks)
+
+
+def _after_all(
+    program: Program, target: Target, passes: Sequence[tuple[Pass, Mapping[str, Any]]]
+) -> tuple[Program, tuple[Remark, ...]]:
+    remarks: list[Remark] = []
+    made: dict[str, Program] = {}
+    for chosen, given in passes:
+        if made.get(chosen.name) is program:
+            continue  # it has made that, and no other pass found anything since
+        program, said = _rewritten(chosen, program, target, given)
+        made[chosen.name] = program
+        remarks += said
     return program, tuple(remarks)
 
 
@@ -155,7 +179,7 @@ def _rewritten(
 
 @with_room
 def _differ(one: Program, other: Program) -> bool:
-    return one != other
+    return one is not other and one != other
 
 
 def _verify_behind(chosen: Pass, program: Program) -> None:
@@ -195,9 +219,8 @@ def looked_up(spec: str) -> Pass:
     return PASSES[name]
 
 
-def _reporter(program: Program) -> Callable[[int, str, Program, float], None]:
+def _reporter(program: Program, level: int, dump: Path | None) -> Callable[[int, str, Program, float], None]:
     """What `SGLC_DEBUG` and `SGLC_DUMP` ask for; each program gets a folder of its own in the dump."""
-    level, dump = knobs.debug_level(), knobs.dump_dir()
     if level < 1 and dump is None:
         return lambda number, name, after, seconds: None
     letters = "".join(c if c.isalnum() or c in "_-" else "_" for c in program.name)

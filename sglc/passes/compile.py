@@ -38,22 +38,27 @@ def compile_program(
     target: Target,
     passes: Sequence[str] | None = None,
     observe: Callable[[str, Program], None] | None = None,
+    *,
+    to_run: bool = False,
 ) -> Compiled:
     """Run `passes` (default: the target's pipeline) and lower to a plan.
 
     Args:
         passes: names; `+name` adds one to the others, or to the target's own (`pipelines.extended`).
         observe: is called with every pass's name and the program it gave.
+        to_run: nothing more than a run needs: it is verified once, behind all passes, and without an estimate.
 
     Raises:
         VerifyError: the program, or what a pass made of it, breaks an invariant.
         LegalizeError: the target cannot do it.
     """
     names = pipeline_for(target) if passes is None else extended(passes, target)
-    lowered, remarks = run_pipeline(with_turns(program), target, names, observe=observe)
+    lowered, remarks = run_pipeline(
+        with_turns(program), target, names, observe=observe, step_by_step=not to_run
+    )
     asked = (op for op in walk(lowered.ops) if isinstance(op, Gen | Select))
     keys = {op.site: op.cache_key for op in asked if op.cache_key}
-    return Compiled(program, lowered, lower_plan(lowered, target), remarks, keys)
+    return Compiled(program, lowered, lower_plan(lowered, target, estimated=not to_run), remarks, keys)
 
 
 @with_room
@@ -66,7 +71,7 @@ def cached(program: Program, target: Target) -> Compiled:
            tokenizer)  # fmt: skip
     known = _CACHE.get(key)
     if known is None:
-        known = compile_program(program, target)
+        known = compile_program(program, target, to_run=True)
         with _ADDING:  # rows compile in threads of their own
             while key not in _CACHE and len(_CACHE) >= _CACHE_SIZE:
                 del _CACHE[next(iter(_CACHE))]  # the oldest

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from sglc.errors import LegalizeError
-from sglc.ir.core import Op, Program
+from sglc.ir.core import Op, Program, with_fields
 from sglc.ir.depth import with_room
 from sglc.ir.grammar.call_format import HERMES, calls_form
 from sglc.ir.grammar.fsm_summary import summary_of, summary_of_choices
@@ -63,9 +63,9 @@ def compile_constraints(program: Program, target: Target) -> Rewrite:
         said = _held_to(op) if target.takes.regex else ""
         if said:
             remarks.append(Remark("compile_constraints", f"`{op.site.name}` {said}", place(op.loc)))
-        return replace(op, fsm=_fsm(op) if target.takes.regex else "")
+        return with_fields(op, fsm=_fsm(op) if target.takes.regex else "")
 
-    return replace(program, ops=rewritten(program.ops, changed)), tuple(dict.fromkeys(remarks))
+    return with_fields(program, ops=rewritten(program.ops, changed)), tuple(dict.fromkeys(remarks))
 
 
 def _has_form(op: Gen) -> bool:

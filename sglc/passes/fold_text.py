@@ -20,6 +20,7 @@ from sglc.ir.core import (
     substitute,
     values_in,
     walk,
+    with_fields,
     with_regions,
 )
 from sglc.ir.depth import with_room
@@ -71,22 +72,24 @@ def _formats(program: Program) -> Program:
                             continue
                         case _:
                             flat[op.results[0]] = parts
-                            ops.append(replace(op, parts=parts))
+                            ops.append(with_fields(op, parts=parts))
                 case Append() if isinstance(op.text, Value):
-                    ops.append(replace(op, text=_literal(op.text, flat)))
+                    ops.append(with_fields(op, text=_literal(op.text, flat)))
                 case Select():
-                    ops.append(replace(op, choices=tuple(_literal(choice, flat) for choice in op.choices)))
+                    ops.append(
+                        with_fields(op, choices=tuple([_literal(choice, flat) for choice in op.choices]))
+                    )
                 case Call():
-                    ops.append(replace(op, program=_fold(op.program)))
+                    ops.append(with_fields(op, program=_fold(op.program)))
                 case _:
                     ops.append(with_regions(op, region))
         return tuple(ops)
 
     def region(before: Region) -> Region:
         ops = block(before.ops)
-        return replace(before, ops=ops, results=substitute(before.results, rename))
+        return with_fields(before, ops=ops, results=substitute(before.results, rename))
 
-    made = replace(program, ops=block(program.ops), returns=substitute(program.returns, rename))
+    made = with_fields(program, ops=block(program.ops), returns=substitute(program.returns, rename))
     return _without_unused_formats(made)
 
 
@@ -109,12 +112,12 @@ class _Appends:
 
     def program(self) -> Program:
         ops = self.block(self.before.ops, (value for op in self.before.params for value in op.results))
-        made = replace(self.before, ops=ops, returns=substitute(self.before.returns, self.rename))
+        made = with_fields(self.before, ops=ops, returns=substitute(self.before.returns, self.rename))
         return _without_unused_formats(made)
 
     def region(self, before: Region) -> Region:
         ops = self.block(before.ops, before.params)
-        return replace(before, ops=ops, results=substitute(before.results, self.rename))
+        return with_fields(before, ops=ops, results=substitute(before.results, self.rename))
 
     def block(self, before: Iterable[Op], given: Iterable[Value]) -> tuple[Op, ...]:
         before = tuple(before)
@@ -151,9 +154,9 @@ class _Appends:
                 self.rename[after] = base
                 self.continued[base] += self.continued[after]
             case ():
-                yield replace(op, stream=base, text="")
+                yield with_fields(op, stream=base, text="")
             case (only,):
-                yield replace(op, stream=base, text=only)
+                yield with_fields(op, stream=base, text=only)
             case _ if len(texts) == 1:
                 yield op
             case parts:
@@ -171,7 +174,7 @@ def _without_unused_formats(program: Program) -> Program:
     def kept(op: Op) -> Op | None:
         return None if isinstance(op, Format) and op.results[0] not in used else op
 
-    return replace(program, ops=rewritten(program.ops, kept, calls=False))
+    return with_fields(program, ops=rewritten(program.ops, kept, calls=False))
 
 
 def _expand(item: Value | str, flat: Mapping[Value, _Parts]) -> Iterator[Value | str]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from sglc.ir.core import Op, Program
+from sglc.ir.core import Op, Program, with_fields
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Gen, Select
 from sglc.ir.plan.plan import Derived, PromptPrefix
@@ -39,9 +38,9 @@ def hoist_prefix(program: Program, target: Target) -> Rewrite:
             first.setdefault(names, _remark(op, names))
 
     def changed(op: Op) -> Op:
-        return replace(op, hoist=marks.get(id(op), ())) if isinstance(op, Gen | Select) else op
+        return with_fields(op, hoist=marks.get(id(op), ())) if isinstance(op, Gen | Select) else op
 
-    return replace(program, ops=rewritten(program.ops, changed)), tuple(first.values())
+    return with_fields(program, ops=rewritten(program.ops, changed)), tuple(first.values())
 
 
 def _names(prefix: PromptPrefix) -> Iterator[str]:

@@ -20,6 +20,7 @@ from sglc.ir.core import (
     substitute,
     values_in,
     walk,
+    with_fields,
     with_regions,
 )
 from sglc.ir.depth import with_room
@@ -75,10 +76,10 @@ def _merge(program: Program) -> tuple[Program, _Merged]:
 
     def region(before: Region) -> Region:
         ops = block(before.ops)
-        return replace(before, ops=ops, results=substitute(before.results, rename))
+        return with_fields(before, ops=ops, results=substitute(before.results, rename))
 
     ops = block(program.ops)
-    return replace(program, ops=ops, returns=substitute(program.returns, rename)), tuple(merged)
+    return with_fields(program, ops=ops, returns=substitute(program.returns, rename)), tuple(merged)
 
 
 def _handed_out(program: Program) -> set[Value]:

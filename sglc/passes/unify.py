@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from sglc.ir.core import Op, Program, Type, Value, reading, regions
+from sglc.ir.core import Op, Program, Type, Value, reading, regions, with_fields
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Fork, Gen, ScopeBegin, ScopeEnd, Select
 from sglc.ir.remark import Remark, place
@@ -41,9 +41,9 @@ def _marked(program: Program, target: Target, *, marks: bool = True) -> Program:
         if not isinstance(op, Gen | Select):
             return op
         sampling = op.sampling if isinstance(op, Gen) else None
-        return replace(op, unify=marks and target.is_deterministic(sampling))
+        return with_fields(op, unify=marks and target.is_deterministic(sampling))
 
-    return replace(program, ops=rewritten(program.ops, changed))
+    return with_fields(program, ops=rewritten(program.ops, changed))
 
 
 def _remarks(ops: Iterable[Op], around: Mapping[Value, Value]) -> Iterator[Remark]:

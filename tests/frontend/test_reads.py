@@ -148,9 +148,9 @@ def test_equal_rows_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     compiled: list[Any] = []
 
-    def counted(*args: Any) -> Any:
+    def counted(*args: Any, **options: Any) -> Any:
         compiled.append(args)
-        return compile_program(*args)
+        return compile_program(*args, **options)
 
     compile_program = compilation.compile_program
     monkeypatch.setattr(compilation, "compile_program", counted)

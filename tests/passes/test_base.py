@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
-from sglc.errors import UsageError, VerifyError
+from sglc.errors import LegalizeError, UsageError, VerifyError
 from sglc.ir.core import Program
 from sglc.ir.target import Target
 from sglc.ir.text.printer import from_text, to_text
 from sglc.passes.base import PASSES, Exactness, Pass, run_pipeline
 from sglc.passes.pipelines import LOCAL, pipeline_for
+from tests.depth import at_depth
+from tests.random_programs import random_program
+from tests.templates import CHATML, ByteTokenizer
 
 PLAIN = Target("plain")
+CHAT = Target("local", ByteTokenizer(CHATML))
 TEXT = """\
 def f():
     s0 = root()
@@ -72,6 +77,32 @@ def test_a_broken_pass_is_found_behind_it(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(VerifyError, match="SGLC203"):
         run_pipeline(program(), PLAIN, ["fold_text", "broken"], observe=lambda name, _: seen.append(name))
     assert seen == ["fold_text"]
+    with pytest.raises(VerifyError, match="pass `broken` made it"):
+        run_pipeline(program(), PLAIN, ["fold_text", "broken", "share_prefixes"], step_by_step=False)
+
+
+def test_what_is_wrong_at_first_is_said_of_no_pass() -> None:
+    with pytest.raises(VerifyError) as caught:
+        run_pipeline(Program("f", (), program().ops[1:]), PLAIN, LOCAL, step_by_step=False)
+    assert "made it" not in str(caught.value)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_passes_give_the_same_where_only_the_last_program_is_verified(chat: bool) -> None:
+    target = CHAT if chat else PLAIN
+    for seed in range(at_depth(15, 60, 500)):
+        source = random_program(seed, chat=chat, regions=True)
+        names = random.Random(seed).choice([LOCAL, (*LOCAL, *LOCAL)])
+        try:
+            expected = run_pipeline(source, target, names)
+        except LegalizeError as error:
+            with pytest.raises(LegalizeError, match=error.code):
+                run_pipeline(source, target, names, step_by_step=False)
+            continue
+        made, said = run_pipeline(source, target, names, step_by_step=False)
+        assert to_text(made, locs=True) == to_text(expected[0], locs=True)
+        # A pass that finds nothing new is not asked again.
+        assert [one for one in expected[1] if one not in said] == []
 
 
 def test_debug_and_dump(

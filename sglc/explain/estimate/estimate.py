@@ -39,7 +39,7 @@ def estimated(plans: Sequence[tuple[Plan, Mapping[str, str]]], target: Target) -
         exact=seen.counter.exact,
         steps=tuple(_steps(seen, chain)),
         counts=seen.tally.possible,
-        depth=max(plan.estimate.critical_path for plan, _ in plans),
+        depth=max(plan.estimate.critical_path for plan, _ in plans if plan.estimate is not None),
         chain=chain,
         chain_tokens=longest.new if longest else ZERO,
         tree=tuple(_tree(seen, several=len(plans) > 1)),

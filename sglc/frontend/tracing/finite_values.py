@@ -23,7 +23,6 @@ class FiniteValues:
     frames: list[Frame] = field(default_factory=list)
     decided: dict[Value, str | bool] = field(default_factory=dict)
     forgotten: list[Any] = field(default_factory=list)  # values and questions that arms that met had decided
-    _made: list[tuple[Frame, dict[Value, Op]]] = field(default_factory=list)  # per frame, who made what
 
     def several(self, value: Value) -> bool:
         op = self.made_by(value)
@@ -154,25 +153,12 @@ class FiniteValues:
 
     def made_by(self, value: Value) -> Op | None:
         """The op that made the value, inside of regions too; None for an argument."""
-        while len(self._made) > len(self.frames) or any(
-            frame is not own for (own, _), frame in zip(self._made, self.frames, strict=False)
-        ):
-            self._made.pop()
-        for frame in self.frames[len(self._made) :]:
-            self._made.append((frame, {}))
-        for frame, made in reversed(self._made):
-            if value not in made:
-                self._index(frame, made)
-            if value in made:
-                return made[value]
+        for frame in reversed(self.frames):
+            if value not in frame.made:
+                _index(frame)
+            if (op := frame.made.get(value)) is not None:
+                return op
         return None
-
-    def _index(self, frame: Frame, made: dict[Value, Op]) -> None:
-        for op in reversed(frame.ops):  # what is asked for is mostly new
-            if op.results and op.results[0] in made:
-                return
-            made.update((result, inner) for inner in _nested(op) for result in inner.results)
-            made.update((result, op) for result in op.results)
 
 
 def _made_of(
@@ -197,6 +183,18 @@ def _question(op: Op | None) -> tuple[Any, ...] | None:
             return name, args, dict(named)
         case _:
             return None
+
+
+def _index(frame: Frame) -> None:
+    """Enter who made what in a frame since it was asked last."""
+    made = frame.made
+    for op in reversed(frame.ops):  # what is asked for is mostly new
+        if op.results and op.results[0] in made:
+            return
+        if op.region_fields:
+            made.update((result, inner) for inner in _nested(op) for result in inner.results)
+        for result in op.results:
+            made[result] = op
 
 
 def _nested(op: Op) -> Iterator[Op]:

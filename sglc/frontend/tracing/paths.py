@@ -66,6 +66,7 @@ class Frame:
     decisions: list[BranchDecision] = field(default_factory=list)
     given: list[tuple[Value, Value]] = field(default_factory=list)  # streams that it gets: (own, outer)
     points: list[JoinPoint] = field(default_factory=list)  # of statements that run, innermost last
+    made: dict[Value, Op] = field(default_factory=dict)  # who made what, as far as it was asked for
 
     def decide(self, value: Value, cases: tuple[str, ...], loc: Loc) -> BranchDecision:
         """The next decision on this path.

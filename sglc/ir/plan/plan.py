@@ -262,7 +262,7 @@ class Plan:
     steps: tuple[Step, ...]
     variables: Variables
     returns: OutputTree
-    estimate: Estimate
+    estimate: Estimate | None  # None: it was made to run at once
     blocks: tuple[Block, ...] = ()
     leads: tuple[PromptPrefix, ...] = ()
     guards: tuple[PlanGuard, ...] = ()

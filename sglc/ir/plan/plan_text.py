@@ -68,11 +68,11 @@ def plan_text(plan: Plan) -> str:
     lines = printer.lines
     if plan.returns is not None:
         lines.append(f"  return {_tree(plan.returns)}")
-    e = plan.estimate
-    lines.append(
-        f"  # {e.calls} calls, {e.critical_path} one after another; {e.literal_tokens} literal tokens, "
-        f"at most {e.max_new_tokens} new ones"
-    )
+    if (e := plan.estimate) is not None:
+        lines.append(
+            f"  # {e.calls} calls, {e.critical_path} one after another; {e.literal_tokens} literal tokens, "
+            f"at most {e.max_new_tokens} new ones"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
-from sglc.ir.core import Op, Program, Region, Tree, Type, Value, operands, regions, values_in, walk
+from sglc.ir.core import Op, Program, Region, Tree, Type, Value, inputs, operands, regions, values_in, walk
 from sglc.ir.effects import variable_of
 from sglc.ir.ops import (
     Arg,
@@ -157,7 +157,7 @@ class _BlockLowering:
         for op in reversed(self.flat):
             if has_to_run(op) or any(value in live for value in op.results):
                 kept.append(op)
-                read = (*operands(op), *self.in_prompts(op))
+                read = (*operands(op), *self.in_prompts(op)) if op.region_fields else inputs(op)
                 live.update(dict.fromkeys(self.scope.own(value) for value in read))
         return kept[::-1]
 

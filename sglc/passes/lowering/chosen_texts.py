@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
-from sglc.ir.core import Op, Program, Region, Type, Value, next_id, with_regions
+from sglc.ir.core import Op, Program, Region, Type, Value, next_id, with_fields, with_regions
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Append, Cond, Format, Gen, Loop, Select, Switch, arms_of, hands_over
 
@@ -57,12 +57,12 @@ class _End:
 @with_room
 def with_chosen_texts(program: Program) -> Program:
     """The program, in which no branch or loop needs a segment for what it appends last."""
-    return replace(program, ops=tuple(_changed(program.ops, count(next_id(program)))))
+    return with_fields(program, ops=tuple(_changed(program.ops, count(next_id(program)))))
 
 
 def _changed(ops: Iterable[Op], ids: Iterator[int]) -> Iterator[Op]:
     for op in ops:
-        inner = with_regions(op, lambda region: replace(region, ops=tuple(_changed(region.ops, ids))))
+        inner = with_regions(op, lambda region: with_fields(region, ops=tuple(_changed(region.ops, ids))))
         match inner:
             case Cond() | Switch():
                 yield from _choosing(inner, ids)

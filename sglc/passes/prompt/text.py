@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
 
-from sglc.ir.core import Op, Program, Region, Type, Value, inputs, values_in, walk, with_regions
+from sglc.ir.core import Op, Program, Region, Type, Value, inputs, values_in, walk, with_fields, with_regions
 from sglc.ir.depth import with_room
 from sglc.ir.ops import (
     Append,
@@ -57,7 +56,7 @@ def with_texts(program: Program) -> tuple[Program, PromptTexts]:
 
     ops = streams.rebuilt(change)
     live = {*values_in(program.returns)}
-    return replace(program, ops=_needed(ops, live, prompts)), prompts
+    return with_fields(program, ops=_needed(ops, live, prompts)), prompts
 
 
 def _part(op: Op) -> Parts:
@@ -87,7 +86,7 @@ def _needed(ops: Iterable[Op], live: set[Value], prompts: PromptTexts) -> tuple[
             continue
         if isinstance(op, Cond | Switch):
             wanted = [number for number, value in enumerate(op.results) if value in live]
-            op = replace(op, results=tuple([op.results[number] for number in wanted]))
+            op = with_fields(op, results=tuple([op.results[number] for number in wanted]))
             op = with_regions(op, partial(_arm, wanted=wanted, live=live, prompts=prompts))
         elif op.region_fields:
             op = with_regions(op, lambda region: _block(region, live, prompts))
@@ -98,12 +97,12 @@ def _needed(ops: Iterable[Op], live: set[Value], prompts: PromptTexts) -> tuple[
 
 def _arm(region: Region, wanted: list[int], live: set[Value], prompts: PromptTexts) -> Region:
     results = () if hands_over(region) else tuple([region.results[number] for number in wanted])
-    return _block(replace(region, results=results), live, prompts)
+    return _block(with_fields(region, results=results), live, prompts)
 
 
 def _block(region: Region, live: set[Value], prompts: PromptTexts) -> Region:
     live.update(region.results)
-    return replace(region, ops=_needed(region.ops, live, prompts))
+    return with_fields(region, ops=_needed(region.ops, live, prompts))
 
 
 def _only_makes_prompts(op: Op) -> bool:
