@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from sglc.explain.estimate.abstract_values import CallChain
-from sglc.explain.estimate.forecast import Forecast, PrefixNode, StepForecast, Tally, one_of
+from sglc.explain.estimate.forecast import Forecast, PrefixNode, StepForecast, Tally, one_of, some_of
 from sglc.explain.estimate.intervals import ZERO, sure
 from sglc.explain.estimate.prefix_tree import Branch
-from sglc.explain.estimate.state import EstimateState, PossibleCall, PossibleToolCall, base_site
+from sglc.explain.estimate.state import Chances, EstimateState, PossibleCall, PossibleToolCall, base_site
 from sglc.explain.estimate.token_counts import Symbol, TokenCounter, Unknown, weight
 from sglc.explain.estimate.walk_plan import endless, go_through
 from sglc.ir.depth import with_room
@@ -75,10 +75,9 @@ def _step(
     site: str, calls: Sequence[PossibleCall | PossibleToolCall], critical: bool, seen: EstimateState
 ) -> StepForecast:
     first = calls[0]
-    counts = Tally()
-    for call in calls:
-        tally = call.tally if isinstance(call, PossibleCall) else Tally(tools=sure(1))
-        counts = counts + (tally if call.certain else tally.perhaps(call.weight))
+    counts = _counted([
+        (call.chances, call.tally if isinstance(call, PossibleCall) else Tally(tools=sure(1))) for call in calls
+    ])  # fmt: skip
     if site in seen.endless:
         counts = counts + endless(counts)
     counts = counts.possible
@@ -100,6 +99,21 @@ def _step(
         site, node.site.name, kind, node.loc, counts, each, after, first.after.depth + 1, critical,
         tuple(dict.fromkeys(unknown)), _asks(first), tuple(_parts(first, seen.counter)),
     )  # fmt: skip
+
+
+def _counted(calls: Iterable[tuple[Chances, Tally]]) -> Tally:
+    """What all calls come to: of those in arms of one decision, those of one arm."""
+    sum_ = Tally()
+    decisions: dict[int, dict[tuple[int, float], list[tuple[Chances, Tally]]]] = {}
+    for chances, tally in calls:
+        if not chances:
+            sum_ += tally
+            continue
+        (number, arm, weight), *inner = chances
+        decisions.setdefault(number, {}).setdefault((arm, weight), []).append((tuple(inner), tally))
+    for arms in decisions.values():
+        sum_ += some_of([(weight, _counted(inside)) for (_, weight), inside in arms.items()])
+    return sum_
 
 
 def _asks(asked: PossibleCall) -> str:

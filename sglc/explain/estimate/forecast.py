@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sglc.errors import Loc
-from sglc.explain.estimate.intervals import ZERO, Interval, either
+from sglc.explain.estimate.intervals import ZERO, Interval, either, weighted
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,11 @@ _FIELDS = ("calls", "prompt", "shared", "computed", "new", "scored", "submits", 
 def one_of(tallies: list[Tally]) -> Tally:
     """One of several parts, it is not known which."""
     return Tally(*(either(getattr(tally, name) for tally in tallies) for name in _FIELDS))
+
+
+def some_of(parts: Sequence[tuple[float, Tally]]) -> Tally:
+    """At most one of several parts, of which it is known how likely each is."""
+    return Tally(*(weighted([(weight, getattr(tally, name)) for weight, tally in parts]) for name in _FIELDS))
 
 
 @dataclass(frozen=True, slots=True)

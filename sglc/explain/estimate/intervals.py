@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import isclose
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,17 @@ def either(spans: Iterable[Interval]) -> Interval:
     known = [high for high in highs if high is not None]
     high = max(known) if len(known) == len(highs) else None
     return Interval(min(span.low for span in all_), high, sum(span.likely for span in all_) / len(all_))
+
+
+def weighted(spans: Sequence[tuple[float, Interval]]) -> Interval:
+    """At most one of several counts, each as likely as its weight; surely one, if these make 1 together."""
+    lows, highs = [span.low for _, span in spans], [span.high for _, span in spans]
+    surely = len(spans) > 1 and isclose(sum(weight for weight, _ in spans), 1)
+    known = [high for high in highs if high is not None]
+    return Interval(
+        min(lows) if surely else min(0, *lows), max(known) if len(known) == len(highs) else None,
+        sum(weight * span.likely for weight, span in spans),
+    )  # fmt: skip
 
 
 def total(spans: Iterable[Interval]) -> Interval:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from sglc.errors import Loc
 from sglc.explain.estimate.abstract_values import (
@@ -23,6 +24,7 @@ from sglc.ir.plan.segment import GenNode, Held, SelectNode, Slot
 from sglc.ir.target import Target
 
 Name = Slot | Held
+Chances = tuple[tuple[int, int, float], ...]  # (which decision, which arm, how likely), outermost first
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,7 @@ class PossibleCall:
     line: Line
     shared: int  # symbols of it that are surely there before
     tally: Tally  # if it is made
-    certain: bool
-    weight: float
+    chances: Chances
     after: After
     behind: After
 
@@ -48,8 +49,7 @@ class PossibleToolCall:
 
     site: str
     step: FunctionStep
-    certain: bool
-    weight: float
+    chances: Chances
     after: After
 
 
@@ -83,19 +83,22 @@ class BlockContext:
     names: list[dict[Name, ValueAfter]]
     call: str = ""
     iterations: tuple[int, ...] = ()
-    arms: Arms = ()
-    certain: bool = True
-    weight: float = 1.0
+    chances: Chances = ()
     after: After = START  # what decides that it runs
+
+    @property
+    def arms(self) -> Arms:
+        return tuple((number, arm) for number, arm, _ in self.chances)
+
+    @property
+    def weight(self) -> float:
+        return prod(weight for *_, weight in self.chances)
 
     def inner(self, given: Mapping[Name, ValueAfter], *iteration: int) -> BlockContext:
         return replace(self, names=[*self.names, dict(given)], iterations=(*self.iterations, *iteration))
 
     def perhaps(self, arm: tuple[int, int], weight: float, after: After) -> BlockContext:
-        return replace(
-            self, arms=(*self.arms, arm), certain=False, weight=self.weight * weight,
-            after=last([self.after, after]),
-        )  # fmt: skip
+        return replace(self, chances=(*self.chances, (*arm, weight)), after=last([self.after, after]))
 
     def find(self, name: Name) -> ValueAfter:
         for names in reversed(self.names):

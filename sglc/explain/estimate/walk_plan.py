@@ -145,7 +145,7 @@ class _PlanWalk:
         site = "@".join([f"{at.call}/{step.name}" if at.call else step.name, *map(str, at.iterations)])
         declared = step.function not in PURE and not step.function.endswith(STORED)
         if declared:
-            self.seen.called.append(PossibleToolCall(site, step, at.certain, at.weight, after))
+            self.seen.called.append(PossibleToolCall(site, step, at.chances, after))
         behind = After(frozenset({site}), after.depth, after.chain)
         key = (self.row, "function", site)
         at.names[-1][Slot(step.name)] = ValueAfter(

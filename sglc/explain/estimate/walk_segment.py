@@ -170,7 +170,7 @@ class SegmentWalk:
             chain = CallChain(chain.site, earlier.calls + 1, earlier.new + new, earlier)
         behind = After(frozenset({base_site(site)}), after.depth + 1, chain)
         self.seen.asked.append(
-            PossibleCall(site, node, row, symbols, line, shared, tally, at.certain, at.weight, after, behind)
+            PossibleCall(site, node, row, symbols, line, shared, tally, at.chances, after, behind)
         )
         self.tally = self.tally + tally
         return ValueAfter(StreamValue(self.behind(node, line, text, site)), behind), ValueAfter(

@@ -33,6 +33,7 @@ from sglc.ir.ops import (
 from sglc.ir.plan.plan import Block, Named, OutputTree, PromptEnd, Step, Within, blocks_of
 from sglc.ir.plan.segment import Held, Slot
 from sglc.ir.target import Target
+from sglc.passes.lowering.arm_tails import with_arm_tails
 from sglc.passes.lowering.chosen_texts import with_chosen_texts
 from sglc.passes.lowering.segments import LoweringScope, Nodes, StreamOp
 from sglc.passes.lowering.steps import calls_tools, decision, has_to_run, is_quick, may_hand_over, put_together
@@ -54,12 +55,14 @@ class Lowering:
     def program(self, program: Program) -> Block:
         """The plan's own steps; the only result is the return value."""
         program, prompts = with_texts(with_chosen_texts(program))
+        program = with_arm_tails(program, prompts)
         scope = LoweringScope(program, prompts)
         return _BlockLowering(self, scope, program.ops).block((), (program.returns,), keep_returns=True)
 
     def called(self, program: Program) -> int:
         """The block of a called program; its results are the values that it returns."""
         program, prompts = with_texts(with_chosen_texts(program))
+        program = with_arm_tails(program, prompts)
         scope = LoweringScope(program, prompts)
         params = tuple(
             Slot(op.name) if isinstance(op, Arg) else Held(op.name)
