@@ -82,6 +82,7 @@ STAYING = {
         "s5 = append(s4, t9)\ns6, t2 = gen(s5, 'b')",
     ),
     "a tool is called before": (BRANCH, "t9 = tool('f', ('a',))\ns6, t2 = gen(s4, 'b')"),
+    "another variable comes before": (BRANCH, "s9 = root()\ns5, t9 = gen(s9, 'v')\ns6, t2 = gen(s4, 'b')"),
     "there are too many ops": (BRANCH, f"{LONG}s300, t2 = gen(s{4 + _MOST_COPIES // 2}, 'b')"),
 }
 

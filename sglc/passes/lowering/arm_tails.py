@@ -40,14 +40,12 @@ from sglc.ir.ops import (
     Format,
     Gen,
     Image,
-    Join,
     Prompt,
     RoleClose,
     RoleOpen,
     ScopeBegin,
     ScopeEnd,
     Select,
-    Store,
     Switch,
     arms_of,
     hands_over,
@@ -55,7 +53,6 @@ from sglc.ir.ops import (
 
 _MOST_COPIES = 128  # ops that what follows one branch may come to
 _MOVES = (Append, Control, Image, RoleOpen, RoleClose, ScopeBegin, ScopeEnd, Fork, Format, Gen, Select)
-_STAYS = (Join, Store, Prompt)  # between them; no decisions
 
 
 @with_room
@@ -117,12 +114,12 @@ class _Tails:
         return replace(with_regions(op, arm), results=gives), left
 
     def tail(self, op: Cond | Switch, behind: Iterable[Op], given: set[Value]) -> list[Op]:
-        """The ops behind a branch, up to the next decision, that go on from it and wait for nothing else."""
+        """The ops behind a branch that go on from it, up to one that decides, or waits for something else."""
         there = {*op.results, *operands(op), *(value for value in given if value.type is Type.TEXT)}
         mine = set(op.results)
         tail: list[Op] = []
         for other in behind:
-            if isinstance(other, _STAYS):
+            if isinstance(other, Prompt):
                 continue
             if not isinstance(other, _MOVES):
                 break
@@ -132,8 +129,8 @@ class _Tails:
                 tail.append(other)
                 there.update(other.results)
                 mine.update(other.results if follows else ())
-            elif follows:
-                break
+            elif follows or isinstance(other, Gen | Select):
+                break  # variables keep their order
         return tail
 
     def read(self, ops: Iterable[Op], ends: Iterable[Value]) -> set[Value]:
