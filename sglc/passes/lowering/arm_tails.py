@@ -13,6 +13,7 @@ That ends before the next decision. Only one arm runs, so a site may stand in ea
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -72,35 +73,38 @@ class _Tails:
         self.ids = ids
         self.prompts = prompts
 
-    def block(self, ops: Iterable[Op], given: set[Value], ends: Iterable[Value]) -> tuple[Op, ...]:
+    def block(self, ops: Sequence[Op], given: set[Value], ends: Iterable[Value]) -> tuple[Op, ...]:
         """The ops of a block that is `given` values from its beginning, and hands on those of `ends`."""
-        ends, left, made = tuple(ends), list(ops), list[Op]()
-        while left:
-            op = left.pop(0)
+        uses = Counter(ends)
+        for op in ops:
+            uses.update(self.reads(op))
+        made: list[Op] = []
+        moved: set[int] = set()
+        for number, op in enumerate(ops):
+            if id(op) in moved:
+                continue
             if isinstance(op, Cond | Switch):
-                op, left = self.branch(op, left, given, ends)
+                tail = self.tail(op, map(ops.__getitem__, range(number + 1, len(ops))), given)
+                if _is_worth_it(op, tail):
+                    # What is made of texts is there, too, for who reads it behind the branch.
+                    going = [other for other in tail if not isinstance(other, Format)]
+                    moved.update(map(id, going))
+                    op = self.branch(op, tail, going, uses)
             made.append(with_regions(op, self.region))
         return tuple(made)
 
     def region(self, region: Region) -> Region:
         return with_fields(region, ops=self.block(region.ops, set(region.params), region.results))
 
-    def branch(
-        self, op: Cond | Switch, behind: list[Op], given: set[Value], ends: Sequence[Value]
-    ) -> tuple[Op, list[Op]]:
-        """A branch with what goes into its arms of the ops `behind` it, and the ops that do not."""
-        arms = [arm for arm in arms_of(op) if not hands_over(arm)]
-        tail = self.tail(op, behind, given)
-        if not any(isinstance(other, Gen | Select) for other in tail) or len(tail) * len(arms) > _MOST_COPIES:
-            return op, behind
-        wanted = {value for other in tail for value in operands(other)}
-        if not _joins(op, [place for place, value in enumerate(op.results) if value in wanted]):
-            return op, behind
-        moved = set(map(id, tail))
-        left = [other for other in behind if id(other) not in moved or isinstance(other, Format)]
-        read = self.read(left, ends)
-        made = [value for other in tail if not isinstance(other, Format) for value in other.results]
-        gives = tuple([value for value in (*op.results, *made) if value in read])
+    def branch(self, op: Cond | Switch, tail: Sequence[Op], going: Sequence[Op], uses: Counter[Value]) -> Op:
+        """A branch with `tail` in its arms, of which `going` is nowhere else then.
+
+        Args:
+            uses: how often each value is read in the block.
+        """
+        inside = Counter(value for other in going for value in self.reads(other))
+        made = (*op.results, *(value for other in going for value in other.results))
+        gives = tuple([value for value in made if uses[value] > inside[value]])
 
         def arm(region: Region) -> Region:
             if hands_over(region):
@@ -111,7 +115,7 @@ class _Tails:
             ops = (*region.ops, *(renamed(other, rename) for other in tail))
             return replace(region, ops=ops, results=tuple([rename[value] for value in gives]))
 
-        return replace(with_regions(op, arm), results=gives), left
+        return replace(with_regions(op, arm), results=gives)
 
     def tail(self, op: Cond | Switch, behind: Iterable[Op], given: set[Value]) -> list[Op]:
         """The ops behind a branch that go on from it, up to one that decides, or waits for something else."""
@@ -133,15 +137,23 @@ class _Tails:
                 break  # variables keep their order
         return tail
 
-    def read(self, ops: Iterable[Op], ends: Iterable[Value]) -> set[Value]:
-        """What ops read, those in their blocks too, and what a block hands on."""
-        found = set(ends)
-        for op in ops:  # a prompt is read for its texts
-            found.update(values_in(op.turns) if isinstance(op, Prompt) else operands(op))
-            for inner in walk((op,)):
-                if isinstance(inner, Prompt):
-                    found.update(part for part in self.prompts[inner.stream] if isinstance(part, Value))
-        return found
+    def reads(self, op: Op) -> Iterator[Value]:
+        """What an op reads, those in its blocks too. A prompt is read for its texts."""
+        yield from values_in(op.turns) if isinstance(op, Prompt) else operands(op)
+        for inner in walk((op,)):
+            if isinstance(inner, Prompt):
+                yield from (part for part in self.prompts[inner.stream] if isinstance(part, Value))
+
+
+def _is_worth_it(op: Cond | Switch, tail: Sequence[Op]) -> bool:
+    """Whether what follows a branch saves a segment in one of its arms, and is not too much to be in each."""
+    if (
+        not any(isinstance(other, Gen | Select) for other in tail)
+        or len(tail) * len(arms_of(op)) > _MOST_COPIES
+    ):
+        return False
+    wanted = {value for other in tail for value in operands(other)}
+    return _joins(op, [place for place, value in enumerate(op.results) if value in wanted])
 
 
 def _joins(op: Cond | Switch, wanted: Sequence[int]) -> bool:
