@@ -76,21 +76,22 @@ def between(low: int, high: int | None) -> Interval:
 def either(spans: Iterable[Interval]) -> Interval:
     """One of several counts, it is not known which."""
     all_ = list(spans)
-    highs = [span.high for span in all_]
-    known = [high for high in highs if high is not None]
-    high = max(known) if len(known) == len(highs) else None
-    return Interval(min(span.low for span in all_), high, sum(span.likely for span in all_) / len(all_))
+    likely = sum(span.likely for span in all_) / len(all_)
+    return Interval(min(span.low for span in all_), _highest(all_), likely)
 
 
 def weighted(spans: Sequence[tuple[float, Interval]]) -> Interval:
     """At most one of several counts, each as likely as its weight; surely one, if these make 1 together."""
-    lows, highs = [span.low for _, span in spans], [span.high for _, span in spans]
+    lows = [span.low for _, span in spans]
     surely = len(spans) > 1 and isclose(sum(weight for weight, _ in spans), 1)
+    likely = sum(weight * span.likely for weight, span in spans)
+    return Interval(min(lows) if surely else min(0, *lows), _highest(span for _, span in spans), likely)
+
+
+def _highest(spans: Iterable[Interval]) -> int | None:
+    highs = [span.high for span in spans]
     known = [high for high in highs if high is not None]
-    return Interval(
-        min(lows) if surely else min(0, *lows), max(known) if len(known) == len(highs) else None,
-        sum(weight * span.likely for weight, span in spans),
-    )  # fmt: skip
+    return max(known) if len(known) == len(highs) else None
 
 
 def total(spans: Iterable[Interval]) -> Interval:

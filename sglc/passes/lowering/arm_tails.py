@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from typing import get_args
 
 from sglc.ir.core import (
     Op,
@@ -33,27 +34,11 @@ from sglc.ir.core import (
     with_regions,
 )
 from sglc.ir.depth import with_room
-from sglc.ir.ops import (
-    Append,
-    Cond,
-    Control,
-    Fork,
-    Format,
-    Gen,
-    Image,
-    Prompt,
-    RoleClose,
-    RoleOpen,
-    ScopeBegin,
-    ScopeEnd,
-    Select,
-    Switch,
-    arms_of,
-    hands_over,
-)
+from sglc.ir.ops import Cond, Format, Gen, Prompt, ScopeBegin, ScopeEnd, Select, Switch, arms_of, hands_over
+from sglc.passes.lowering.segments import StreamOp
 
 _MOST_COPIES = 128  # ops that what follows one branch may come to
-_MOVES = (Append, Control, Image, RoleOpen, RoleClose, ScopeBegin, ScopeEnd, Fork, Format, Gen, Select)
+_MOVES = (*get_args(StreamOp), ScopeBegin, ScopeEnd, Format)
 
 
 @with_room
