@@ -69,6 +69,7 @@ class Bench:
     max_len: int = 200
     cache: bool = True
     trees: bool = True
+    cost: StepCost | None = None
     events: list[EngineEvent] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -80,6 +81,7 @@ class Bench:
                 max_rows=self.max_rows,
                 cache=self.cache,
                 max_len=self.max_len,
+                cost=self.cost,
             ),
         )
 

@@ -16,10 +16,11 @@ from sglc.ir.sampling import Sampling
 from sglc.runtime.engine import jump_forward as forced_module
 from sglc.runtime.scheduler.requests import EngineRequest, Token
 from sglc.runtime.scheduler.samples import listed
+from sglc.runtime.step import StepCost
 from tests.depth import at_depth, some_of
 from tests.runtime import test_constrained, test_segments
 from tests.runtime.test_constrained import CONSTRAINTS, PIECES, answer, text
-from tests.runtime.test_engine import LONG
+from tests.runtime.test_engine import EOS, LONG
 from tests.runtime.test_segments import gen
 from tests.soak_constrained import CHARACTER, CITY, record
 
@@ -107,6 +108,25 @@ def test_where_the_text_may_end_nothing_is_forced() -> None:
 
 def test_a_run_longer_than_the_budget_takes_several_steps() -> None:
     assert Bench(token_budget=4, max_rows=2).steps(f"[ab]{RUN * 2}[12]") == 3 + 4
+
+
+@pytest.mark.parametrize("watch", [True, False])
+def test_a_run_comes_in_steps_that_others_can_wait_for(watch: bool) -> None:
+    """With costs, while a row decodes that somebody looks at, also where a run follows a prompt."""
+    cost = StepCost(products_s=((1, 1e-3), (10, 1e-3), (20, 2e-3), (100, 1e-2)), key_s=0.0, pair_s=0.0)
+    bench = Bench(depth=1, cost=cost)
+    bench.gen(LONG[:3], Sampling(max_tokens=60, ignore_eos=True), watch=watch)
+    bench.step(3)
+    pattern = f"{RUN * 8}[ab]"
+    request = bench.engine.gen(
+        bench.engine.extend(None, LONG[:9]), Sampling(max_tokens=60), (1,), eos_ids=EOS,
+        constraint=CONSTRAINTS.regex(pattern), watch=watch,
+    )  # fmt: skip
+    bench.run()
+    truth = bench.oracle.continuation(LONG[:9], Sampling(max_tokens=60), 1, CONSTRAINTS.regex(pattern))
+    assert bench.samples(request) == [truth]
+    most = max(step.decoding + len(step.ids) for step in bench.oracle.steps)
+    assert (most <= 33) is watch, "what the cost affords for 20 tokens, and a short prompt"
 
 
 def test_without_pages_for_a_run_its_ids_are_sampled() -> None:

@@ -362,7 +362,7 @@ class Engine:
             self._end_part(request)
         if not decode.size and not chunks:
             return False
-        left = self.config.token_budget - decode.size - sum(chunk.tokens for chunk in chunks)
+        left = self._queue.left
         for at, chunk in enumerate(chunks):
             chunks[at] = stretched(self.allocator, chunk, left)
             left -= chunks[at].tokens - chunk.tokens

@@ -108,6 +108,7 @@ class GenCall:
         self._spelled = model.token_bytes
         self._tokens: list[Token] = []  # of sample 0
         self._told = 0  # of them, those that a delta had
+        self._tops: list[tuple[TokenLogprob, ...]] = []  # of these, if asked for
         self._prompt_scored = PromptScored(0, ())
         self._prompt_told = False
         self._samples: dict[int, Sample] = {}  # that have ended
@@ -186,6 +187,7 @@ class GenCall:
         new, self._told = self._tokens[self._told : certain], certain
         asked = self.node.sampling.top_logprobs > 0
         tops = tuple([self._listed(token.likeliest) for token in new]) if asked else ()
+        self._tops += tops
         tokens = tuple([(token.logprob, token.id, self._text(token.id)) for token in new])
         if self._prompt_told:
             return Delta(self._index, text, tokens, tops)
@@ -241,7 +243,8 @@ class GenCall:
         finish = ended.finish if match is None else "stop"
         ids = ended.ids[:kept]
         texts = tuple(self._text(id_) or "" for id_ in ids if self.node.sampling.logprob_text)
-        tops = tuple(self._listed(likeliest) for likeliest in ended.likeliest[:kept])
+        told = self._tops[:kept] if sample == 0 else []
+        tops = (*told, *map(self._listed, ended.likeliest[len(told) : kept]))
         end: TokenLogprob | None = None
         end_top: tuple[TokenLogprob, ...] = ()
         if ended.last is not None and match is None:

@@ -105,12 +105,12 @@ class _BatchOutput:
             inside = np.flatnonzero((owner >= begin) & (owner < end))
             if len(inside):
                 logits = self._head(self._hidden[begin:end])
-                of_score = logits[self._put(owner[inside] - begin)]
+                rows = owner[inside] - begin
                 ids = self._put(batch.score_ids[inside].astype(np.int64))
-                self.scores[self._put(inside)] = log_probabilities(of_score, ids)
+                self.scores[self._put(inside)] = log_probabilities(logits, ids, self._put(rows))
                 wanted = np.isin(inside, batch.top_scores)
                 at = np.searchsorted(batch.top_scores, inside[wanted]) + len(batch.top_rows)
-                self._keep_tops(of_score, np.flatnonzero(wanted), at)
+                self._keep_tops(logits, rows[wanted], at)
 
     def sample(self) -> None:
         batch = self._batch

@@ -150,10 +150,12 @@ def _places(at: NDArray[np.integer], ids: NDArray[np.integer], device: torch.dev
     return torch.from_numpy(at.astype(np.int64)).to(device), torch.from_numpy(ids.astype(np.int64)).to(device)
 
 
-def log_probabilities(logits: Tensor, ids: Tensor) -> Tensor:
-    """log p(ids[i]) under row i: float32 [N] from logits [N, V], ids int64 [N]."""
+def log_probabilities(logits: Tensor, ids: Tensor, rows: Tensor | None = None) -> Tensor:
+    """log p(ids[i]) under row rows[i] (None: row i): float32 [N] from logits [W, V], ids and rows int64 [N]."""
     logits = logits.float()
-    return logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(dim=-1)
+    if rows is None:
+        rows = torch.arange(len(ids), device=ids.device)
+    return logits[rows, ids] - logits.logsumexp(dim=-1)[rows]  # a copy of many rows takes longer than these
 
 
 def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -69,6 +69,7 @@ class RequestQueue:
         self._keeps = keeps
         self._parts: list[RequestPart] = []
         self.begun = 0  # rows that began in the last step, those of choices not counted
+        self.left = 0  # tokens of the last step that no prompt has
         self.preempted = 0  # rows that were preempted so far
         self.fair = FairShare()
         self._lacks_pages = False  # who is the next had a row and no pages
@@ -185,7 +186,9 @@ class RequestQueue:
         admitted, done = (
             ([], []) if stalled else self._admit(decoding, shares.left, budget - decoding, room, most)
         )
-        return chunks + admitted, done
+        chunks += admitted
+        self.left = budget - decoding - sum([chunk.tokens for chunk in chunks])
+        return chunks, done
 
     def _budget(self, decoding: int) -> int:
         """Tokens of the next step."""
