@@ -170,3 +170,17 @@ def test_what_a_client_needs_to_know_of_the_model(server: Server, local: LocalBa
 def test_nothing_is_left_behind(server: Server) -> None:
     generate(server, text=PROMPT, sampling_params=GREEDY)
     assert server.idle()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_prompts_of_many_ids_go_to_the_runtime_in_parts(server: Server, stream: bool) -> None:
+    """What comes of them is what comes of each alone, in the order of the prompts."""
+    prompts = [[*IDS * 900, *IDS[number:]] for number in range(3)]
+    before = server.ask("GET", "/server_info")[1]["submits"]
+    if stream:
+        last = {event["index"]: event for event in events(server, input_ids=prompts, sampling_params=GREEDY)}
+        together = [last[index]["text"] for index in range(3)]
+    else:
+        together = [each["text"] for each in generate(server, input_ids=prompts, sampling_params=GREEDY)]
+    assert server.ask("GET", "/server_info")[1]["submits"] - before == 3
+    assert together == [generate(server, input_ids=ids, sampling_params=GREEDY)["text"] for ids in prompts]

@@ -203,6 +203,7 @@ def _serve(options: argparse.Namespace) -> int:
     try:
         from sglc.serve.door import Access
         from sglc.serve.limits import Limits
+        from sglc.serve.prompts import load_template
         from sglc.serve.server import Patience, bound_socket, serve
         from sglc.serve.service import Service
         from sglc.serve.tls import Certificate
@@ -243,6 +244,7 @@ def _serve(options: argparse.Namespace) -> int:
         try:
             backend.start()
             tokenizer: Any = backend.target.tokenizer
+            load_template(tokenizer)
             max_len = backend.server_info().get("max_len", _NO_LIMIT)  # loaded
             patience = Patience(options.stall_timeout, options.keep_alive, options.drain_timeout)
             limits = Limits(

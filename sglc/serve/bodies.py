@@ -393,9 +393,8 @@ class GenerateBody(RequestBody):
     @property
     def prompts(self) -> tuple[str, list[Any]]:
         """The field that has the prompts, and they."""
-        if self.text is not None:
-            return "text", _prompts(self.text)
-        return "input_ids", _prompts(self.input_ids)
+        field, given = ("input_ids", self.input_ids) if self.text is None else ("text", self.text)
+        return field, [given] if isinstance(given, str) or isinstance(given[0], int) else given
 
     @property
     def request_id(self) -> str | None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, Self, TypeVar
 
+from sglc.errors import BackendError
 from sglc.ir.grammar.call_format import HERMES
 from sglc.ir.target import ControlText, Tokenizer
 from sglc.passes.chat.markup import ChatMarkup
@@ -96,6 +98,13 @@ def of_text(tokenizer: Tokenizer, text: str) -> ServedPrompt:
     if tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
         ids = [tokenizer.bos_id, *ids]
     return ServedPrompt(text, tuple(ids))
+
+
+def load_template(tokenizer: ServedTokenizer) -> None:
+    """Have what chats take ready before one comes: while that is imported and compiled, all others wait."""
+    if tokenizer.template is not None:
+        with suppress(BackendError):  # of a template that wants other messages
+            tokenizer.render([{"role": "user", "content": "a"}], generate=True)
 
 
 def of_chat(tokenizer: ServedTokenizer, body: ChatBody) -> ServedPrompt:

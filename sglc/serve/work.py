@@ -1,10 +1,11 @@
-"""A request's work on the back end: its segment, and the events that come of it.
+"""A request's work on the back end: its segments, and the events that come of it.
 
-Closing an iterator of this file, as a request does that is cancelled, aborts what is left of its segment.
+Closing an iterator of this file, as a request does that is cancelled, aborts what is left of its segments.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from sglc.serve.prompts import ServedPrompt
 from sglc.serve.sampling import seed_of
 
 _NO_USAGE = Usage()
+_AT_ONCE = 8_192  # ids of several prompts: while a runtime takes in more, the texts of others wait
 
 
 class ServedBackend(Protocol):
@@ -97,21 +99,18 @@ async def done(backend: ServedBackend, work: Work) -> list[GenDone]:
     Raises:
         Refusal: one failed; the others are aborted.
     """
-    nodes: list[Node] = []
-    for number, prompt in enumerate(work.prompts):
-        nodes += _begun(prompt, len(nodes))
-        nodes.append(_gen(work, len(nodes) - 1, number, work.sampling))
+    segments = _segments(work, [(work.sampling, ())])
     ended = {}
     spent = _counted(work)
-    async with aclosing(batches_of(backend.submit(_segment(work, nodes), streams=False))) as batches:
-        async for batch in batches:
+    async with aclosing(_events(backend, segments, streams=False)) as batches:
+        async for segment, batch in batches:
             for event in batch:
                 if isinstance(event, NodeFailed):
                     raise refusal_of(event.error)
                 if isinstance(event, GenDone):
-                    _account(work, nodes[event.node], event.usage, spent)
-                    ended[event.node] = event
-    return [ended[node] for node in sorted(ended)]
+                    _account(work, segments[segment].nodes[event.node], event.usage, spent)
+                    ended[segment, event.node] = event
+    return [ended[place] for place in sorted(ended)]
 
 
 class Piece(NamedTuple):
@@ -149,41 +148,43 @@ class Choices:
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        nodes: list[Node] = []
-        self._choice_of: dict[int, int] = {}
-        for number, prompt in enumerate(work.prompts):
-            nodes += _begun(prompt, len(nodes))
-            stream = len(nodes) - 1
-            for sample in range(work.sampling.n):
-                assert work.sampling.seed is not None
-                own = replace(work.sampling, n=1, seed=seed_of(work.sampling.seed, sample))
-                self._choice_of[len(nodes)] = len(self._choice_of)
-                nodes.append(_gen(work, stream, number, own, (sample,) if work.sampling.n > 1 else ()))
+        sampling = work.sampling
+        assert sampling.seed is not None
+        seeds = [seed_of(sampling.seed, sample) for sample in range(sampling.n)]
+        each = [(replace(sampling, n=1, seed=seed), (at,) * (sampling.n > 1)) for at, seed in enumerate(seeds)]
+        self._segments = _segments(work, each)
+        places = [
+            (segment, node)
+            for segment, given in enumerate(self._segments)
+            for node, asked in enumerate(given.nodes)
+            if isinstance(asked, GenNode)
+        ]
+        self._choice_of = {place: choice for choice, place in enumerate(places)}
         self._told = [_Progress() for _ in self._choice_of]
-        self._nodes = nodes
         self._spent = _counted(work)
         self.left = len(self._told)  # that have not ended
         self.last_s = perf_counter()  # when something has come
 
-    def begin(self, backend: ServedBackend) -> AsyncGenerator[Sequence[Event], None]:
+    def begin(self, backend: ServedBackend) -> AsyncGenerator[_Batch, None]:
         """Their events, which are for `pieces`."""
-        return batches_of(backend.submit(_segment(self._work, self._nodes), streams=True))
+        return _events(backend, self._segments, streams=True)
 
-    def pieces(self, batch: Sequence[Event]) -> tuple[list[Piece], Refusal | None]:
+    def pieces(self, come: _Batch) -> tuple[list[Piece], Refusal | None]:
         """What has come together, and why nothing more is wanted of what comes: one has failed."""
         spent = self._spent
         self.last_s = now_s = perf_counter()
         if spent.first_s is None:
             spent.first_s = now_s
         made: list[Piece] = []
+        segment, batch = come
         for event in batch:
             if isinstance(event, NodeFailed):
                 return made, refusal_of(event.error)
             assert isinstance(event, Delta | GenDone)  # nothing is chosen
             if isinstance(event, GenDone):
-                _account(self._work, self._nodes[event.node], event.usage, spent)
+                _account(self._work, self._segments[segment].nodes[event.node], event.usage, spent)
                 self.left -= 1
-            choice = self._choice_of[event.node]
+            choice = self._choice_of[segment, event.node]
             told = self._told[choice]
             piece = _piece(choice, event, told)
             if count := len(piece.tokens):  # those that come together have the time since the last ones
@@ -254,8 +255,59 @@ def end_of(sample: Sample | None) -> tuple[tuple[TokenLogprob, ...], Tops]:
     return (sample.end,), (sample.end_top,)
 
 
-def _begun(prompt: ServedPrompt, at: int) -> tuple[Node, Node]:
-    return OpenNode(), ExtendNode(at, (prompt.part,))
+def _segments(work: Work, each: Sequence[tuple[Sampling, tuple[int, ...]]]) -> list[Segment]:
+    """Each prompt is continued once for `each`. Prompts of many ids are shared out among several segments."""
+    parts: list[list[Node]] = []
+    left = 0
+    for number, prompt in enumerate(work.prompts):
+        left -= len(prompt.ids)
+        if left < 0 or not parts:
+            parts.append([])
+            left = _AT_ONCE - len(prompt.ids)
+        nodes = parts[-1]
+        nodes += (OpenNode(), ExtendNode(len(nodes), (prompt.part,)))
+        stream = len(nodes) - 1
+        nodes += [_gen(work, stream, number, sampling, branch) for sampling, branch in each]
+    return [_segment(work, nodes) for nodes in parts]
+
+
+_Batch = tuple[int, Sequence[Event]]  # the number of a segment, and events of it
+
+
+async def _events(
+    backend: ServedBackend, segments: Sequence[Segment], *, streams: bool
+) -> AsyncGenerator[_Batch, None]:
+    """What comes of the segments, side by side."""
+    if len(segments) == 1:
+        async with aclosing(batches_of(backend.submit(segments[0], streams=streams))) as batches:
+            async for batch in batches:
+                yield 0, batch
+        return
+    come: asyncio.Queue[_Batch | asyncio.Task[None]] = asyncio.Queue()  # a task when it is over
+
+    async def read(number: int) -> None:
+        async with aclosing(batches_of(backend.submit(segments[number], streams=streams))) as batches:
+            async for batch in batches:
+                come.put_nowait((number, batch))
+
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        for number in range(len(segments)):
+            tasks.append(asyncio.create_task(read(number)))
+            tasks[-1].add_done_callback(come.put_nowait)
+            await asyncio.sleep(0)  # others have their turn
+        left = len(tasks)
+        while left:
+            each = await come.get()
+            if isinstance(each, asyncio.Task):
+                each.result()
+                left -= 1
+            else:
+                yield each
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _gen(work: Work, stream: int, number: int, sampling: Sampling, branch: tuple[int, ...] = ()) -> GenNode:

@@ -195,8 +195,9 @@ class RequestQueue:
         rows, unfinished = self.allocator.rows, self.allocator.unfinished
         if self._cost is None or not decoding or not rows.watched:  # nobody sees how long a step takes
             return self._token_budget
-        keys = int(rows.seq_len[rows.active].sum())
-        position = int(rows.seq_len[unfinished[0]]) if unfinished else 0
+        read = rows.seq_len[unfinished]
+        keys = int(rows.seq_len[rows.active].sum() - read.sum())  # of the rows that decode
+        position = int(read[0]) if unfinished else 0
         return min(self._token_budget, scheduler.affordable(self._cost, decoding, keys, position))
 
     def _chunk(self, part: RequestPart, row: int, tokens: int) -> PrefillChunk:
