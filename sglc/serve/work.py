@@ -100,17 +100,18 @@ async def done(backend: ServedBackend, work: Work) -> list[GenDone]:
         Refusal: one failed; the others are aborted.
     """
     segments = _segments(work, [(work.sampling, ())])
+    nodes = _nodes(segments)
     ended = {}
     spent = _counted(work)
     async with aclosing(_events(backend, segments, streams=False)) as batches:
-        async for segment, batch in batches:
+        async for batch in batches:
             for event in batch:
                 if isinstance(event, NodeFailed):
                     raise refusal_of(event.error)
                 if isinstance(event, GenDone):
-                    _account(work, segments[segment].nodes[event.node], event.usage, spent)
-                    ended[segment, event.node] = event
-    return [ended[place] for place in sorted(ended)]
+                    _account(work, nodes[event.node], event.usage, spent)
+                    ended[event.node] = event
+    return [ended[node] for node in sorted(ended)]
 
 
 class Piece(NamedTuple):
@@ -153,38 +154,33 @@ class Choices:
         seeds = [seed_of(sampling.seed, sample) for sample in range(sampling.n)]
         each = [(replace(sampling, n=1, seed=seed), (at,) * (sampling.n > 1)) for at, seed in enumerate(seeds)]
         self._segments = _segments(work, each)
-        places = [
-            (segment, node)
-            for segment, given in enumerate(self._segments)
-            for node, asked in enumerate(given.nodes)
-            if isinstance(asked, GenNode)
-        ]
-        self._choice_of = {place: choice for choice, place in enumerate(places)}
+        self._nodes = _nodes(self._segments)
+        asked = [at for at, node in enumerate(self._nodes) if isinstance(node, GenNode)]
+        self._choice_of = {node: choice for choice, node in enumerate(asked)}
         self._told = [_Progress() for _ in self._choice_of]
         self._spent = _counted(work)
         self.left = len(self._told)  # that have not ended
         self.last_s = perf_counter()  # when something has come
 
-    def begin(self, backend: ServedBackend) -> AsyncGenerator[_Batch, None]:
+    def begin(self, backend: ServedBackend) -> AsyncGenerator[Sequence[Event], None]:
         """Their events, which are for `pieces`."""
         return _events(backend, self._segments, streams=True)
 
-    def pieces(self, come: _Batch) -> tuple[list[Piece], Refusal | None]:
+    def pieces(self, batch: Sequence[Event]) -> tuple[list[Piece], Refusal | None]:
         """What has come together, and why nothing more is wanted of what comes: one has failed."""
         spent = self._spent
         self.last_s = now_s = perf_counter()
         if spent.first_s is None:
             spent.first_s = now_s
         made: list[Piece] = []
-        segment, batch = come
         for event in batch:
             if isinstance(event, NodeFailed):
                 return made, refusal_of(event.error)
             assert isinstance(event, Delta | GenDone)  # nothing is chosen
             if isinstance(event, GenDone):
-                _account(self._work, self._segments[segment].nodes[event.node], event.usage, spent)
+                _account(self._work, self._nodes[event.node], event.usage, spent)
                 self.left -= 1
-            choice = self._choice_of[segment, event.node]
+            choice = self._choice_of[event.node]
             told = self._told[choice]
             piece = _piece(choice, event, told)
             if count := len(piece.tokens):  # those that come together have the time since the last ones
@@ -271,30 +267,37 @@ def _segments(work: Work, each: Sequence[tuple[Sampling, tuple[int, ...]]]) -> l
     return [_segment(work, nodes) for nodes in parts]
 
 
-_Batch = tuple[int, Sequence[Event]]  # the number of a segment, and events of it
+def _nodes(segments: Sequence[Segment]) -> list[Node]:
+    """All nodes, as `_events` numbers them."""
+    return [node for segment in segments for node in segment.nodes]
 
 
-async def _events(
+def _events(
     backend: ServedBackend, segments: Sequence[Segment], *, streams: bool
-) -> AsyncGenerator[_Batch, None]:
-    """What comes of the segments, side by side."""
+) -> AsyncGenerator[Sequence[Event], None]:
+    """What comes of the segments, side by side. Nodes are numbered through all of them."""
     if len(segments) == 1:
-        async with aclosing(batches_of(backend.submit(segments[0], streams=streams))) as batches:
-            async for batch in batches:
-                yield 0, batch
-        return
-    come: asyncio.Queue[_Batch | asyncio.Task[None]] = asyncio.Queue()  # a task when it is over
+        return batches_of(backend.submit(segments[0], streams=streams))
+    return _side_by_side(backend, segments, streams)
 
-    async def read(number: int) -> None:
-        async with aclosing(batches_of(backend.submit(segments[number], streams=streams))) as batches:
+
+async def _side_by_side(
+    backend: ServedBackend, segments: Sequence[Segment], streams: bool
+) -> AsyncGenerator[Sequence[Event], None]:
+    come: asyncio.Queue[Sequence[Event] | asyncio.Task[None]] = asyncio.Queue()  # a task when it is over
+
+    async def read(segment: Segment, first: int) -> None:
+        async with aclosing(batches_of(backend.submit(segment, streams=streams))) as batches:
             async for batch in batches:
-                come.put_nowait((number, batch))
+                come.put_nowait([replace(event, node=first + event.node) for event in batch])
 
     tasks: list[asyncio.Task[None]] = []
+    first = 0
     try:
-        for number in range(len(segments)):
-            tasks.append(asyncio.create_task(read(number)))
+        for segment in segments:
+            tasks.append(asyncio.create_task(read(segment, first)))
             tasks[-1].add_done_callback(come.put_nowait)
+            first += len(segment.nodes)
             await asyncio.sleep(0)  # others have their turn
         left = len(tasks)
         while left:
