@@ -75,11 +75,12 @@ def send(address: tuple[str, int], request: Hostile, most_s: float) -> Answer:
     """Send it, and read until the server closes the connection, or the client leaves."""
     began_s, received, left = time.monotonic(), bytearray(), False
     with socket.create_connection(address, timeout=most_s + 5) as connection:
-        with suppress(OSError):  # it may have closed the connection before
+        with suppress(ConnectionError):
             for part in request.parts:
                 connection.sendall(part)
             if request.ends:
-                connection.shutdown(socket.SHUT_WR)
+                with suppress(OSError):  # the server may have closed the connection before
+                    connection.shutdown(socket.SHUT_WR)
         with suppress(ConnectionError, TimeoutError):
             while True:
                 if request.leaves is not None and len(received) >= request.leaves:

@@ -27,8 +27,7 @@ class PoolMemory:
         self._pool = pool
         self._had = 0  # pages
         self._thread: Thread | None = None
-        if sys.platform == "linux":
-            self.used(0)
+        self.used(0)
 
     def used(self, page: int) -> None:
         """`page` is used: beside what else happens, those behind it are had in time."""
