@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("-o", type=Path)
     given = parser.parse_args()
     with limited_server(model=given.model) as server:
-        summary = run(server, range(given.first, given.first + given.requests), given.seed)
+        summary = run(server, range(given.first, given.first + given.requests), given.seed, niceness=19)
     found = {"hostile": summary.as_json()}
     wrong = [*summary.wrong]
     if given.kills:

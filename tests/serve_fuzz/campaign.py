@@ -124,15 +124,21 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def run(server: Server, numbers: Sequence[int], seed: int, *, first_wrong: bool = False) -> Summary:
-    """Send the requests of these numbers, a few side by side; or only until something is wrong."""
+def run(
+    server: Server, numbers: Sequence[int], seed: int, *, first_wrong: bool = False, niceness: int = 0
+) -> Summary:
+    """Send the requests of these numbers, a few side by side; or only until something is wrong.
+
+    Args:
+        niceness: of the threads of clients; the least priority where gaps are measured, for a stranger has a
+            processor of its own.
+    """
     summary, address = Summary(), address_of(server)
     some = max(len(numbers) // 12, 2 * _CLIENTS)  # behind which memory is looked at
     with FreeStream(address) as stream:
         until(lambda: stream.events() >= max(_CALM, 2 * len(numbers)), "the free stream gets no events")
         began_s = time.monotonic()
-        # A stranger's processor is another one than the server's.
-        with ThreadPoolExecutor(_CLIENTS, initializer=os.nice, initargs=(19,)) as pool:
+        with ThreadPoolExecutor(_CLIENTS, initializer=os.nice, initargs=(niceness,)) as pool:
             for first in range(0, len(numbers), some):
                 chosen = numbers[first : first + some]
                 asked = list(pool.map(lambda number: request(seed, number), chosen))
