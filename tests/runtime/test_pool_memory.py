@@ -34,11 +34,12 @@ def _wait(memory: PoolMemory) -> None:
 
 def test_the_pages_behind_the_used_ones_are_there() -> None:
     pool = empty_pool((_LAYERS, _PAGES, _FLOATS), _PAGES, torch.float32, torch.device("cpu"))
-    assert _resident(pool[1, 100:]) == {0}
+    far = pool[1, 256:768]  # a huge page of the system may reach out of other memory over either end of the pool
+    assert _resident(far) == {0}
     memory = PoolMemory(pool)
     _wait(memory)
     assert [_resident(layer[:64]) for layer in pool] == [{1}, {1}]
-    assert _resident(pool[1, 512:]) == {0}, "what is far away costs nothing"
+    assert _resident(far) == {0}, "what is far away costs nothing"
     pool[:, :64] = 1.0
     memory.used(20)
     assert memory._had == 64, "there are enough"
