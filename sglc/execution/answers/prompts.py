@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from itertools import chain, count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sglc.backends.remote.prompts import Prompt
 from sglc.errors import SglcError
 from sglc.ir.plan.dataflow import FilledPart, choice_texts, filled_parts, left_in_prompt
 from sglc.ir.plan.events import GenDone, SelectDone
@@ -36,6 +35,9 @@ from sglc.ir.plan.segment import (
 )
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText, Target
+
+if TYPE_CHECKING:
+    from sglc.backends.remote.prompts import Prompt
 
 _DEFAULTS = asdict(Sampling())
 _NUMBERS = count()
@@ -178,6 +180,8 @@ class Followed:
 
     def prompt(self, index: int) -> Prompt:
         """The stream behind node `index`."""
+        from sglc.backends.remote.prompts import Prompt  # takes 3 ms, and equal generations are told without it
+
         path: list[tuple[Followed, int]] = []
         at: tuple[Followed, int] | None = (self, index)
         while at is not None and at[1] not in at[0]._prompts:
