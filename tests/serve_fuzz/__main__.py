@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 from tests.serve_fuzz.campaign import limited_server, run
 from tests.serve_fuzz.faults import RAISES, changed_copy
+from tests.serve_fuzz.free_stream import TOKENS
 from tests.serve_fuzz.kills import kill_at_random
 
 
@@ -27,7 +28,8 @@ def main() -> int:
     parser.add_argument("-o", type=Path)
     given = parser.parse_args()
     with limited_server(model=given.model) as server:
-        summary = run(server, range(given.first, given.first + given.requests), given.seed, niceness=19)
+        numbers = range(given.first, given.first + given.requests)
+        summary = run(server, numbers, given.seed, calm_events=TOKENS, niceness=19)
     found = {"hostile": summary.as_json()}
     wrong = [*summary.wrong]
     if given.kills:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,7 +30,7 @@ COMPILE_S = 1.0
 TIMEOUT_S = 3.0  # of a request
 MOST_S = TIMEOUT_S + 5.0  # until its connection is closed, on a machine that has more to do
 _CLIENTS = 4
-_CALM = 100  # events of the free stream before anybody else asks, and twice as many as requests
+_CALM = 100  # events of the free stream before anybody else asks; with the first ones it is known to go on
 _MARK = "SGLC_FUZZ"
 _STALL_S = 4.0  # that the free stream may wait, however busy the machine is
 _GROWTH_BYTES = 200 << 20  # of a process behind the first third of the requests
@@ -125,18 +126,27 @@ def marked(mark: str) -> list[int]:
 
 
 def run(
-    server: Server, numbers: Sequence[int], seed: int, *, first_wrong: bool = False, niceness: int = 0
+    server: Server,
+    numbers: Sequence[int],
+    seed: int,
+    *,
+    first_wrong: bool = False,
+    calm_events: int = _CALM,
+    niceness: int = 0,
 ) -> Summary:
     """Send the requests of these numbers, a few side by side; or only until something is wrong.
 
     Args:
+        calm_events: of the free stream before anybody else asks. Where gaps are measured those of a whole text:
+            the longer it gets the longer its steps take, and the machine has its own bad moments.
         niceness: of the threads of clients; the least priority where gaps are measured, for a stranger has a
             processor of its own.
     """
     summary, address = Summary(), address_of(server)
     some = max(len(numbers) // 12, 2 * _CLIENTS)  # behind which memory is looked at
     with FreeStream(address) as stream:
-        until(lambda: stream.events() >= max(_CALM, 2 * len(numbers)), "the free stream gets no events")
+        for count in range(_CALM, calm_events + _CALM, _CALM):
+            until(partial(stream.has, count), "the free stream gets no events")
         began_s = time.monotonic()
         with ThreadPoolExecutor(_CLIENTS, initializer=os.nice, initargs=(niceness,)) as pool:
             for first in range(0, len(numbers), some):
@@ -209,9 +219,9 @@ class FreeStream:
     def __enter__(self) -> FreeStream:
         return self
 
-    def events(self) -> int:
-        """How many have come so far, or few less."""
-        return Path(self._file.name).read_bytes().count(b"\n")
+    def has(self, events: int) -> bool:
+        """Whether so many have come so far, or few more."""
+        return Path(self._file.name).read_bytes().count(b"\n") >= events
 
     def end(self) -> list[tuple[float, float]]:
         """When events came, and how long each after the one before."""

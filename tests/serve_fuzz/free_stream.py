@@ -11,7 +11,8 @@ import socket
 import sys
 import time
 
-_ASKED = {"prompt": "once upon a time", "max_tokens": 3_500, "ignore_eos": True, "stream": True}
+TOKENS = 3_500  # of a text
+_ASKED = {"prompt": "once upon a time", "max_tokens": TOKENS, "ignore_eos": True, "stream": True}
 
 
 def main() -> int:
