@@ -112,6 +112,29 @@ def test_a_program_in_ir_form_runs(folder: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["value"] == "yes"
 
 
+def test_a_plan_prints_what_its_program_prints(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In each form that the ending of a file names."""
+    program, target = f"{folder / 'agent.py'}:short", f"scripted:{folder / 'answers.json'}"
+    line = ["--backend", target, "--arg", "question=Why?", "--seed", "1"]
+    assert main(["run", program, *line]) == 0
+    printed = capsys.readouterr().out
+    assert printed == "yes\n"
+    for name in ("short.json", "short.sglir"):
+        assert main(["compile", program, "--target", target, "-o", str(folder / name)]) == 0
+        assert main(["run", str(folder / name), *line]) == 0
+        assert capsys.readouterr().out == printed
+
+
+def test_a_plan_to_be_read_does_not_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program, target = f"{folder / 'agent.py'}:short", f"scripted:{folder / 'answers.json'}"
+    shown = folder / "shown.json"
+    assert main(["compile", program, "--target", target, "--emit", "plan", "-o", str(shown)]) == 0
+    assert main(["run", str(shown), "--backend", target, "--arg", "question=Why?"]) == 2
+    assert capsys.readouterr().err.endswith(
+        "hint: a plan that runs is what `sglc compile PROG --emit json` writes\n"
+    )
+
+
 TYPED = """\
 from typing import Literal
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglc.cli.options import (
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from sglc.passes.compile import Compiled
 
 _EMITS = ("ir", "plan", "json", "dot", "mermaid", "fsm", "html")
+_EMIT_OF = {".sglir": "ir", ".json": "json", ".dot": "dot", ".mmd": "mermaid", ".html": "html"}  # by `-o`
 
 
 def add_compile(commands: Commands) -> None:
@@ -41,7 +43,8 @@ def add_compile(commands: Commands) -> None:
     build.add_argument(
         "--emit",
         choices=_EMITS,
-        help="lowered IR, plan (default), JSON, a graph, automata of constraints, or a page",
+        help="lowered IR, plan, JSON that runs, a graph, automata of constraints, or a page; default: what "
+        "the ending of FILE says, else the plan",
     )
     build.add_argument("-o", "--output", metavar="FILE")
     build.set_defaults(command=_compile)
@@ -77,13 +80,16 @@ def _compile(options: argparse.Namespace) -> int:
     programs = _programs(options)
     passes = passes_of(options)
     pages: list[dict[str, Any]] = []
+    emit: str | None = options.emit
+    if options.output and not (options.dump_ir or options.dump_ir_after_all):
+        emit = emit or _EMIT_OF.get(Path(options.output).suffix)
     with output(options.output) as out:
         for function, program in programs:
             for finding in findings(function.definition if function else None, program):
                 print(render_finding(finding), file=sys.stderr)
             if options.dump_ir or options.dump_ir_after_all:
                 print(to_text(program, locs=True), file=out, end="")
-            if options.dump_ir and not options.dump_ir_after_all and options.emit is None:
+            if options.dump_ir and not options.dump_ir_after_all and emit is None:
                 continue
 
             def after(name: str, made: Program) -> None:
@@ -92,10 +98,10 @@ def _compile(options: argparse.Namespace) -> int:
 
             program = with_outputs(program, options.outputs, function.definition.loc if function else None)
             compiled = compile_program(program, connect(options).target, passes, after)
-            if options.emit == "html":
+            if emit == "html":
                 pages.append(_explained(compiled, connect(options).target))
-            elif options.emit is not None or not options.dump_ir_after_all:
-                print(_emitted(compiled, options.emit or "plan"), file=out)
+            elif emit is not None or not options.dump_ir_after_all:
+                print(_emitted(compiled, emit or "plan"), file=out)
         if pages:
             from sglc.explain.render.page import page
 

@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 
 def text_of(result: Result, options: argparse.Namespace) -> str:
     """A result as the options want to see it, with its last line feed; "" for nothing."""
-    # What was compiled ahead has no prompt that a person would want to see.
-    is_plan = options.program.endswith((".json", ".sglir"))
-    if options.json or options.output or (is_plan and not options.stream):
-        indent = None if options.json or options.output or options.batch else 2
-        return json_text(result.as_json(), indent, ascii=not options.output and not _says_all()) + "\n"
+    if options.json or options.output:
+        return json_text(result.as_json(), ascii=not options.output and not _says_all()) + "\n"
     if options.stream:
         return ""
     shown = _shown(result)
@@ -36,15 +33,15 @@ def text_of(result: Result, options: argparse.Namespace) -> str:
     return shown + "\n" if shown else ""
 
 
-def json_text(data: Any, indent: int | None = None, *, ascii: bool = False) -> str:
+def json_text(data: Any, *, ascii: bool = False) -> str:
     """JSON that every parser takes: no `NaN`, which is `null`, and no half of a surrogate pair as it is."""
     try:
-        text = json.dumps(data, ensure_ascii=ascii, default=str, indent=indent, allow_nan=False)
+        text = json.dumps(data, ensure_ascii=ascii, default=str, allow_nan=False)
         text.encode()
     except UnicodeEncodeError:
-        return json.dumps(data, default=str, indent=indent, allow_nan=False)
+        return json.dumps(data, default=str, allow_nan=False)
     except ValueError:
-        return json_text(_finite(json.loads(json.dumps(data, default=str))), indent, ascii=ascii)
+        return json_text(_finite(json.loads(json.dumps(data, default=str))), ascii=ascii)
     return text
 
 

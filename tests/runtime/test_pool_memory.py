@@ -34,7 +34,7 @@ def _wait(memory: PoolMemory) -> None:
 
 def test_the_pages_behind_the_used_ones_are_there() -> None:
     pool = empty_pool((_LAYERS, _PAGES, _FLOATS), _PAGES, torch.float32, torch.device("cpu"))
-    far = pool[1, 256:768]  # a huge page of the system may reach out of other memory over either end of the pool
+    far = pool[1, 256:768]  # a huge page of the system may reach from other memory over the ends of the pool
     assert _resident(far) == {0}
     memory = PoolMemory(pool)
     _wait(memory)

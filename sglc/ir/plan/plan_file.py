@@ -51,7 +51,8 @@ def plan_from_text(text: str, name: str) -> Plan:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         loc = Loc(name, error.lineno, error.colno)
-        raise UsageError("SGLC008", f"this is no JSON: {error.msg}", loc) from None
+        hint = "a plan that runs is what `sglc compile PROG --emit json` writes"
+        raise UsageError("SGLC008", f"this is no JSON: {error.msg}", loc, hint=hint) from None
     except ValueError as error:  # a number of too many digits
         raise UsageError("SGLC008", f"this is no JSON: {error}", Loc(name, 1)) from None
     except RecursionError:
