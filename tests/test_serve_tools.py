@@ -178,6 +178,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]},
         "tools.0.function.parameters",
     ),
+    "arguments of a megabyte": (
+        {
+            "tools": [
+                {"type": "function", "function": {"name": "f", "parameters": {"enum": ["a" * (1 << 20)]}}}
+            ]
+        },
+        "tools.0.function.parameters",
+    ),
     "a name of two words": (
         {"tools": [{"type": "function", "function": {"name": "a b"}}]},
         "tools.0.function.name",

@@ -63,7 +63,7 @@ def of_chat(body: ChatBody, most: int, limits: Limits, how: CallFormat | None = 
         raise bad(
             "max_completion_tokens", f"is {body.max_completion_tokens}, and `max_tokens` {body.max_tokens}"
         )
-    calls, form = _calls(body, how) if how is not None else (None, body.response_format)
+    calls, form = _calls(body, how, limits) if how is not None else (None, body.response_format)
     return _sampling(
         body,
         body,
@@ -78,14 +78,16 @@ def of_chat(body: ChatBody, most: int, limits: Limits, how: CallFormat | None = 
     )
 
 
-def _calls(body: ChatBody, how: CallFormat) -> tuple[str, ResponseFormat | None]:
+def _calls(body: ChatBody, how: CallFormat, limits: Limits) -> tuple[str, ResponseFormat | None]:
     """The form of a text with calls in it, JSON of a schema included, and what is asked of it besides."""
     for number, tool in enumerate(body.tools):
+        param = f"tools.{number}.function.parameters"
+        schema = json.dumps(arguments_schema(tool.function.told))
+        _check_length(param, schema, limits)
         try:
-            enforced(json.dumps(arguments_schema(tool.function.told)))
+            enforced(schema)
         except LegalizeError as error:
             refusal = refusal_of(error)
-            param = f"tools.{number}.function.parameters"
             raise Refusal(400, f"`{param}`: {refusal.message}", param=param, code=refusal.code) from None
     choice, form = body.tool_choice, body.response_format
     answer = _schema_of(form) if form is not None else None
@@ -173,9 +175,13 @@ def _all_held(
 ) -> list[_Held]:  # fmt: skip
     held = _held(body) + ([] if openai is None else _held_by_clients(openai, form))
     for name, _, text in held:
-        if len(text) > limits.form:
-            raise bad(name, f"is longer than the {limits.form} characters of `--max-form`", "too_large")
+        _check_length(name, text, limits)
     return held
+
+
+def _check_length(name: str, text: str, limits: Limits) -> None:
+    if len(text) > limits.form:
+        raise bad(name, f"is longer than the {limits.form} characters of `--max-form`", "too_large")
 
 
 def _held(body: Steered) -> list[_Held]:
