@@ -125,6 +125,17 @@ def test_a_plan_prints_what_its_program_prints(folder: Path, capsys: pytest.Capt
         assert capsys.readouterr().out == printed
 
 
+@pytest.mark.parametrize("written", ["all.json", "all.sglir"])
+def test_a_file_that_runs_has_one_program(
+    folder: Path, written: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["compile", str(folder / "agent.py"), "--target", f"scripted:{folder / 'answers.json'}"]
+    assert main([*asked, "-o", str(folder / written)]) == 2
+    assert capsys.readouterr().err.startswith("error[SGLC006]: ")
+    assert not (folder / written).exists()
+    assert main([*asked, "-o", str(folder / "all.txt")]) == 0
+
+
 def test_a_plan_to_be_read_does_not_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program, target = f"{folder / 'agent.py'}:short", f"scripted:{folder / 'answers.json'}"
     shown = folder / "shown.json"

@@ -50,8 +50,8 @@ def add_compile(commands: Commands) -> None:
     build.set_defaults(command=_compile)
 
 
-def _programs(options: argparse.Namespace) -> list[tuple[Function | None, Program]]:
-    """The programs of a file, and their functions where it is Python."""
+def _programs(options: argparse.Namespace, *, single: bool) -> list[tuple[Function | None, Program]]:
+    """The programs of a file, or the `single` one, and their functions where it is Python."""
     from sglc.cli.program_file import open_function, open_functions, open_ir
 
     spec: str = options.program
@@ -68,6 +68,9 @@ def _programs(options: argparse.Namespace) -> list[tuple[Function | None, Progra
 
         function = open_function(spec)
         return [(function, function.trace(args=arguments(options, promised(function.definition))))]
+    if single:
+        function = open_function(spec)
+        return [(function, function.trace())]
     return [(function, function.trace()) for function in open_functions(spec)]
 
 
@@ -77,12 +80,13 @@ def _compile(options: argparse.Namespace) -> int:
     from sglc.ir.text.printer import to_text
     from sglc.passes.compile import compile_program
 
-    programs = _programs(options)
+    emit: str | None = options.emit
+    ending = Path(options.output or "").suffix
+    if not (options.dump_ir or options.dump_ir_after_all):
+        emit = emit or _EMIT_OF.get(ending)
+    programs = _programs(options, single=emit == "json" or ending == ".sglir")  # a file that runs has one
     passes = passes_of(options)
     pages: list[dict[str, Any]] = []
-    emit: str | None = options.emit
-    if options.output and not (options.dump_ir or options.dump_ir_after_all):
-        emit = emit or _EMIT_OF.get(Path(options.output).suffix)
     with output(options.output) as out:
         for function, program in programs:
             for finding in findings(function.definition if function else None, program):
