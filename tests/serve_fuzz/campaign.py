@@ -23,7 +23,7 @@ from tests.runtime.tiny_model import save_tiny_model
 from tests.serve_fuzz.client import Answer, send
 from tests.serve_fuzz.hostile import Hostile, request
 from tests.serving import ROOT, Server, serving
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 MEMORY_BYTES = 7_000_000 << 10  # of addresses, for each process
 COMPILE_S = 1.0
@@ -183,8 +183,16 @@ def run(
 
 
 def _check_afterwards(server: Server, summary: Summary) -> None:
+    def idle() -> bool:
+        try:
+            return server.idle()
+        except AssertionError as error:  # a step of the last long prompt takes longer than an answer may
+            if "timed_out" not in str(error):
+                raise
+            return False
+
     try:
-        until(server.idle)
+        until(idle, f"it takes more than {HANG_S:.0f} s")
     except AssertionError as error:
         summary.wrong.append(f"it is not idle afterwards: {error}")
     for process, samples in summary.rss_mib.items():

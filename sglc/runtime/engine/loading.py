@@ -33,7 +33,7 @@ class LocalOptions:
     float32 multiplies in float32 on a CPU, too, where auto takes what is fastest.
 
     `kv_dtype`: auto (as `dtype`) or fp8 (CUDA only). `max_rows`, `token_budget`: rows in flight and tokens of
-    a step; None means 64 and 512 on the CPU, 256 and 8,192 on CUDA. `process`: whether it
+    a step; None means 64 and 2,048 on the CPU, 256 and 8,192 on CUDA. `process`: whether it
     runs in a process of its own; None means on CUDA only. Schemas and grammars, and then also regexes, are
     compiled apart, where one may take `compile_s` seconds and `compile_bytes` of memory. `max_len`: tokens of a
     prompt and its answer, if fewer than the model's. `with_constraints`: what constraints need is loaded with
@@ -178,7 +178,7 @@ def _max_len(options: LocalOptions, config: ModelConfig, pages: int) -> int:
 
 def limits(options: LocalOptions, device: str) -> tuple[int, int]:
     """Rows in flight, and tokens of a step."""
-    rows, tokens = (256, 8192) if device == "cuda" else (64, 512)
+    rows, tokens = (256, 8192) if device == "cuda" else (64, 2048)
     return options.max_rows or rows, options.token_budget or tokens
 
 
