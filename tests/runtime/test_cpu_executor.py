@@ -15,6 +15,7 @@ from gguf import GGMLQuantizationType, ReaderTensor, dequantize, quantize
 from numpy.typing import NDArray
 
 from sglc import knobs
+from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.errors import BackendError
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.engine import Engine, EngineConfig
@@ -22,6 +23,7 @@ from sglc.runtime.engine.loading import cpu_executor
 from sglc.runtime.executor import cpu_choice
 from sglc.runtime.executor.cpu_executor import CpuExecutor, free_cores
 from sglc.runtime.executor.cpu_model import CpuModel, draw, fits, head_product
+from sglc.runtime.executor.logits_output import LogitsOutput
 from sglc.runtime.executor.sampler import SamplerInput, drawn, noise_keys
 from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.kernels import cpu_build
@@ -36,8 +38,10 @@ from sglc.runtime.model.packed_weights import (
 )
 from sglc.runtime.model.weights import load_config, load_weights
 from sglc.runtime.scheduler.requests import PromptScored, RequestFailed, SampleDone, ScoreDone
+from sglc.runtime.step import Step
 from tests.depth import at_depth, some_of
 from tests.runtime.reference_models import KINDS, tiny_model
+from tests.runtime.tiny_model import save_tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -140,9 +144,35 @@ def executors(
 def test_steps_are_measured_in_any_pool(kernels: ctypes.CDLL, tmp_path: Path, pages: int) -> None:
     model, config = tiny_model(tmp_path, "llama", **SIZES)
     weights = {name: weight.detach() for name, weight in model.state_dict().items()}
-    cost = CpuExecutor(kernels, config, weights, {}, pages=pages).measure()
-    assert cost.products_s[0][1] > 0
-    assert min(cost.key_s, cost.pair_s) >= 0
+    for executor in (
+        CpuExecutor(kernels, config, weights, {}, pages=pages),
+        TorchExecutor(config, weights, page_size=16, pages=pages),
+    ):
+        cost = executor.measure()
+        assert cost.products_s[0][1] > 0
+        assert min(cost.key_s, cost.pair_s) >= 0
+
+
+def test_a_stream_of_a_model_that_torch_runs_does_not_wait_for_a_whole_prompt(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path, max_position_embeddings=2048)
+    options = LocalOptions(str(tmp_path), device="cpu", process=False, kv_bytes=16 << 20)
+    engine = LocalBackend(options)._load().engine
+    assert type(engine.executor) is TorchExecutor
+    tokens: list[int] = []
+    launch = engine.executor.launch
+
+    def launched(step: Step) -> LogitsOutput:
+        tokens.append(len(step.ids) if step.decoding else 0)
+        return launch(step)
+
+    engine.executor.launch = launched  # type: ignore[method-assign]
+    engine.gen(engine.extend(None, [5, 6, 7]), Sampling(max_tokens=50, ignore_eos=True), [1], eos_ids=())
+    while not engine.rows.decoding().size:
+        engine.step()
+    engine.gen(engine.extend(None, [8] * 1500), Sampling(max_tokens=1), [1], eos_ids=())
+    while engine.requests:
+        engine.step()
+    assert 0 < max(tokens) <= 256
 
 
 def test_a_pool_without_a_page_is_refused(kernels: ctypes.CDLL, tmp_path: Path) -> None:
