@@ -14,7 +14,6 @@ from torch import Tensor
 
 from sglc.runtime.executor.cpu_model import CpuModel, draw
 from sglc.runtime.executor.logits_output import LogitsOutput, wanted_tokens
-from sglc.runtime.executor.pool_memory import PoolMemory
 from sglc.runtime.executor.torch_executor import TorchExecutor, empty_pool
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.model.packed_weights import PackedMatrix
@@ -54,12 +53,9 @@ class CpuExecutor(TorchExecutor):
         self._logits, self._draw = self._cpu_model.logits, partial(draw, self._library, threads)
         shape = self._cpu_model.pool_shape(self.pages, self.page_size)
         self._pool = empty_pool(shape, self.pages * self.page_size, dtype, self._device)
-        self._memory = PoolMemory(self._pool)
 
     def launch(self, step: Step) -> LogitsOutput:
         """Run `step`, torch's small part of it in one thread: several would wait for each other."""
-        if len(step.pages):
-            self._memory.used(int(step.pages[:, 2].max()))
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:

@@ -21,6 +21,7 @@ from sglc.runtime.attention.split_plan import plan_attention
 from sglc.runtime.attention.torch_attention import PagedAttention
 from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.executor.logits_output import LogitsOutput, outcome, wanted_tokens
+from sglc.runtime.executor.pool_memory import PoolMemory
 from sglc.runtime.executor.sampler import Draw
 from sglc.runtime.executor.torch_model import Llama
 from sglc.runtime.model.config import ModelConfig
@@ -70,6 +71,8 @@ class TorchExecutor:
         self._mirror = ExecutorState(page_size)
         with torch.inference_mode():
             self._load(weights, dtype)
+            on_cpu = self._device.type == "cpu"
+            self._memory = PoolMemory(self._pool.view(config.layers, pages, -1)) if on_cpu else None
             ids = config.eos_ids if eos_ids is None else eos_ids
             self._eos_ids = torch.tensor(list(ids), dtype=torch.int64, device=self._device)
             self._last = torch.zeros(64, dtype=torch.int64, device=self._device)
@@ -81,6 +84,8 @@ class TorchExecutor:
 
     def launch(self, step: Step) -> LogitsOutput:
         """Run `step` (CUDA: queue it)."""
+        if self._memory is not None and len(step.pages):
+            self._memory.used(int(step.pages[:, 2].max()))
         batch = self._mirror.expand(step)
         with torch.inference_mode():
             if len(batch.copies):
