@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -25,7 +24,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TypeAlias
 
-from sglc.cli.child import end_with_parent
+from sglc.cli.child import end_with_parent, free_port
 from sglc.cli.options import say
 from sglc.errors import BackendError, UsageError
 from sglc.serve.server import bound_socket
@@ -221,11 +220,9 @@ def _where(child: _Child) -> list[str]:
 
 def _address(command: Sequence[str], host: str, port: int, drain_s: float) -> list[str]:
     """The options of a gateway that are ours to say, and those that its command leaves to us."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        metrics = free.getsockname()[1]
     ours = {
         "--prometheus-host": "127.0.0.1",
-        "--prometheus-port": str(metrics),
+        "--prometheus-port": str(free_port()),
         "--health-check-interval-secs": "5",  # a replica that was begun again is asked 10 s later
         "--shutdown-grace-period-secs": str(math.ceil(drain_s)),
         "--log-level": "warn",

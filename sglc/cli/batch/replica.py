@@ -25,7 +25,7 @@ from sglc import knobs
 from sglc.backends import registry
 from sglc.cli.batch.ended import Ended, ended
 from sglc.cli.batch.sorted_rows import NumberedRow
-from sglc.cli.child import end_with_parent
+from sglc.cli.child import end_with_parent, free_port
 from sglc.cli.program_file import open_program
 from sglc.errors import BackendError
 from sglc.execution.batch.runner import BatchControl, live_rows
@@ -295,8 +295,7 @@ class LocalReplica:
 
     def _started(self, command: str) -> str:
         """The URL of a server that `command` has started, and that answers."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         words = [word.replace("{port}", str(port)) for word in shlex.split(command)]
         self._spec = url = f"http://127.0.0.1:{port}"
         with tempfile.TemporaryFile() as told:
