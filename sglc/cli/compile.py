@@ -68,10 +68,8 @@ def _programs(options: argparse.Namespace, *, single: bool) -> list[tuple[Functi
 
         function = open_function(spec)
         return [(function, function.trace(args=arguments(options, promised(function.definition))))]
-    if single:
-        function = open_function(spec)
-        return [(function, function.trace())]
-    return [(function, function.trace()) for function in open_functions(spec)]
+    functions = [open_function(spec)] if single else open_functions(spec)
+    return [(function, function.trace()) for function in functions]
 
 
 def _compile(options: argparse.Namespace) -> int:
