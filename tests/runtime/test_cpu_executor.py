@@ -149,8 +149,22 @@ def test_steps_are_measured_in_any_pool(kernels: ctypes.CDLL, tmp_path: Path, pa
         TorchExecutor(config, weights, page_size=16, pages=pages),
     ):
         cost = executor.measure()
+        assert cost is not None
         assert cost.products_s[0][1] > 0
         assert min(cost.key_s, cost.pair_s) >= 0
+
+
+@pytest.mark.parametrize("max_len", [8, 32, 200])
+def test_steps_of_a_model_of_few_tokens_are_measured(
+    kernels: ctypes.CDLL, tmp_path: Path, max_len: int
+) -> None:
+    model, config = tiny_model(tmp_path, "llama", **SIZES, max_position_embeddings=max_len)
+    weights = {name: weight.detach() for name, weight in model.state_dict().items()}
+    for executor in (
+        CpuExecutor(kernels, config, weights, {}, pages=200),
+        TorchExecutor(config, weights, page_size=16, pages=200),
+    ):
+        assert (executor.measure() is None) == (max_len == 8)
 
 
 def test_a_stream_of_a_model_that_torch_runs_does_not_wait_for_a_whole_prompt(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 import numpy as np
 import torch
@@ -27,8 +28,8 @@ from sglc.runtime.executor.torch_model import Llama
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.step import I32, SAMPLED, Batch, ByteAutomaton, Opened, Step, StepCost, StepResult
 
-_KEYS = 512  # before the tokens whose attention is measured
-_SOME = 16  # tokens of a step that is measured; what others cost is taken from that and one
+_FAR, _FAR_BYTES = 2048, 64 << 20  # keys before the tokens whose attention is measured: few are lost in noise
+_SOME = 16  # tokens of the largest step that is measured; what larger ones cost is taken from these
 _SIZES = (1, 4, 8, 12, 16, 24, 32, 64, 128, 256)
 _STRETCH = 2.0
 _LONG_S = 0.3  # a pass that takes so long is made once
@@ -104,24 +105,35 @@ class TorchExecutor:
         """The outcome of the oldest undrained step."""
         return ticket.result()
 
-    def measure(self) -> StepCost:
+    def measure(self) -> StepCost | None:
         """What steps cost on this machine's CPU, by passes of a few tokens; before the first step only.
 
+        None for a model of so few tokens that no step with a prompt takes long.
+
         A token of a prompt costs a good part of a step here, so streams wait longer for prompts than on a GPU.
+        Of sizes up to `_SOME` tokens each is measured: kernels for a few rows are others than those for more.
         """
-        pages = min(self.pages, (_KEYS + _SOME) // self.page_size)
-        keys = pages * self.page_size - _SOME
+        if self.config.max_len < 2 * _SOME:
+            return None
+        token_bytes = self._pool.nbytes // (self.pages * self.page_size)
+        tokens = min(_FAR + _SOME, self.config.max_len, _FAR_BYTES // token_bytes)
+        pages = min(self.pages, max(tokens // self.page_size, 1))
+        keys = max(pages * self.page_size - _SOME, 0)
         with torch.inference_mode():
             # What was never written is read as one page of the system.
             self._pool[:, : self._pool.shape[1] // self.pages * pages] = 0
             self._seconds(1, 0)  # the first pass loads what all need
-            one, some, far_one, far_some = (
-                self._seconds(tokens, position) for position in (0, keys) for tokens in (1, _SOME)
+            one, far_one, far_some = (
+                self._seconds(tokens, position) for tokens, position in ((1, 0), (1, keys), (_SOME, keys))
             )
-        token_s = max(some - one, 0.0) / (_SOME - 1)
-        products_s = tuple((size, one + token_s * (size - 1)) for size in _SIZES)
+            near = [size for size in _SIZES if 1 < size <= _SOME] if one < _LONG_S else [_SOME]
+            measured = {size: self._seconds(size, 0) for size in near}
+        # In the middle of what each size says: another process may have taken some time of one.
+        token_s = max(median((seconds - one) / (size - 1) for size, seconds in measured.items()), 0.0)
+        products_s = tuple((size, measured.get(size, one + token_s * (size - 1))) for size in _SIZES)
         share = 1 / keys if keys else 0.0  # a pool of one page has room for none, and they are few
-        key_s, pair_s = max(far_one - one, 0.0) * share, max(far_some - some, 0.0) * share / _SOME
+        seen_s = max(far_some - one - token_s * (_SOME - 1), 0.0)
+        key_s, pair_s = max(far_one - one, 0.0) * share, seen_s * share / _SOME
         return StepCost(products_s, key_s, pair_s, _STRETCH)
 
     def _seconds(self, tokens: int, position: int) -> float:
