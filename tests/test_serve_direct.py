@@ -117,7 +117,14 @@ LARGE = {
     "a long form": b'{"prompt": "a", "regex": "' + b"a" * 2_000_000 + b'"}',
     "a large schema": b'{"prompt": "a", "json_schema": {"enum": [' + b'"abcdef", ' * 200_000 + b'"a"]}}',
     "a large body": b'{"prompt": "Count", "user": "' + b"a" * 300_000 + b'"}',
+    "ids of one prompt": b'{"prompt": [' + b"65, " * 100_000 + b"66]}",
+    "an id that no model has": b'{"prompt": [[65], [' + b"65, " * 100_000 + b"1000000000000]]}",
+    "an id below all": b'{"prompt": [[65], [' + b"65, " * 100_000 + b"-1]]}",
+    "an id that is none": b'{"prompt": [[65], [' + b"65, " * 100_000 + b"true]]}",
+    "no ids": b'{"prompt": [[], [' + b"65, " * 100_000 + b"65]]}",
 }
+# What only the framework, or who knows the model's ids, can tell.
+ONLY_HERE = [LARGE[name] for name in ("half a character", "ids of one prompt", "an id that no model has")]
 
 
 @pytest.mark.slow
@@ -134,12 +141,38 @@ def test_large_bodies_are_looked_at_elsewhere_and_told_the_same(body: bytes) -> 
     if status != 200:  # it was refused there, and never read here
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(direct, "decoded", None)
-            if body is not LARGE["half a character"]:  # of which only the framework can tell
+            if body not in ONLY_HERE:
                 assert told(sent(app, body)) == (status, content)
     begun.kill()
     begun.wait()
     assert told(sent(app, body))[0] == status  # whoever has ended is begun again
     app._checker._end()
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/generate"])
+def test_ids_of_many_prompts_are_read_elsewhere(path: str) -> None:
+    served = replace(service(), limits=Limits())
+    known = served.tokenizer.encode("one two three four five six seven")
+    given = [[known[(number + at) % 7] for at in range(2_000)] for number in range(60)]
+    fields = {"prompt": given, "echo": True, "seed": 1} if path.startswith("/v1") else {"input_ids": given}
+    app, framework = make_direct(served), make_app(served)
+    assert isinstance(app, Direct)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(direct, "decoded", None)
+        status, content = told(sent(app, json.dumps(fields).encode(), path=path))
+    expected, other = told(sent(framework, json.dumps(fields).encode(), path=path))
+    assert status == expected == 200
+    made, same = (_lasting(json.loads(answer)) for answer in (content, other))
+    assert made == same
+    assert len(made) == len(given)
+    app._checker._end()
+
+
+def _lasting(answer: Any) -> list[Any]:
+    """Of an answer's choices what is the same each time."""
+    if isinstance(answer, dict):
+        return [(choice["text"], choice["index"]) for choice in answer["choices"]]
+    return [(each["text"], each["meta_info"]["prompt_tokens"]) for each in answer]
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from sglc.ir.plan.events import PackedIds
 from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION
 from sglc.serve.fields import ADVISORY, HINTS, UNSUPPORTED, WHOLE_CHARACTERS, Body, wrong
 from sglc.serve.forms import Choices, ResponseFormat, Schema, StructuredOutputs, TagText
@@ -80,7 +81,9 @@ def _prompts(value: Any) -> Any:
             kinds = set(map(type, value))
             if kinds == {int}:
                 return [value]
-            if kinds == {str} or (kinds == {list} and all(set(map(type, ids)) <= {int} for ids in value)):
+            if kinds == {list} and all(set(map(type, ids)) <= {int} for ids in value):
+                return value
+            if kinds in ({str}, {PackedIds}):
                 return value
     raise wrong(
         "prompt_type", "a prompt is a text, a list of texts, a list of token ids, or a list of such lists"

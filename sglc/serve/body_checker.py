@@ -1,7 +1,8 @@
 """Large bodies are looked at in a process beside the server's, which answers others meanwhile.
 
 To read some megabytes of JSON takes tens of milliseconds, in which no other thread of a process goes on. Most
-that are so large are refused; one that is not is read here again.
+that are so large are refused. One that is not comes back with its token ids as bytes, which is read in no time;
+one without such ids is read here again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 
@@ -19,7 +21,7 @@ from sglc.serve import bodies
 from sglc.serve.bodies import RequestBody
 from sglc.serve.limits import Limits
 from sglc.serve.problems import Refusal
-from sglc.serve.reading import refusal_of_body
+from sglc.serve.reading import packed, unpacked
 
 _NICE = 10  # it makes way for whoever makes texts
 
@@ -37,7 +39,7 @@ class BodyChecker:
     """The process, begun with the first large body, and again if it was ended. It ends with the server's.
 
     Args:
-        limits, max_len: as of `refusal_of_body`.
+        limits, max_len: as of `reading.packed`.
     """
 
     def __init__(self, limits: Limits, max_len: int) -> None:
@@ -46,11 +48,15 @@ class BodyChecker:
         self._turns = ThreadPoolExecutor(1, "sglc-bodies")  # whose thread asks; one body after the other
         self._process: subprocess.Popen[bytes] | None = None
 
-    async def refusal(self, kind: type[RequestBody], content: bytes) -> Refusal | None:
-        """Why a body is not taken, as `refusal_of_body`; None as well if the process has ended."""
+    async def given(self, kind: type[RequestBody], content: bytes) -> dict[str, Any] | None:
+        """What a body says, if it was packed; None as well if the process has ended.
+
+        Raises:
+            Refusal: it is not taken.
+        """
         return await asyncio.get_running_loop().run_in_executor(self._turns, self._ask, kind, content)
 
-    def _ask(self, kind: type[RequestBody], content: bytes) -> Refusal | None:
+    def _ask(self, kind: type[RequestBody], content: bytes) -> dict[str, Any] | None:
         process = self._process or self._begin()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -59,15 +65,16 @@ class BodyChecker:
             process.stdin.write(content)
             process.stdin.flush()
             told = process.stdout.readline()
+            found, size = msgspec.json.decode(told, type=tuple[_Refused | None, int]) if told else (None, 0)
+            made = process.stdout.read(size)
         except OSError:
             told = b""
-        if not told:
+        if not told or len(made) < size:
             self._end()
             return None
-        found: _Refused | None = msgspec.json.decode(told, type=_Refused | None)
-        if found is None:
-            return None
-        return Refusal(found.status, found.message, param=found.param, code=found.code)
+        if found is not None:
+            raise Refusal(found.status, found.message, param=found.param, code=found.code)
+        return unpacked(made) if made else None
 
     def _begin(self) -> subprocess.Popen[bytes]:
         given = msgspec.json.encode((self._limits, self._max_len)).decode()
@@ -96,9 +103,13 @@ def main(given: str) -> int:
     while head := sys.stdin.buffer.readline():
         kind, size = head.split()
         content = sys.stdin.buffer.read(int(size))
-        refusal = refusal_of_body(getattr(bodies, kind.decode()), content, limits, max_len)
-        told = refusal and _Refused(refusal.status, refusal.message, refusal.param, refusal.code)
-        sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
+        told, made = None, b""
+        try:
+            made = packed(getattr(bodies, kind.decode()), content, limits, max_len)
+        except Refusal as refusal:
+            told = _Refused(refusal.status, refusal.message, refusal.param, refusal.code)
+        sys.stdout.buffer.write(msgspec.json.encode((told, len(made))) + b"\n")
+        sys.stdout.buffer.write(made)
         sys.stdout.buffer.flush()
     return 0
 

@@ -73,9 +73,9 @@ class Direct:
             OtherJson: the framework is to say what it is.
         """
         large = len(content) > _AT_ONCE
-        if large and (refusal := await self._checker.refusal(kind, content)) is not None:
-            raise refusal
-        given = decoded(content)
+        given = await self._checker.given(kind, content) if large else None
+        if given is None:
+            given = decoded(content)
         checked(kind, given, self._limits, self._max_len)
         # Of a model's whole length of messages each is read by Python, which others get between.
         return await asyncio.to_thread(validated, kind, given) if large else validated(kind, given)

@@ -75,9 +75,11 @@ def of_given(tokenizer: ServedTokenizer, given: Sequence[Any], param: str, max_l
             prompt = of_text(tokenizer, item)
         else:
             vocabulary = len(tokenizer.token_bytes())
-            if unknown := [id_ for id_ in item if not 0 <= id_ < vocabulary]:
-                raise bad(param, f"has the token id {unknown[0]}, the model has ids up to {vocabulary - 1}")
-            prompt = ServedPrompt(_spelled(tokenizer, item), tuple(item))
+            item = tuple(item)
+            if item and not (min(item) >= 0 and max(item) < vocabulary):
+                unknown = next(id_ for id_ in item if not 0 <= id_ < vocabulary)
+                raise bad(param, f"has the token id {unknown}, the model has ids up to {vocabulary - 1}")
+            prompt = ServedPrompt(_spelled(tokenizer, item), item)
         if not prompt.ids:
             raise bad(param, "is empty, and this model has no token that begins an empty text")
         check_sizes([prompt.ids], param, max_len, 0)  # before the others are encoded

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from array import array
 from typing import Any, TypeVar
 
 import msgspec
 from pydantic import ValidationError
 
+from sglc.ir.plan.events import PackedIds
 from sglc.serve.bodies import RequestBody
 from sglc.serve.fields import WHOLE_CHARACTERS
 from sglc.serve.limits import Limits, check_lists
@@ -15,6 +17,7 @@ from sglc.serve.problems import Refusal, of_body, of_validation
 from sglc.serve.sampling import check_forms
 
 _Body = TypeVar("_Body", bound=RequestBody)
+_IDS = 1  # the extension of msgpack that token ids are
 
 
 class OtherJson(Exception):
@@ -60,17 +63,41 @@ def validated(kind: type[_Body], given: dict[str, Any]) -> _Body:
         raise of_body(error) from None
 
 
-def refusal_of_body(kind: type[RequestBody], content: bytes, limits: Limits, max_len: int) -> Refusal | None:
-    """Why a body is not taken, as the framework says it; None: it is, or it is for the framework to say."""
+def packed(kind: type[RequestBody], content: bytes, limits: Limits, max_len: int) -> bytes:
+    """A body that is taken, as `unpacked` reads it at once; nothing, if its JSON is read as fast, or is for the
+    framework.
+
+    Raises:
+        Refusal: it is not taken, as the framework says it.
+    """
     try:
         given = decoded(content)
-        checked(kind, given, limits, max_len)
-        check_forms(validated(kind, given), limits)
-    except Refusal as refusal:
-        return refusal
     except OtherJson:
-        return _no_object(content)
-    return None
+        if refusal := _no_object(content):
+            raise refusal from None
+        return b""
+    checked(kind, given, limits, max_len)
+    check_forms(validated(kind, given), limits)
+    prompts = {name: given[name] for name in ("prompt", "input_ids") if _are_ids(given.get(name))}
+    if not prompts:
+        return b""
+    try:
+        for name, lists in prompts.items():
+            given[name] = [msgspec.msgpack.Ext(_IDS, array("i", ids).tobytes()) for ids in lists]
+        return msgspec.msgpack.encode(given)
+    except OverflowError:  # such an id no model has
+        return b""
+
+
+def unpacked(content: bytes) -> dict[str, Any]:
+    """The object that `packed` took, its token ids as `PackedIds`."""
+    given: dict[str, Any] = msgspec.msgpack.decode(content, ext_hook=lambda _, ids: PackedIds(bytes(ids)))
+    return given
+
+
+def _are_ids(value: Any) -> bool:
+    """Whether a prompt that is taken is several lists of token ids."""
+    return isinstance(value, list) and isinstance(value[0], list)
 
 
 def _no_object(content: bytes) -> Refusal | None:
