@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Flag, auto
 
-from sglc.ir.core import Op, Program, walk
+from sglc.ir.core import OPS, Op, Program, walk
 from sglc.ir.ops import (
     Cond,
     Gen,
@@ -43,25 +43,26 @@ _EFFECTS: dict[type[Op], Effect] = {
     Join: Effect.STORES,
     Store: Effect.STORES,
     Prompt: Effect.STORES,
-    Tool: Effect.ACTS,
     Map: Effect.FAILS | Effect.DECIDES,
     Cond: Effect.DECIDES,
     Switch: Effect.DECIDES,
     Loop: Effect.DECIDES,
     HostCall: Effect.LEAVES,
+    **{OPS[mnemonic]: Effect.FAILS for mnemonic, known in OPERATIONS.items() if known.fails},
 }
 
 
 def effects_of(op: Op) -> Effect:
     """What the op itself does; what stands in its blocks and called programs does its own (`everywhere`)."""
-    found = _EFFECTS.get(type(op), Effect.NOTHING)
-    if isinstance(op, Tool) and op.order != "program":
-        return Effect.CALLS
-    known = PURE.get(op.name) if isinstance(op, PureCall) else OPERATIONS.get(op.mnemonic)
-    fails = known is not None and known.fails
-    if fails or (isinstance(op, Switch) and op.default is None):
-        return found | Effect.FAILS
-    return found
+    match op:
+        case Tool(order=order):
+            return Effect.ACTS if order == "program" else Effect.CALLS
+        case PureCall(name=name):
+            return Effect.FAILS if name in PURE and PURE[name].fails else Effect.NOTHING
+        case Switch(default=None):
+            return Effect.DECIDES | Effect.FAILS
+        case _:
+            return _EFFECTS.get(type(op), Effect.NOTHING)
 
 
 def any_effect(op: Op, wanted: Effect) -> bool:

@@ -73,7 +73,7 @@ def cached(program: Program, target: Target) -> Compiled:
     if known is None:
         known = compile_program(program, target, to_run=True)
         with _ADDING:  # rows compile in threads of their own
-            while key not in _CACHE and len(_CACHE) >= _CACHE_SIZE:
+            while len(_CACHE) >= _CACHE_SIZE and key not in _CACHE:
                 del _CACHE[next(iter(_CACHE))]  # the oldest
             _CACHE[key] = known
     return known

@@ -98,15 +98,16 @@ class _Appends:
 
     def __init__(self, program: Program) -> None:
         self.before = program
-        self.uses: Counter[Value] = Counter(values_in(program.returns))
-        self.continued: Counter[Value] = Counter()
         self.flat: dict[Value, _Parts] = {}
+        read, gone_on = [*values_in(program.returns)], list[Value]()
         for op in walk(program.ops):
-            self.uses.update(inputs(op))
-            self.uses.update(value for region in regions(op) for value in region.results)
-            self.continued.update(continued(op))
+            read += inputs(op)
+            for region in regions(op):
+                read += region.results
+            gone_on += continued(op)
             if isinstance(op, Format):
                 self.flat[op.results[0]] = op.parts
+        self.uses, self.continued = Counter(read), Counter(gone_on)
         self.fresh = count(next_id(program))
         self.rename: dict[Value, Value] = {}
 
@@ -168,8 +169,7 @@ class _Appends:
 def _without_unused_formats(program: Program) -> Program:
     used = set(values_in(program.returns))
     for op in walk(program.ops):
-        used.update(inputs(op))
-        used.update(value for region in regions(op) for value in region.results)
+        used.update(inputs(op), *(region.results for region in regions(op)))
 
     def kept(op: Op) -> Op | None:
         return None if isinstance(op, Format) and op.results[0] not in used else op

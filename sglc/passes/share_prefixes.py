@@ -17,6 +17,7 @@ from sglc.ir.core import (
     next_id,
     reading,
     regions,
+    remade,
     substitute,
     values_in,
     walk,
@@ -87,7 +88,7 @@ def _handed_out(program: Program) -> set[Value]:
     ops = list(walk(program.ops))
     found = set(values_in(program.returns))
     for op in ops:
-        found.update(value for region in regions(op) for value in values_in(region.results))
+        found.update(*(region.results for region in regions(op)))
         if not isinstance(op, PureCall):
             found.update(inputs(op))
     for op in reversed(ops):
@@ -100,7 +101,7 @@ def _key(op: Op) -> Hashable:
     """Equal for ops that make the same. In plain data, 1, 1.0 and True are not the same."""
     if op.tree_fields:
         return (op.mnemonic, *(repr(getattr(op, name)) for name in op.own_fields))
-    return replace(op, results=())
+    return remade(op, results=())
 
 
 def _fork_meetings(program: Program) -> Program:

@@ -124,7 +124,7 @@ def _arms(program: Program) -> dict[Value, str]:
         value = op.value
         # Of a constant there is nothing before it.
         while isinstance(maker := made.get(value), Strip | Lower):
-            if (before := next(inputs(maker), None)) is None:
+            if (before := next(iter(inputs(maker)), None)) is None:
                 break
             value = before
         whole = [arm for arm in op.arms if not any(isinstance(inner, HostCall) for inner in walk(arm.ops))]

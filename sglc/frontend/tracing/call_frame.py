@@ -20,6 +20,7 @@ from sglc.frontend.values.graph_breaks import ASSIGNED, NO_SOURCE, OTHER, OUTSID
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _DEEPEST = 64  # calls of the user's own functions in each other
 
 _SOURCES: dict[int, tuple[CodeType, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
@@ -85,16 +86,17 @@ def bindings_of(node: ast.AST) -> Bindings:
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes of one scope; of a comprehension only what it binds outside of itself (`:=`)."""
-    yield node
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-        return
-    if isinstance(node, _COMPREHENSIONS):
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.NamedExpr):
-                yield inner.target
-        return
-    for child in ast.iter_child_nodes(node):
-        yield from _walk(child)
+    left = [node]
+    while left:
+        node = left.pop()
+        yield node
+        if isinstance(node, _COMPREHENSIONS):
+            yield from (inner.target for inner in ast.walk(node) if isinstance(inner, ast.NamedExpr))
+        elif not isinstance(node, _SCOPES):
+            for name in node._fields:  # `ast.iter_child_nodes` takes twice as long
+                held = getattr(node, name, None)
+                left += [one for one in held if isinstance(one, ast.AST)] if isinstance(held, list) else ()
+                left += (held,) if isinstance(held, ast.AST) else ()
 
 
 @dataclass(slots=True, eq=False)

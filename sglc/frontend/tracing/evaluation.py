@@ -39,10 +39,15 @@ class Evaluation:
     handling: list[Exception] = field(default_factory=list)  # in `except` blocks, innermost last
     standing: list[frozenset[int]] = field(default_factory=list)  # per block: ids of what was made before it
     _places: dict[int, tuple[BaseException, Loc]] = field(default_factory=dict)
+    _locs: dict[int, tuple[ast.AST, Loc]] = field(default_factory=dict)  # arms and turns come again
 
     def place(self) -> Loc:
         """Where the program stands."""
-        return self.at if self.node is None else of_node(self.node, self.node_file)
+        if self.node is None:
+            return self.at
+        if id(self.node) not in self._locs:
+            self._locs[id(self.node)] = self.node, of_node(self.node, self.node_file)
+        return self._locs[id(self.node)][1]
 
     def raised_at(self, error: Exception, loc: Loc) -> None:
         """An exception goes through the program; the first place is where it was raised."""

@@ -212,7 +212,7 @@ def _renamed_variable(stored: Stored, rename: Mapping[Value, Value]) -> Stored:
         return Stored(Unsettled("", "it belongs to one arm of a branch", NOWHERE))
     leaf: Any = substitute(stored.leaf, rename)
     # The object holds the old values, so it is only valid where none of them was renamed.
-    return replace(stored, leaf=leaf) if leaf == stored.leaf else Stored(leaf)
+    return stored if leaf == stored.leaf else Stored(leaf)
 
 
 def raise_at(frame: Frame, error: Exception, loc: Loc, text_of: Callable[[SymbolicText], Value | str]) -> None:

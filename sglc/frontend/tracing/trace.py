@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sglc.errors import Loc, RunError, SglcError
@@ -29,7 +29,7 @@ from sglc.frontend.tracing.tracer import Tracer, turned_to
 from sglc.frontend.values.block_exit import Opaque, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import OTHER, VARIADIC, ArmsDiffer, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic
-from sglc.ir.core import Op, Program, Tree, Value, inputs, regions, values_in, with_regions
+from sglc.ir.core import Op, Program, Tree, Value, inputs, regions, values_in, with_fields, with_regions
 from sglc.ir.ops import Eq, Format, Guard, In, Lower, Not, Strip
 from sglc.ir.sampling import Sampling
 
@@ -290,12 +290,11 @@ def _needed(ops: Sequence[Op], needed: set[Value], sure: frozenset[int]) -> tupl
     kept: list[Op] = []
     for op in reversed(ops):
         idle = isinstance(op, _DEAD) or id(op) in sure
-        if idle and not any(value in needed for value in op.results):
+        if idle and needed.isdisjoint(op.results):
             continue
         if op.region_fields:
-            for region in regions(op):
-                needed.update(region.results)
-            op = with_regions(op, lambda region: replace(region, ops=_needed(region.ops, needed, sure)))
+            needed.update(*(region.results for region in regions(op)))
+            op = with_regions(op, lambda region: with_fields(region, ops=_needed(region.ops, needed, sure)))
         needed.update(inputs(op))
         kept.append(op)
     return tuple(reversed(kept))

@@ -158,7 +158,7 @@ class _BlockLowering:
         live = dict.fromkeys(wanted)
         kept: list[Op] = []
         for op in reversed(self.flat):
-            if has_to_run(op) or any(value in live for value in op.results):
+            if has_to_run(op) or not live.keys().isdisjoint(op.results):
                 kept.append(op)
                 read = (*operands(op), *self.in_prompts(op)) if op.region_fields else inputs(op)
                 live.update(dict.fromkeys(self.scope.own(value) for value in read))

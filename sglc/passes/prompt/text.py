@@ -82,7 +82,7 @@ def _needed(ops: Iterable[Op], live: set[Value], prompts: PromptTexts) -> tuple[
             live.update(values_in(op.turns))
             kept.append(op)
             continue
-        if _only_makes_prompts(op) and not any(value in live for value in op.results):
+        if _only_makes_prompts(op) and live.isdisjoint(op.results):
             continue
         if isinstance(op, Cond | Switch):
             wanted = [number for number, value in enumerate(op.results) if value in live]
