@@ -121,6 +121,12 @@ LARGE = {
     "an id that no model has": b'{"prompt": [[65], [' + b"65, " * 100_000 + b"1000000000000]]}",
     "an id below all": b'{"prompt": [[65], [' + b"65, " * 100_000 + b"-1]]}",
     "an id that is none": b'{"prompt": [[65], [' + b"65, " * 100_000 + b"true]]}",
+    "ids beside what is deep": b'{"kv_hints": '
+    + b"[" * 300
+    + b"]" * 300
+    + b', "prompt": [[0], ['
+    + b"0, " * 100_000
+    + b"0]]}",
     "no ids": b'{"prompt": [[], [' + b"65, " * 100_000 + b"65]]}",
 }
 # What only the framework, or who knows the model's ids, can tell.

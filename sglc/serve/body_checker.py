@@ -74,7 +74,10 @@ class BodyChecker:
             return None
         if found is not None:
             raise Refusal(found.status, found.message, param=found.param, code=found.code)
-        return unpacked(made) if made else None
+        try:
+            return unpacked(made) if made else None
+        except RecursionError:  # this thread has less room for what is deep
+            return None
 
     def _begin(self) -> subprocess.Popen[bytes]:
         given = msgspec.json.encode((self._limits, self._max_len)).decode()

@@ -85,7 +85,7 @@ def packed(kind: type[RequestBody], content: bytes, limits: Limits, max_len: int
         for name, lists in prompts.items():
             given[name] = [msgspec.msgpack.Ext(_IDS, array("i", ids).tobytes()) for ids in lists]
         return msgspec.msgpack.encode(given)
-    except OverflowError:  # such an id no model has
+    except (OverflowError, RecursionError):  # an id that no model has, or JSON as deep as can be read
         return b""
 
 
