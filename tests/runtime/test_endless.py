@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from sglc.errors import LegalizeError, RunError
 from sglc.ir.grammar.json_schema import enforced
 from sglc.ir.grammar.schema_grammar import _endless
 from sglc.ir.sampling import Sampling
+from sglc.runtime.constraints import grammar_matcher
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.grammar_constraint import GrammarConstraint
+from sglc.runtime.constraints.llguidance_matcher import Guidance
 from sglc.runtime.engine import jump_forward
 from tests.runtime import test_engine
 from tests.runtime.test_engine import EOS, LONG
@@ -152,6 +155,23 @@ def test_what_a_form_takes_is_counted_for_all_that_are_held_to_it() -> None:
     other = CONSTRAINTS.of(Sampling(ebnf=grammar + "\n# another", canonical=False))
     assert other is not None
     assert not other.done(other.start)
+
+
+def test_what_loading_the_library_takes_is_no_effort_of_the_first_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Guidance):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            until_s = time.thread_time() + 0.3  # more than a call may take
+            while time.thread_time() < until_s:
+                pass
+
+    monkeypatch.setattr(grammar_matcher, "Guidance", Slow)
+    schema = {"type": "object", "properties": {"plate": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3}$"}}}
+    for _ in range(2):  # the second time it is compiled already
+        constraints = Constraints(BYTES, len(BYTES), lambda text: [1 + byte for byte in text.encode()])
+        held = constraints.of(Sampling(json_schema=json.dumps(schema), canonical=False))
+        assert isinstance(held, GrammarConstraint)
+        assert not held.done(held.start)
 
 
 @pytest.mark.parametrize(

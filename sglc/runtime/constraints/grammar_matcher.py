@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,11 +116,12 @@ class Grammars:
         return constraint
 
     def _constraint(self, kind: str, compiled: Any, form: Form) -> GrammarConstraint:
-        def matcher() -> Matcher:
-            if kind in _GUIDANCE:
-                return self._guidance.matcher(compiled, markers=kind == "structural_tag")
-            return XGrammarMatcher(compiled, self._size, self._next_bytes(), self._surrogates())
-
+        # What all need is made here, and not with the first matcher: it is no effort of this form's.
+        matcher: Callable[[], Matcher]
+        if kind in _GUIDANCE:
+            matcher = partial(self._guidance.matcher, compiled, markers=kind == "structural_tag")
+        else:
+            matcher = partial(XGrammarMatcher, compiled, self._size, self._next_bytes(), self._surrogates())
         return GrammarConstraint(matcher, self._token_bytes, self._size, form)
 
     @cached_property
