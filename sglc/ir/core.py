@@ -260,14 +260,14 @@ def substitute(item: Any, rename: Mapping[Value, Value]) -> Any:
 def renamed(o: Op, rename: Mapping[Value, Value]) -> Op:
     """The op with every value replaced as `rename` says: what it reads, what it gives, and in its regions."""
     changed = {name: substitute(item, rename) for name, item in attributes(o)}
-    return type(o)(**changed, results=substitute(o.results, rename), loc=o.loc)
+    return replace(o, results=substitute(o.results, rename), **changed)
 
 
 def reading(o: Op, rename: Mapping[Value, Value]) -> Op:
     """The op with what it reads by itself replaced as `rename` says; its regions and results stay."""
     if rename.keys().isdisjoint(inputs(o)):
         return o
-    return remade(o, **{name: substitute(getattr(o, name), rename) for name in o.input_fields})
+    return replace(o, **{name: substitute(getattr(o, name), rename) for name in o.input_fields})
 
 
 def regions(o: Op) -> tuple[Region, ...]:
@@ -281,15 +281,6 @@ def regions(o: Op) -> tuple[Region, ...]:
     return tuple(found)
 
 
-_AnyOp = TypeVar("_AnyOp", bound=Op)
-
-
-def remade(o: _AnyOp, **fields: Any) -> _AnyOp:
-    """The op with other `fields`: `dataclasses.replace`, in a third of the time."""
-    rest = {name: getattr(o, name) for name in (*o.own_fields, "results", "loc") if name not in fields}
-    return type(o)(**rest, **fields)
-
-
 _Data = TypeVar("_Data", bound=Op | Region | Program)
 
 
@@ -301,7 +292,7 @@ def with_fields(o: _Data, **fields: Any) -> _Data:
             type(old) is type(new) is tuple and len(old) == len(new) and all(map(is_, old, new))
         )
         if not same:
-            return remade(o, **fields) if isinstance(o, Op) else replace(o, **fields)
+            return replace(o, **fields)
     return o
 
 

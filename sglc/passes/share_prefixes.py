@@ -17,7 +17,6 @@ from sglc.ir.core import (
     next_id,
     reading,
     regions,
-    remade,
     substitute,
     values_in,
     walk,
@@ -101,7 +100,7 @@ def _key(op: Op) -> Hashable:
     """Equal for ops that make the same. In plain data, 1, 1.0 and True are not the same."""
     if op.tree_fields:
         return (op.mnemonic, *(repr(getattr(op, name)) for name in op.own_fields))
-    return remade(op, results=())
+    return replace(op, results=())
 
 
 def _fork_meetings(program: Program) -> Program:

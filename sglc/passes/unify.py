@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
-from sglc.ir.core import Op, Program, Type, Value, reading, regions, remade, with_fields
+from sglc.ir.core import Op, Program, Type, Value, reading, regions, with_fields
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Fork, Gen, ScopeBegin, ScopeEnd, Select
 from sglc.ir.remark import Remark, place
@@ -67,7 +68,7 @@ def _remarks(ops: Iterable[Op], around: Mapping[Value, Value]) -> Iterator[Remar
                     said = f"`{read.site.name}` has the answer of `{twin.site.name}`, which asks for the same"
                     yield Remark("unify", said, place(read.loc))
             case _ if read.pure and not read.tree_fields and any(v.type is Type.STREAM for v in op.results):
-                twin = first.setdefault(remade(read, results=()), op)
+                twin = first.setdefault(replace(read, results=()), op)
                 same.update(zip(op.results, twin.results, strict=True))
         for region in regions(read):
             yield from _remarks(region.ops, same)

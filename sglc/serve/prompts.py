@@ -76,7 +76,7 @@ def of_given(tokenizer: ServedTokenizer, given: Sequence[Any], param: str, max_l
         else:
             vocabulary = len(tokenizer.token_bytes())
             item = tuple(item)
-            if item and not (min(item) >= 0 and max(item) < vocabulary):
+            if item and not 0 <= min(item) <= max(item) < vocabulary:
                 unknown = next(id_ for id_ in item if not 0 <= id_ < vocabulary)
                 raise bad(param, f"has the token id {unknown}, the model has ids up to {vocabulary - 1}")
             prompt = ServedPrompt(_spelled(tokenizer, item), item)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from array import array
 from typing import Any, TypeVar
 
 import msgspec
@@ -83,7 +82,7 @@ def packed(kind: type[RequestBody], content: bytes, limits: Limits, max_len: int
         return b""
     try:
         for name, lists in prompts.items():
-            given[name] = [msgspec.msgpack.Ext(_IDS, array("i", ids).tobytes()) for ids in lists]
+            given[name] = [msgspec.msgpack.Ext(_IDS, PackedIds.of(ids).packed) for ids in lists]
         return msgspec.msgpack.encode(given)
     except (OverflowError, RecursionError):  # an id that no model has, or JSON as deep as can be read
         return b""

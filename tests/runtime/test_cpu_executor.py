@@ -165,6 +165,8 @@ def test_steps_of_a_model_of_few_tokens_are_measured(
         TorchExecutor(config, weights, page_size=16, pages=200),
     ):
         assert (executor.measure() is None) == (max_len == 8)
+    pages = TorchExecutor(config, weights, page_size=256, pages=2)  # a page is longer than a text
+    assert (pages.measure() is None) == (max_len == 8)
 
 
 def test_a_stream_of_a_model_that_torch_runs_does_not_wait_for_a_whole_prompt(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from sglc.errors import Loc
 from sglc.frontend.language.expr import GenExpr, SelectExpr
 from sglc.frontend.values.recorded import Generated, Mark, Recorded, RecordedStream, Turns
 from sglc.frontend.values.symbolic import SymbolicText
-from sglc.ir.core import Op, Program, Site, Type, Value, remade
+from sglc.ir.core import Op, Program, Site, Type, Value
 from sglc.ir.ops import (
     Append,
     Arg,
@@ -131,7 +131,7 @@ class OpRecorder:
     def emit(self, op: Op, result: Type) -> Value:
         """Record an op with one result."""
         value = self.new_value(result)
-        self.ops.append(remade(op, results=(value,)))
+        self.ops.append(replace(op, results=(value,)))
         return value
 
     def new_value(self, kind: Type) -> Value:
@@ -145,7 +145,7 @@ class OpRecorder:
         """A parameter of the program: see `ir.ops.Arg`."""
         op = Arg(name, kind, default, loc=loc)
         value = self.new_value(types_of(op, 1)[0])
-        self.params.append(remade(op, results=(value,)))
+        self.params.append(replace(op, results=(value,)))
         return value
 
     @property
@@ -213,7 +213,7 @@ class OpRecorder:
 
     def _generation(self, stream: RecordedStream, op: Gen | Select) -> Generated:
         after, text = self.new_value(Type.STREAM), self.new_value(Type.TEXT)
-        self.ops.append(remade(op, results=(after, text)))
+        self.ops.append(replace(op, results=(after, text)))
         stream.value = after
         many = isinstance(op, Gen) and op.sampling.n > 1
         return Generated(op.site, self.launch, text, many=many)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
@@ -116,6 +117,11 @@ class PackedIds(Sequence[int]):
 
     def __init__(self, packed: bytes) -> None:
         self.packed = packed
+
+    @classmethod
+    def of(cls, ids: Sequence[int]) -> PackedIds:
+        """These ids. Raises OverflowError: one has more than 32 bits."""
+        return ids if isinstance(ids, PackedIds) else cls(array("i", ids).tobytes())
 
     def __len__(self) -> int:
         return len(self.packed) // 4

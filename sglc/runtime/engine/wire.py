@@ -8,7 +8,6 @@ node, part or event needs an entry. Nothing is ever unpickled.
 from __future__ import annotations
 
 import types
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -373,12 +372,8 @@ def _tagged(item: object, *, half_pairs: bool = False) -> Any:
         if name in layout.unions:
             written[at] = _parts(written[at], half_pairs)
         elif name in layout.packed:
-            written[at] = _packed(written[at])
+            written[at] = PackedIds.of(written[at]).packed
     return _NUMBERS[kind], written
-
-
-def _packed(ids: Sequence[int]) -> bytes:
-    return ids.packed if isinstance(ids, PackedIds) else array("i", ids).tobytes()
 
 
 def _parts(value: Any, half_pairs: bool) -> Any:

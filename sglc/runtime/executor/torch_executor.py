@@ -116,9 +116,9 @@ class TorchExecutor:
         if self.config.max_len < 2 * _SOME:
             return None
         token_bytes = self._pool.nbytes // (self.pages * self.page_size)
-        tokens = min(_FAR + _SOME, self.config.max_len, _FAR_BYTES // token_bytes)
-        pages = min(self.pages, max(tokens // self.page_size, 1))
-        keys = max(pages * self.page_size - _SOME, 0)
+        most = min(_FAR, _FAR_BYTES // token_bytes) + _SOME
+        keys = max(min(most, self.config.max_len, self.pages * self.page_size) - _SOME, 0)
+        pages = min(-(-(keys + _SOME) // self.page_size), self.pages)
         with torch.inference_mode():
             # What was never written is read as one page of the system.
             self._pool[:, : self._pool.shape[1] // self.pages * pages] = 0
