@@ -206,14 +206,22 @@ def test_the_refusal_says_which_rule() -> None:
 
 
 NEVER_ENDS = """
+import sys
+import time
 from sglc.ir.sampling import Sampling
-from sglc.runtime.engine import lookahead
+from sglc.runtime.engine import lookahead, matcher_threads
 from sglc.runtime.engine.matcher_threads import _LEFT
 from tests.runtime import test_engine
 from tests.runtime.test_engine import EOS, LONG
 from tests.runtime.test_grammar import LETTERS
 
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(1)
+
 lookahead._MAY_TAKE_S = 0.1  # a fast processor is done within what it is
+matcher_threads._AT_THE_END_S = float(sys.argv[1])
+slow = Slow()  # goes when Python ends
 bench = test_engine.Bench(depth=2)
 rules = 'x{0,2000} "."\\nx ::= y{0,2000}\\ny ::= [a-h]?'
 held = Sampling(max_tokens=100, ebnf=f"root ::= [ab] [ab] [ab] [ab] {rules}")
@@ -227,9 +235,9 @@ print(error.code, bench.samples(free)[0][2], bench.nothing_left(), len(_LEFT))
 
 
 @pytest.mark.slow
-def test_a_call_of_the_library_that_never_ends_is_left_behind() -> None:
-    """In a process of its own, whose end it does not put off either."""
-    done = subprocess.run(
-        [sys.executable, "-c", NEVER_ENDS], capture_output=True, text=True, timeout=HANG_S, cwd=ROOT
-    )
+@pytest.mark.parametrize("awaited_s", [3, 0])
+def test_a_call_of_the_library_that_never_ends_is_left_behind(awaited_s: int) -> None:
+    """In a process of its own, whose end it does not put off either, nor by coming back while Python ends."""
+    program = [sys.executable, "-c", NEVER_ENDS, str(awaited_s)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=HANG_S, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "SGLC459 length True 1\n"), done.stderr

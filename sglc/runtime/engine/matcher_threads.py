@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import signal
 import threading
 import time
 from collections import deque
@@ -278,8 +279,8 @@ _LEFT: list[threading.Thread] = []  # with calls that were given up
 def _end_beside_them() -> None:
     """Have this process end in order though a thread of it still runs.
 
-    One that comes back while Python ends would abort the process, so it is waited for, but not for long. One
-    that does not come back uses what libraries destroy behind that, so nothing is destroyed.
+    It is waited for, but not for long. One that does not come back uses what libraries destroy behind Python's
+    end, so nothing is destroyed.
     """
     libc = ctypes.CDLL(None)
     with suppress(AttributeError):  # only Linux has it; the last one registered is called first
@@ -291,6 +292,10 @@ def _wait_at_the_end() -> None:
     ends_s = time.monotonic() + _AT_THE_END_S
     for thread in _LEFT:
         thread.join(max(0.0, ends_s - time.monotonic()))
+    if any(map(threading.Thread.is_alive, _LEFT)):
+        # Python ends a thread that comes back from here on, which C++ and Rust abort the process for.
+        libc = ctypes.CDLL(None)
+        libc.signal(signal.SIGABRT, ctypes.cast(libc.pause, ctypes.c_void_p))
 
 
 def _too_long(seconds: float) -> RunError:
