@@ -824,12 +824,13 @@ class _Steps:
         pass
 
 
+@pytest.mark.parametrize(("text", "before_steps"), [("abc", [5, 10]), ("abc" * 3000, [3, 6, 9, 12])])
 def test_a_step_is_not_put_off_for_commands_that_go_on_coming(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, before_steps: list[int]
 ) -> None:
     """Rows of one message start together, as far as a step may be put off; no command is lost."""
     monkeypatch.setattr(runtime_service, "describe", lambda machine, _: {"rows": machine.rows})
-    submits = [wire.encode_submit(number, asks("abc")) for number in range(12)]
+    submits = [wire.encode_submit(number, asks(text)) for number in range(12)]
     with zmq.Context() as context:
         commands, reports = context.socket(zmq.PUSH), context.socket(zmq.PULL)
         commands.bind(f"ipc://{tmp_path / wire.COMMANDS}")
@@ -840,4 +841,4 @@ def test_a_step_is_not_put_off_for_commands_that_go_on_coming(
         Worker(machine, LocalOptions("m"), link).serve()  # type: ignore[arg-type]
         context.destroy(linger=0)
     assert machine.rows == 12
-    assert machine.before_steps == [5, 10]
+    assert machine.before_steps == before_steps

@@ -35,6 +35,7 @@ from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 if TYPE_CHECKING:
     from sglc.runtime.engine.machine import Machine
 
+_ROW_BYTES = 8_192  # of a command, which take about as long to obey as a short one does
 _MOST_EVENTS = 64  # of a frame: the program reads them while the next ones are made
 _SWITCH_S = 0.0005
 _TOLD_S = 0.25  # how often the state is told while there is work
@@ -95,20 +96,22 @@ class Worker:
         """Obey until a `Close`. What has come goes before a step, so rows that come together start together.
 
         But a step is not put off for long: commands may come as fast as they are obeyed. While there is other
-        work as many are taken as rows may begin with it: about what a host does in the time of a step. They are
-        not timed, so that programs of many calls, whose commands take longest, begin together too.
+        work as many are taken as rows may begin with it: about what a host does in the time of a step; a long one
+        counts as several. They are not timed, so that programs of many calls, whose commands take longest, begin
+        together too.
 
         Raises:
             SglcError: SGLC504, a step failed; everything that ran was failed with it.
         """
         try:
             while True:
-                most = self._machine.engine.new_rows
-                for taken, frame in enumerate(self._link.commands(wait=self._machine.idle), 1):
+                left = self._machine.engine.new_rows
+                for frame in self._link.commands(wait=self._machine.idle):
                     if not self._obey(frame):
                         self._machine.fail_all(closed())
                         return
-                    if taken >= most and not self._machine.idle:
+                    left -= 1 + len(frame) // _ROW_BYTES
+                    if left <= 0 and not self._machine.idle:
                         break
                 self._link.flush()
                 if not self._machine.idle:
