@@ -46,11 +46,6 @@ class PackedMatrix:
     data: Bytes
 
 
-def packs(rows: int, columns: int) -> bool:
-    """Whether a matrix of this shape can be packed."""
-    return rows > 0 and columns > 0 and columns % GROUP == 0
-
-
 def pack_floats(weight: F32 | NDArray[np.uint16]) -> PackedMatrix:
     """float32 [N, K], or bfloat16 as its 16 bits."""
     kind = Kind.F32 if weight.dtype == np.float32 else Kind.BF16
