@@ -61,9 +61,8 @@ def _of_its_lines(code: CodeType, lines: Sequence[str], text: str, futures: int)
     ends = (end for part in (code, *_inner(code)) for _, end, _, _ in part.co_positions() if end)
     last = max(ends, default=first + 1)
     idle = itertools.takewhile(lambda line: line[0].isspace(), lines[last:])  # `pass` and the like are no code
-    # A call of what the module imports is compiled in another way (from Python 3.12 on).
-    imports = (found for found in _IMPORT.findall(text) if "__future__" not in found)
-    alone = "\n".join(["\n" * (first - 1)] * bool(first) + ["".join((*lines[first:last], *idle)), *imports])
+    own = "".join((*lines[first:last], *idle))
+    alone = "\n".join(["\n" * (first - 1)] * bool(first) + [own, *_imports(text)])
     try:
         tree = _tree(alone, code.co_filename, futures)
         found = any(code in _codes(part, code.co_filename, futures) for part in (tree.body, tree.body[:1]))
@@ -71,6 +70,12 @@ def _of_its_lines(code: CodeType, lines: Sequence[str], text: str, futures: int)
         return None
     (definition, *_) = tree.body
     return FunctionSource(definition, True) if found and isinstance(definition, Definition) else None
+
+
+@lru_cache(maxsize=4)
+def _imports(text: str) -> tuple[str, ...]:
+    """The imports at the top of a file: a call of what they bring is compiled in another way (from 3.11 on)."""
+    return tuple([found for found in _IMPORT.findall(text) if "__future__" not in found])
 
 
 def _of_its_file(code: CodeType, text: str, futures: int) -> FunctionSource:
