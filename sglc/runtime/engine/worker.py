@@ -96,9 +96,9 @@ class Worker:
         """Obey until a `Close`. What has come goes before a step, so rows that come together start together.
 
         But a step is not put off for long: commands may come as fast as they are obeyed. While there is other
-        work as many are taken as rows may begin with it: about what a host does in the time of a step; a long one
-        counts as several. They are not timed, so that programs of many calls, whose commands take longest, begin
-        together too.
+        work as many are taken as rows may begin with it: about what a host does in the time of a step. A long
+        one counts as several. They are not timed, so that programs of many calls, whose commands take longest,
+        begin together too.
 
         Raises:
             SglcError: SGLC504, a step failed; everything that ran was failed with it.
