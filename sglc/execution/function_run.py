@@ -271,9 +271,9 @@ def _plain(value: Any, instance: Instance) -> Any:
     match value:
         case GatheredVariables():
             return {name: instance.read(made, "`return`", here()) for name, made in value.variables.items()}
-        case dict():
+        case dict() if type(value) is dict:
             return {key: _plain(item, instance) for key, item in value.items()}
-        case list():
+        case list() if type(value) is list:
             return [_plain(item, instance) for item in value]
         case tuple() if type(value) is tuple:
             return tuple([_plain(item, instance) for item in value])

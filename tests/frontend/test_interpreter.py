@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -1257,3 +1257,46 @@ def test_what_a_body_runs_is_not_run_while_it_is_compiled(program: sgl.Function)
     sgl.set_default_backend(None)
     assert "is ordinary Python" in broken[0].reason
     assert (BACKEND.calls, ASKED) == (calls, [])
+
+
+@sgl.function
+def raises_last(s: Any) -> int:
+    s += "Is it good?" + sgl.gen("b")
+    if s["b"] == "yes":
+        return 1
+    if s["b"] == "no":
+        raise ValueError(f"said {s['b']}")
+    raise TimeoutError("no answer")
+
+
+@pytest.mark.parametrize("answer", ["yes", "no", "perhaps"])
+def test_a_message_of_one_arm_is_nothing_behind_it(answer: str) -> None:
+    backend = ScriptedBackend(lambda asked: answer)
+    verify(raises_last.trace())
+    found = [raises_last.run(backend=backend, mode=mode) for mode in ("python", "auto")]
+    assert len({repr(result.error()) for result in found}) == 1
+    if answer == "yes":
+        assert [(result.ret_value, result.mode) for result in found] == [(1, "python"), (1, "plan")]
+
+
+@sgl.function
+def counter(s: Any) -> Any:
+    s += sgl.gen("a")
+    return Counter(s["a"].split())
+
+
+@pytest.mark.parametrize("mode", ["python", "plan"])
+def test_what_is_returned_keeps_its_class(mode: str) -> None:
+    made = counter.run(backend=ScriptedBackend(lambda asked: "a b a"), mode=mode).ret_value
+    assert made.most_common(1) == [("a", 2)]
+
+
+@sgl.function
+def decoded(s: Any) -> str:
+    s += sgl.gen("a")
+    return str(s["a"], "utf8")
+
+
+def test_a_text_is_not_decoded() -> None:
+    error = decoded.run(backend=BACKEND).error()
+    assert "decoding str is not supported" in str(error)

@@ -95,13 +95,14 @@ def merge(
 def _left(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     """The ops of an arm that does not come back, ending so that the arm says it.
 
-    Where that is a branch of which no arm comes back, its first graph break stands behind it once more.
+    Where that is a branch of which no arm comes back, its first graph break stands behind it once more. No run
+    comes there, so it reads nothing: what it read may be the arm's own.
     """
     last = ops[-1]
     if isinstance(last, HostCall):
         return ops
     first = next(op for op in walk((last,)) if isinstance(op, HostCall))
-    return (*ops, first)
+    return (*ops, replace(first, reads=()))
 
 
 class _Differ(Exception):

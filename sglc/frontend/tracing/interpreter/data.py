@@ -47,6 +47,13 @@ _ITERATORS = (
 )  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class OnceOver:
+    """An iterator over a list that only a run knows: there is none in a plan, so it is gone through at once."""
+
+    items: Any
+
+
 def is_ours(value: Any) -> bool:
     """Whether it is an object of the language: a state, an expression, what a call gives."""
     known = isinstance(value, Symbolic | Closure | Coroutine | BaseException)

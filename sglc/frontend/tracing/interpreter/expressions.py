@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from types import BuiltinFunctionType
 from typing import Any
 
 from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine, FunctionNode
 from sglc.frontend.tracing.interpreter.calls import call
 from sglc.frontend.tracing.interpreter.data import (
+    OnceOver,
     entries,
     holds_symbols,
     is_known,
@@ -22,6 +24,7 @@ from sglc.frontend.tracing.interpreter.data import (
 )
 from sglc.frontend.tracing.interpreter.each import over
 from sglc.frontend.tracing.interpreter.operations import (
+    DataMethod,
     attribute,
     binary,
     compare,
@@ -33,6 +36,7 @@ from sglc.frontend.tracing.interpreter.operations import (
 )
 from sglc.frontend.values.graph_breaks import ASYNC, FOREIGN, ITERATION, NO_RULE, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicList, SymbolicText, joined
+from sglc.ir.pure import name_of
 
 MOST_TURNS = 1000  # of one loop, each of which is recorded by itself
 
@@ -43,6 +47,21 @@ def evaluate(frame: CallFrame, node: ast.expr) -> Any:
     Raises:
         GraphBreak: before anything that has no rule, or whose value only a run can know.
     """
+    value = _evaluated(frame, node)
+    if isinstance(value, OnceOver):
+        frame.node = node
+        reason, hint = "an iterator over what only a run knows is kept", "keep `list(...)` of it"
+        raise GraphBreak(reason, frame.loc(), ITERATION, hint)
+    return value
+
+
+def iterated(frame: CallFrame, node: ast.expr) -> Any:
+    """What an expression gives whose items are gone through at once, and never again."""
+    value = _evaluated(frame, node)
+    return value.items if isinstance(value, OnceOver) else value
+
+
+def _evaluated(frame: CallFrame, node: ast.expr) -> Any:
     rule = _RULES.get(type(node))
     if rule is None:
         frame.node = node
@@ -101,7 +120,7 @@ def _compare(frame: CallFrame, node: ast.Compare) -> Any:
     left = evaluate(frame, node.left)
     made: Any = True
     for number, (op, comparator) in enumerate(zip(node.ops, node.comparators, strict=True)):
-        right = evaluate(frame, comparator)
+        right = (iterated if isinstance(op, ast.In | ast.NotIn) else evaluate)(frame, comparator)
         frame.node = node
         frame.tracer.outside.unchanged(frame.tracer, left)
         made = compare(frame, op, left, right)
@@ -125,7 +144,7 @@ def _call(frame: CallFrame, node: ast.Call) -> Any:
         function = attribute(frame, owner, node.func.attr, called=True)
     else:
         function = evaluate(frame, node.func)
-    args = _items(frame, node.args)
+    args = _items(frame, node.args, function)
     named: dict[str, Any] = {}
     for keyword in node.keywords:
         value = evaluate(frame, keyword.value)
@@ -156,11 +175,27 @@ def _slice(frame: CallFrame, node: ast.Slice) -> slice:
     return slice(*parts)
 
 
-def _items(frame: CallFrame, nodes: list[ast.expr]) -> list[Any]:
+_THROUGH = (all, any, dict, enumerate, filter, list, map, max, min, set, frozenset, sorted, sum, tuple, zip)
+_THROUGH_OF = ("collections.", "itertools.", "math.", "statistics.")
+
+
+def _goes_through(function: Any) -> bool:
+    """Whether a function goes through what it is given at once, or gives an iterator that does."""
+    if isinstance(function, DataMethod):
+        return function.name == "join"
+    if isinstance(function, BuiltinFunctionType) and function.__name__ in ("join", "extend", "update"):
+        return True
+    return any(function is one for one in _THROUGH) or name_of(function).startswith(_THROUGH_OF)
+
+
+def _items(frame: CallFrame, nodes: list[ast.expr], function: Any = None) -> list[Any]:
+    """What stands in a display, or what a function is given."""
     made: list[Any] = []
     for node in nodes:
         if isinstance(node, ast.Starred):
-            made += listed(frame.tracer, evaluate(frame, node.value))
+            made += listed(frame.tracer, iterated(frame, node.value))
+        elif isinstance(node, ast.GeneratorExp | ast.Call) and _goes_through(function):
+            made.append(iterated(frame, node))
         else:
             made.append(evaluate(frame, node))
     return made
@@ -328,7 +363,7 @@ def _generated(frame: CallFrame, node: Any, first: Any) -> Iterator[CallFrame]:
             if not all(tested(inner, test) for test in generator.ifs):
                 continue
             if level + 1 < len(node.generators):
-                yield from nest(level + 1, evaluate(inner, node.generators[level + 1].iter))
+                yield from nest(level + 1, iterated(inner, node.generators[level + 1].iter))
             else:
                 yield inner
 
@@ -336,11 +371,13 @@ def _generated(frame: CallFrame, node: Any, first: Any) -> Iterator[CallFrame]:
 
 
 def _comprehension(frame: CallFrame, node: Any) -> Any:
-    first = evaluate(frame, node.generators[0].iter)  # now, as in Python
+    first = iterated(frame, node.generators[0].iter)  # now, as in Python
     pairs = isinstance(node, ast.DictComp)
     made = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node) if pairs else node.elt
     if isinstance(first, SymbolicList | SymbolicJson) and not is_known(first):
         items = _over_data(frame, node, made, first)
+        if isinstance(node, ast.GeneratorExp):
+            return OnceOver(items)
         kind = "dict" if pairs else "set" if isinstance(node, ast.SetComp) else ""
         return pure_call(frame.tracer, kind, items) if kind else items
     each = (evaluate(inner, made) for inner in _generated(frame, node, first))

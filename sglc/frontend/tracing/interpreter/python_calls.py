@@ -11,6 +11,7 @@ from typing import Any
 
 from sglc.frontend.tracing.call_frame import CallFrame
 from sglc.frontend.tracing.interpreter.data import (
+    OnceOver,
     common_kind,
     entries,
     holds_symbols,
@@ -62,7 +63,7 @@ def python_call(frame: CallFrame, function: Any, args: list[Any], named: dict[st
         return function(*args, **named)
     if not name or any(callable(item) for item in (*args, *named.values()) if not isinstance(item, type)):
         raise GraphBreak(f"`{name or function.__name__}` calls back", frame.loc(), CALLBACK)
-    if function is str and isinstance(args[0], SymbolicText):
+    if function is str and len(args) == 1 and isinstance(args[0], SymbolicText):
         return args[0]
     if function in (list, tuple) and isinstance(args[0], list | tuple):
         return function(args[0])
@@ -86,7 +87,8 @@ def python_call(frame: CallFrame, function: Any, args: list[Any], named: dict[st
     if named.get("flags") is not None:
         named["flags"] = int(named["flags"])
     args = [int(arg) if isinstance(arg, re.RegexFlag) else arg for arg in args]
-    return pure_call(frame.tracer, name, *args, kind=kind, **named)
+    made = pure_call(frame.tracer, name, *args, kind=kind, **named)
+    return OnceOver(made) if name.startswith("itertools.") else made
 
 
 def arranged(frame: CallFrame, how: str, items: Any, named: dict[str, Any]) -> Any:
@@ -168,7 +170,7 @@ def _reduce(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
 def _each(function: Callable[..., Any]) -> Callable[[CallFrame, list[Any], dict[str, Any]], Any]:
     def made(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
         if any(isinstance(arg, SymbolicList) for arg in args[1:]) and function is map and len(args) == 2:
-            return over(frame, args[1], callback(frame, args[0]))
+            return OnceOver(over(frame, args[1], callback(frame, args[0])))
         called = args[0] if args[0] is None else callback(frame, args[0])
         if function is filter:
             test = called
@@ -194,7 +196,8 @@ def _gone_through(
         if any(isinstance(arg, Symbolic) for arg in args):
             if named.pop("strict", False):
                 raise GraphBreak("`zip(strict=True)` needs lengths that only a run knows", frame.loc(), METHOD)
-            return pure_call(frame.tracer, name, *args, **named)
+            items = pure_call(frame.tracer, name, *args, **named)
+            return items if function is range else OnceOver(items)
         return function(*args, **named)
 
     return made

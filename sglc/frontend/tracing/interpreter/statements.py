@@ -19,6 +19,7 @@ from sglc.frontend.tracing.interpreter.expressions import (
     closure,
     evaluate,
     gathered,
+    iterated,
     tested,
     turns,
 )
@@ -95,7 +96,8 @@ def _expression(frame: CallFrame, node: ast.Expr) -> None:
 
 
 def _assign(frame: CallFrame, node: ast.Assign) -> None:
-    value = evaluate(frame, node.value)
+    unpacked = len(node.targets) == 1 and isinstance(node.targets[0], ast.Tuple | ast.List)
+    value = (iterated if unpacked else evaluate)(frame, node.value)
     for target in node.targets:
         assign(frame, target, value)
 
@@ -206,7 +208,7 @@ def _if(frame: CallFrame, node: ast.If) -> Leaves | None:
 
 
 def _for(frame: CallFrame, node: ast.For) -> Leaves | None:
-    source = evaluate(frame, node.iter)
+    source = iterated(frame, node.iter)
     for item in turns(frame, node.iter, source):
         assign(frame, node.target, item)
         left = run_block(frame, node.body)
