@@ -86,6 +86,13 @@ def test_what_models_there_are(client: httpx2.Client) -> None:
     assert client.get("/api/version").json()["version"]
 
 
+def test_what_is_raw_has_no_system_text(client: httpx2.Client) -> None:
+    status, (line,) = asked(client, "/api/generate", prompt="a", raw=True, system="b")
+    assert status == 400
+    assert "`system`" in line["error"]
+    assert "`raw`" in line["error"]
+
+
 @pytest.mark.parametrize(
     ("given", "status", "said"),
     [

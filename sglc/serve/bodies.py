@@ -515,6 +515,12 @@ class OllamaGenerate(OllamaBody):
     system: str = ""
     raw: bool = False
 
+    @model_validator(mode="after")
+    def _bare(self) -> OllamaGenerate:
+        if self.raw and self.system:
+            raise wrong("system_value", "a `raw` prompt is all that the model reads", "system")
+        return self
+
     def as_openai(self) -> ChatBody | CompletionBody:
         """As of every one."""
         asked = self._asked()
