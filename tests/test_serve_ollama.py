@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
@@ -84,6 +84,31 @@ def test_what_models_there_are(client: httpx2.Client) -> None:
     assert shown["capabilities"] == ["completion"]
     assert "messages" in shown["template"]
     assert client.get("/api/version").json()["version"]
+
+
+@pytest.mark.parametrize(
+    ("path", "nothing"),
+    [
+        ("/api/generate", {}),
+        ("/api/generate", {"prompt": ""}),
+        ("/api/generate", {"prompt": "", "raw": True}),
+        ("/api/generate", {"system": "a"}),
+        ("/api/chat", {"messages": []}),
+        ("/api/chat", {"messages": None}),
+    ],
+)
+def test_who_asks_nothing_has_the_model_loaded(
+    client: httpx2.Client, path: str, nothing: dict[str, Any]
+) -> None:
+    shown = {"message": {"role": "assistant", "content": ""}} if path == "/api/chat" else {"response": ""}
+    kept = [({}, "load"), *(({"keep_alive": time}, "load") for time in ("5m", "10s", -1, 10))]
+    let_go = [({"keep_alive": time}, "unload") for time in (0, "0", "0s")]
+    for stream in (False, True):
+        for given, reason in kept + let_go:
+            status, (line,) = asked(client, path, stream=stream, **nothing, **given)
+            assert (status, datetime.fromisoformat(line.pop("created_at")).tzinfo) == (200, UTC)
+            assert line == {"model": "smollm2", **shown, "done": True, "done_reason": reason}
+        assert asked(client, path, model="other", stream=stream, **nothing)[0] == 404
 
 
 def test_what_is_raw_has_no_system_text(client: httpx2.Client) -> None:

@@ -481,10 +481,11 @@ class OllamaOptions(Body):
 class OllamaBody(RequestBody):
     """What Ollama's requests for texts have in common."""
 
-    ignored = ADVISORY | {"keep_alive"}
+    ignored = ADVISORY
 
     model: str
     stream: bool = True
+    keep_alive: Any = None
     format: Any = None
     options: OllamaOptions = OllamaOptions()
 
@@ -534,7 +535,7 @@ class OllamaGenerate(OllamaBody):
 class OllamaChat(OllamaBody):
     """`POST /api/chat`."""
 
-    messages: Messages
+    messages: Annotated[list[Message], AfterValidator(_answering)] = Field(default_factory=list)
 
     def as_openai(self) -> ChatBody | CompletionBody:
         """As of every one."""

@@ -42,6 +42,7 @@ _REFUSED: dict[int | str, dict[str, Any]] = {  # as `DESCRIBED`, of errors that 
         },
     }
 }  # fmt: skip
+_NOT_KEPT = (0, "0", "0s", "0m", "0h")  # values of `keep_alive`
 _NO_EMBEDDINGS = "`/api/embed` is not supported: this model makes texts"
 
 
@@ -68,10 +69,13 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
         lines = await while_connected(request.receive, _all(parts))
         return as_json(_whole(lines, key))
 
-    async def answered(request: Request, given: OllamaBody, key: str) -> Response:
-        """The answer, or what is wrong with the request."""
+    async def answered(request: Request, given: OllamaBody, key: str, empty: bool) -> Response:
+        """The answer, or what is wrong with the request. One that is `empty` is to load the model."""
         try:
             check_model(service, given.model.removesuffix(":latest"))
+            if empty:
+                reason = "unload" if given.keep_alive in _NOT_KEPT else "load"
+                return as_json(_line(service, key, "", done=True, done_reason=reason))
             return await answer(request, given, given.as_openai(), key)
         except Gone:
             return Nothing()
@@ -83,11 +87,11 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
 
     @app.post("/api/generate", responses=_REFUSED | described(JsonLines))
     async def generate(body: OllamaGenerate, request: Request) -> Response:
-        return await answered(request, body, "response")
+        return await answered(request, body, "response", not body.prompt)
 
     @app.post("/api/chat", responses=_REFUSED | described(JsonLines))
     async def converse(body: OllamaChat, request: Request) -> Response:
-        return await answered(request, body, "message")
+        return await answered(request, body, "message", not body.messages)
 
     details = {"format": "", "family": "", "families": [], "parameter_size": "", "quantization_level": ""}
 
@@ -123,18 +127,19 @@ def _now() -> str:
     return datetime.now(UTC).isoformat()
 
 
+def _line(service: Service, key: str, text: str, **more: Any) -> dict[str, Any]:
+    content: Any = {"role": "assistant", "content": text} if key == "message" else text
+    return {"model": service.name, "created_at": _now(), key: content, "done": False, **more}
+
+
 async def _lines(service: Service, work: Work, key: str, began_s: float) -> AsyncGenerator[list[Any], None]:
     """The text as it comes, and a last line with counts and times (in nanoseconds)."""
     first_s: float | None = None
 
-    def line(text: str, **more: Any) -> dict[str, Any]:
-        content: Any = {"role": "assistant", "content": text} if key == "message" else text
-        return {"model": service.name, "created_at": _now(), key: content, "done": False, **more}
-
     async with aclosing(pieces(service.backend, work)) as batches:
         async for batch in batches:
             first_s = first_s or time.perf_counter()
-            shown = [line(piece.text) for piece in batch if piece.text]
+            shown = [_line(service, key, piece.text) for piece in batch if piece.text]
             for piece in batch:
                 if piece.ended is not None:
                     now_s = time.perf_counter()
@@ -148,7 +153,7 @@ async def _lines(service: Service, work: Work, key: str, began_s: float) -> Asyn
                         "eval_count": piece.usage.completion,
                         "eval_duration": int(1e9 * (now_s - first_s)),
                     }
-                    shown.append(line("", **counts))
+                    shown.append(_line(service, key, "", **counts))
             if shown:
                 yield shown
 
