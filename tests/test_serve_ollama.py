@@ -86,6 +86,29 @@ def test_what_models_there_are(client: httpx2.Client) -> None:
     assert client.get("/api/version").json()["version"]
 
 
+@pytest.mark.parametrize("given", [{"model": "smollm2:latest"}, {"name": "smollm2"}])
+def test_a_model_is_shown_by_its_name(client: httpx2.Client, given: dict[str, str]) -> None:
+    further = {"model": "", "name": "", "system": "", "template": "", "verbose": True, "options": None}
+    for body in (given, {**further, **given}):  # as Python's and Go's clients send it
+        assert client.post("/api/show", json=body).json()["capabilities"] == ["completion"]
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "said"),
+    [
+        ('{"model": "other"}', 404, "there is no model `other`"),
+        ('{"name": "other:latest"}', 404, "there is no model `other`"),
+        ("{}", 400, "`model` is missing"),
+        ("x", 400, "no JSON"),
+        ("", 400, "no body"),
+    ],
+)
+def test_no_other_model_is_shown(client: httpx2.Client, content: str, status: int, said: str) -> None:
+    answer = client.post("/api/show", content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == status
+    assert said in answer.json()["error"]
+
+
 @pytest.mark.parametrize(
     ("path", "nothing"),
     [

@@ -542,6 +542,21 @@ class OllamaChat(OllamaBody):
         return ChatBody.model_validate({"messages": self.messages, **self._asked()})
 
 
+class OllamaShow(RequestBody):
+    """`POST /api/show`. Ollama's own client sends all that is ignored here, mostly empty."""
+
+    ignored = ADVISORY | {"verbose", "system", "template", "options"}
+
+    model: str = ""
+    name: str = ""  # of older clients
+
+    @model_validator(mode="after")
+    def _named(self) -> OllamaShow:
+        if not (self.model or self.name):
+            raise wrong("missing", "", "model")
+        return self
+
+
 @lru_cache
 def fields_of() -> tuple[str, ...]:
     """The names of all fields, in order."""

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from sglc.errors import SglcError
 from sglc.serve import sampling
-from sglc.serve.bodies import ChatBody, CompletionBody, OllamaBody, OllamaChat, OllamaGenerate
+from sglc.serve.bodies import ChatBody, CompletionBody, OllamaBody, OllamaChat, OllamaGenerate, OllamaShow
 from sglc.serve.keys import share_of
 from sglc.serve.problems import Refusal, as_json, as_response, of_any, of_body
 from sglc.serve.prompts import ServedPrompt
@@ -101,7 +101,8 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
         return as_json({"models": [{**model, "digest": service.tokenizer.hash, "details": details}]})
 
     @app.post("/api/show", responses=_REFUSED)
-    async def show(request: Request) -> Response:
+    async def show(body: OllamaShow) -> Response:
+        check_model(service, (body.model or body.name).removesuffix(":latest"))
         template = service.tokenizer.template or ""
         info = {"general.basename": service.name, "general.context_length": service.max_len}
         told = {"modelfile": "", "parameters": "", "template": template, "details": details}
