@@ -141,6 +141,21 @@ def test_what_is_raw_has_no_system_text(client: httpx2.Client) -> None:
     assert "`raw`" in line["error"]
 
 
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", ""])
+@pytest.mark.parametrize("path", ["/api/generate", "/api/chat", "/api/show"])
+def test_what_no_page_sends_is_json_whatever_it_is_called(client: httpx2.Client, path: str, kind: str) -> None:
+    def sent(**headers: str) -> httpx2.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items() if value}
+        return client.post(path, content=b'{"model": "smollm2"}', headers=named)
+
+    assert sent(content_type=kind).status_code == 200
+    for origin in ("http://a.example", "null"):
+        answer = sent(content_type=kind, origin=origin)
+        assert answer.status_code == 400
+        assert "`Content-Type: application/json`" in answer.json()["error"]
+        assert sent(content_type="application/json", origin=origin).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("given", "status", "said"),
     [

@@ -15,7 +15,9 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from pydantic import ValidationError
+from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sglc.errors import SglcError
 from sglc.serve import sampling
@@ -116,6 +118,22 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
     @app.post("/api/embeddings", include_in_schema=False)
     async def embed() -> Response:
         raise Refusal(404, _NO_EMBEDDINGS, code="not_found")
+
+
+def of_any_type(app: ASGIApp) -> ASGIApp:
+    """`app`, to which all that Ollama's endpoints get is JSON: curl, as Ollama shows it, calls it a form.
+
+    But for what has an `Origin`: a browser sends a form for any page, without asking the server first.
+    """
+
+    async def reading(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith("/api/"):
+            headers = MutableHeaders(scope=scope)
+            if "origin" not in headers:
+                headers["content-type"] = "application/json"
+        await app(scope, receive, send)
+
+    return reading
 
 
 def as_ollamas(refusal: Refusal) -> Response:
