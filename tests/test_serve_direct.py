@@ -191,6 +191,14 @@ def test_bodies_of_another_kind_or_length_are_the_frameworks(headers: dict[str, 
     assert status == told(sent(make_app(service()), GIVEN, **headers))[0]
 
 
+@pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded"])
+def test_what_is_not_called_json_is_told_so(kind: str) -> None:
+    for path in ("/v1/completions", "/v1/chat/completions", "/generate", "/tokenize"):
+        status, content = told(sent(make_direct(service()), GIVEN, path=path, **{"content-type": kind}))
+        assert status == 400
+        assert "`Content-Type: application/json`" in json.loads(content)["error"]["message"]
+
+
 def test_further_parameters_need_no_others() -> None:
     """Past the framework and through it."""
     body = b'{"text": "Count", "custom_params": {"max_new_tokens": 3}}'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
@@ -84,6 +84,76 @@ def test_what_models_there_are(client: httpx2.Client) -> None:
     assert shown["capabilities"] == ["completion"]
     assert "messages" in shown["template"]
     assert client.get("/api/version").json()["version"]
+
+
+@pytest.mark.parametrize("given", [{"model": "smollm2:latest"}, {"name": "smollm2"}])
+def test_a_model_is_shown_by_its_name(client: httpx2.Client, given: dict[str, str]) -> None:
+    further = {"model": "", "name": "", "system": "", "template": "", "verbose": True, "options": None}
+    for body in (given, {**further, **given}):  # as Python's and Go's clients send it
+        assert client.post("/api/show", json=body).json()["capabilities"] == ["completion"]
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "said"),
+    [
+        ('{"model": "other"}', 404, "there is no model `other`"),
+        ('{"name": "other:latest"}', 404, "there is no model `other`"),
+        ("{}", 400, "`model` is missing"),
+        ("x", 400, "no JSON"),
+        ("", 400, "no body"),
+    ],
+)
+def test_no_other_model_is_shown(client: httpx2.Client, content: str, status: int, said: str) -> None:
+    answer = client.post("/api/show", content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == status
+    assert said in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "nothing"),
+    [
+        ("/api/generate", {}),
+        ("/api/generate", {"prompt": ""}),
+        ("/api/generate", {"prompt": "", "raw": True}),
+        ("/api/generate", {"system": "a"}),
+        ("/api/chat", {"messages": []}),
+        ("/api/chat", {"messages": None}),
+    ],
+)
+def test_who_asks_nothing_has_the_model_loaded(
+    client: httpx2.Client, path: str, nothing: dict[str, Any]
+) -> None:
+    shown = {"message": {"role": "assistant", "content": ""}} if path == "/api/chat" else {"response": ""}
+    kept = [({}, "load"), *(({"keep_alive": time}, "load") for time in ("5m", "10s", -1, 10))]
+    let_go = [({"keep_alive": time}, "unload") for time in (0, "0", "0s")]
+    for stream in (False, True):
+        for given, reason in kept + let_go:
+            status, (line,) = asked(client, path, stream=stream, **nothing, **given)
+            assert (status, datetime.fromisoformat(line.pop("created_at")).tzinfo) == (200, UTC)
+            assert line == {"model": "smollm2", **shown, "done": True, "done_reason": reason}
+        assert asked(client, path, model="other", stream=stream, **nothing)[0] == 404
+
+
+def test_what_is_raw_has_no_system_text(client: httpx2.Client) -> None:
+    status, (line,) = asked(client, "/api/generate", prompt="a", raw=True, system="b")
+    assert status == 400
+    assert "`system`" in line["error"]
+    assert "`raw`" in line["error"]
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", ""])
+@pytest.mark.parametrize("path", ["/api/generate", "/api/chat", "/api/show"])
+def test_what_no_page_sends_is_json_whatever_it_is_called(client: httpx2.Client, path: str, kind: str) -> None:
+    def sent(**headers: str) -> httpx2.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items() if value}
+        return client.post(path, content=b'{"model": "smollm2"}', headers=named)
+
+    assert sent(content_type=kind).status_code == 200
+    for origin in ("http://a.example", "null"):
+        answer = sent(content_type=kind, origin=origin)
+        assert answer.status_code == 400
+        assert "`Content-Type: application/json`" in answer.json()["error"]
+        assert sent(content_type="application/json", origin=origin).status_code == 200
 
 
 @pytest.mark.parametrize(

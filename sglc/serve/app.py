@@ -25,7 +25,7 @@ from sglc.serve.hints import allowed_hints, hinted_priority
 from sglc.serve.keys import share_of
 from sglc.serve.limits import allowed_priority, check_counts, check_lists, check_sizes
 from sglc.serve.logprobs import Spelling
-from sglc.serve.ollama import add_ollama, as_ollamas
+from sglc.serve.ollama import add_ollama, as_ollamas, of_any_type
 from sglc.serve.problems import DESCRIBED, Refusal, as_json, as_response, bad, of_any
 from sglc.serve.prompts import ServedPrompt, at_once_or_apart, calling_of, of_chat, of_given
 from sglc.serve.sending import EventStream, Gone, Nothing, described, while_connected
@@ -73,6 +73,7 @@ def _made(service: Service) -> tuple[FastAPI, Endpoints]:
         return prompt
 
     add_ollama(app, service, prompted)
+    app.add_middleware(of_any_type)
     add_state(app, service)
     service.metrics.model = service.name
     service.metrics.paths = frozenset(route.path for route in app.routes if isinstance(route, Route))

@@ -481,10 +481,11 @@ class OllamaOptions(Body):
 class OllamaBody(RequestBody):
     """What Ollama's requests for texts have in common."""
 
-    ignored = ADVISORY | {"keep_alive"}
+    ignored = ADVISORY
 
     model: str
     stream: bool = True
+    keep_alive: Any = None
     format: Any = None
     options: OllamaOptions = OllamaOptions()
 
@@ -515,6 +516,12 @@ class OllamaGenerate(OllamaBody):
     system: str = ""
     raw: bool = False
 
+    @model_validator(mode="after")
+    def _bare(self) -> OllamaGenerate:
+        if self.raw and self.system:
+            raise wrong("system_value", "a `raw` prompt is all that the model reads", "system")
+        return self
+
     def as_openai(self) -> ChatBody | CompletionBody:
         """As of every one."""
         asked = self._asked()
@@ -528,11 +535,26 @@ class OllamaGenerate(OllamaBody):
 class OllamaChat(OllamaBody):
     """`POST /api/chat`."""
 
-    messages: Messages
+    messages: Annotated[list[Message], AfterValidator(_answering)] = Field(default_factory=list)
 
     def as_openai(self) -> ChatBody | CompletionBody:
         """As of every one."""
         return ChatBody.model_validate({"messages": self.messages, **self._asked()})
+
+
+class OllamaShow(RequestBody):
+    """`POST /api/show`. Ollama's own client sends all that is ignored here, mostly empty."""
+
+    ignored = ADVISORY | {"verbose", "system", "template", "options"}
+
+    model: str = ""
+    name: str = ""  # of older clients
+
+    @model_validator(mode="after")
+    def _named(self) -> OllamaShow:
+        if not (self.model or self.name):
+            raise wrong("missing", "", "model")
+        return self
 
 
 @lru_cache

@@ -15,11 +15,13 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from pydantic import ValidationError
+from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sglc.errors import SglcError
 from sglc.serve import sampling
-from sglc.serve.bodies import ChatBody, CompletionBody, OllamaBody, OllamaChat, OllamaGenerate
+from sglc.serve.bodies import ChatBody, CompletionBody, OllamaBody, OllamaChat, OllamaGenerate, OllamaShow
 from sglc.serve.keys import share_of
 from sglc.serve.problems import Refusal, as_json, as_response, of_any, of_body
 from sglc.serve.prompts import ServedPrompt
@@ -42,6 +44,7 @@ _REFUSED: dict[int | str, dict[str, Any]] = {  # as `DESCRIBED`, of errors that 
         },
     }
 }  # fmt: skip
+_NOT_KEPT = (0, "0", "0s", "0m", "0h")  # values of `keep_alive`
 _NO_EMBEDDINGS = "`/api/embed` is not supported: this model makes texts"
 
 
@@ -68,10 +71,13 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
         lines = await while_connected(request.receive, _all(parts))
         return as_json(_whole(lines, key))
 
-    async def answered(request: Request, given: OllamaBody, key: str) -> Response:
-        """The answer, or what is wrong with the request."""
+    async def answered(request: Request, given: OllamaBody, key: str, empty: bool) -> Response:
+        """The answer, or what is wrong with the request. One that is `empty` is to load the model."""
         try:
             check_model(service, given.model.removesuffix(":latest"))
+            if empty:
+                reason = "unload" if given.keep_alive in _NOT_KEPT else "load"
+                return as_json(_line(service, key, "", done=True, done_reason=reason))
             return await answer(request, given, given.as_openai(), key)
         except Gone:
             return Nothing()
@@ -83,11 +89,11 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
 
     @app.post("/api/generate", responses=_REFUSED | described(JsonLines))
     async def generate(body: OllamaGenerate, request: Request) -> Response:
-        return await answered(request, body, "response")
+        return await answered(request, body, "response", not body.prompt)
 
     @app.post("/api/chat", responses=_REFUSED | described(JsonLines))
     async def converse(body: OllamaChat, request: Request) -> Response:
-        return await answered(request, body, "message")
+        return await answered(request, body, "message", not body.messages)
 
     details = {"format": "", "family": "", "families": [], "parameter_size": "", "quantization_level": ""}
 
@@ -97,7 +103,8 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
         return as_json({"models": [{**model, "digest": service.tokenizer.hash, "details": details}]})
 
     @app.post("/api/show", responses=_REFUSED)
-    async def show(request: Request) -> Response:
+    async def show(body: OllamaShow) -> Response:
+        check_model(service, (body.model or body.name).removesuffix(":latest"))
         template = service.tokenizer.template or ""
         info = {"general.basename": service.name, "general.context_length": service.max_len}
         told = {"modelfile": "", "parameters": "", "template": template, "details": details}
@@ -113,6 +120,22 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
         raise Refusal(404, _NO_EMBEDDINGS, code="not_found")
 
 
+def of_any_type(app: ASGIApp) -> ASGIApp:
+    """`app`, to which all that Ollama's endpoints get is JSON: curl, as Ollama shows it, calls it a form.
+
+    But for what has an `Origin`: a browser sends a form for any page, without asking the server first.
+    """
+
+    async def reading(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith("/api/"):
+            headers = MutableHeaders(scope=scope)
+            if "origin" not in headers:
+                headers["content-type"] = "application/json"
+        await app(scope, receive, send)
+
+    return reading
+
+
 def as_ollamas(refusal: Refusal) -> Response:
     """An error as Ollama's clients know it: its text alone."""
     as_response(refusal)  # is counted
@@ -123,18 +146,19 @@ def _now() -> str:
     return datetime.now(UTC).isoformat()
 
 
+def _line(service: Service, key: str, text: str, **more: Any) -> dict[str, Any]:
+    content: Any = {"role": "assistant", "content": text} if key == "message" else text
+    return {"model": service.name, "created_at": _now(), key: content, "done": False, **more}
+
+
 async def _lines(service: Service, work: Work, key: str, began_s: float) -> AsyncGenerator[list[Any], None]:
     """The text as it comes, and a last line with counts and times (in nanoseconds)."""
     first_s: float | None = None
 
-    def line(text: str, **more: Any) -> dict[str, Any]:
-        content: Any = {"role": "assistant", "content": text} if key == "message" else text
-        return {"model": service.name, "created_at": _now(), key: content, "done": False, **more}
-
     async with aclosing(pieces(service.backend, work)) as batches:
         async for batch in batches:
             first_s = first_s or time.perf_counter()
-            shown = [line(piece.text) for piece in batch if piece.text]
+            shown = [_line(service, key, piece.text) for piece in batch if piece.text]
             for piece in batch:
                 if piece.ended is not None:
                     now_s = time.perf_counter()
@@ -148,7 +172,7 @@ async def _lines(service: Service, work: Work, key: str, began_s: float) -> Asyn
                         "eval_count": piece.usage.completion,
                         "eval_duration": int(1e9 * (now_s - first_s)),
                     }
-                    shown.append(line("", **counts))
+                    shown.append(_line(service, key, "", **counts))
             if shown:
                 yield shown
 

@@ -124,6 +124,9 @@ def of_validation(problems: Sequence[Any]) -> Refusal:
             return Refusal(400, "the request has no body", code="missing_field")
         return Refusal(400, f"`{param}` is missing", param=param, code="missing_field")
     if kind == "model_attributes_type" and param is None:
+        if isinstance(problem.get("input"), bytes):  # the framework reads as JSON only what is called so
+            message = "the body is not called JSON: send it with `Content-Type: application/json`"
+            return Refusal(400, message, code="invalid_type")
         return Refusal(400, "the body is no JSON object", code="invalid_type")
     what = problem["msg"][0].lower() + problem["msg"][1:]
     code = "invalid_type" if kind.endswith(("_type", "_parsing")) else "invalid_value"
