@@ -134,8 +134,9 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
         _check_logprobs(service, body.logprobs)
         work, calling = await _of_conversation(service, request, body)
         # What is held to a form from its first token on, and what goes on with an answer, has no reasoning.
-        apart = body.separate_reasoning and not (body.continue_final_message or work.sampling.constrained)
-        tags = service.reasoning if apart else None
+        tags = service.reasoning if body.separate_reasoning and not body.continue_final_message else None
+        if tags is not None and sampling.held_at_once(work.sampling):
+            tags = None
         if body.stream:
             answer = Answer("chat.completion.chunk", "chatcmpl", service.name, spelling, tags)
             return await _stream(
