@@ -376,6 +376,21 @@ def test_calls_are_streamed_as_they_are_made(client: openai.OpenAI) -> None:
     assert json.loads("".join(delta.function.arguments for delta in deltas)) == told(whole)[1][0][1]
 
 
+@pytest.mark.parametrize("most", some_of(range(1, 45), 12, 12))
+def test_calls_that_are_cut_leave_nothing_in_the_content(client: openai.OpenAI, most: int) -> None:
+    options: Any = {"tools": REAL, "tool_choice": "required", "temperature": 0, "max_tokens": most}
+    messages: Any = [{"role": "user", "content": QUESTIONS[0]}]
+    whole = client.chat.completions.create(model="smollm2", messages=messages, **options).choices[0]
+    assert not whole.message.content
+    deltas = [
+        chunk.choices[0].delta
+        for chunk in client.chat.completions.create(model="smollm2", messages=messages, stream=True, **options)
+    ]
+    assert not any(delta.content for delta in deltas)
+    told = "".join(call.function.arguments for delta in deltas for call in delta.tool_calls or [])
+    assert told == "".join(call.function.arguments for call in whole.message.tool_calls or [])  # type: ignore[union-attr]
+
+
 def test_what_is_no_call_is_held_to_the_form_that_is_asked_for(client: openai.OpenAI) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
     form: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}

@@ -43,6 +43,7 @@ def _message(answer: Answer, sample: Sample, calling: Calling | None) -> tuple[d
         return message, sample.finish
     parser = calling.parser()
     content = parser.feed(shares["content"])[0] + parser.end()[0]
+    message["content"] = content
     if parser.calls:
         message |= {"content": content or None, "tool_calls": [call_of(call) for call in parser.calls]}
     return message, _finish(sample.finish, parser)
