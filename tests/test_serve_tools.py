@@ -202,6 +202,18 @@ def test_reasoning_and_calls_are_the_same_however_a_text_comes(case: str, held: 
         assert choices[-1]["finish_reason"] == whole["finish_reason"]
 
 
+def test_an_answer_without_a_text_goes_back_as_it_came(scripted: openai.OpenAI) -> None:
+    first: Any = [{"role": "user", "content": "say plain"}]
+    with scripted.chat.completions.stream(model="m", messages=first, stop="It", tools=TOOLS[1:]) as stream:
+        for _ in stream:
+            pass
+        made = stream.get_final_completion().choices[0].message
+    assert (made.content, made.tool_calls) == (None, None)
+    for back in (made, {"role": "assistant"}, {"role": "assistant", "content": None, "refusal": "No."}):
+        more: Any = [*first, back, {"role": "user", "content": "say plain"}]
+        assert told(scripted.chat.completions.create(model="m", messages=more)) == SAID["plain"]
+
+
 class Place(BaseModel):
     city: str
     unit: str
@@ -266,7 +278,7 @@ HISTORIES: dict[str, tuple[list[dict[str, Any]], str]] = {
         [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "now", "arguments": "[1"}}]}],
         "tool_calls.0.function.arguments",
     ),
-    "no content": ([{"role": "assistant", "content": None}], "content"),
+    "no content": ([{"role": "user", "content": None}], "content"),
 }  # fmt: skip
 
 
