@@ -325,9 +325,14 @@ def test_a_model_is_retrieved(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.slow
-def test_responses_are_not_there(client: openai.OpenAI) -> None:
+def test_what_is_not_there_says_why(server: Server, client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="put a gateway before this server"):
         client.responses.create(model="smollm2", input="a")
+    with pytest.raises(openai.NotFoundError, match="`/v1/embeddings` is not there: this model makes texts"):
+        client.embeddings.create(model="smollm2", input="a")
+    status, content = server.ask("POST", "/v1/messages", {"model": "smollm2", "messages": TURNS})
+    assert (status, content["error"]["code"]) == (404, "not_found")
+    assert "ask `/v1/chat/completions`" in content["error"]["message"]
 
 
 @pytest.mark.slow
@@ -348,6 +353,7 @@ def test_texts_become_ids_and_back(server: Server, client: openai.OpenAI) -> Non
     for wrong in ({}, {"prompt": "a", "messages": TURNS}):
         assert server.ask("POST", "/tokenize", wrong)[0] == 400
     assert server.ask("POST", "/detokenize", {"tokens": [10**9]})[0] == 400
+    assert server.ask("POST", "/detokenize", {"tokens": []}) == (200, {"text": "", "prompt": ""})
 
 
 @pytest.mark.slow

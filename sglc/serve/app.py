@@ -36,10 +36,16 @@ from sglc.serve.tools import Calling
 from sglc.serve.work import Work, done, pieces
 
 _PLACES = 4_096  # log-probabilities that are written down where nothing else is done meanwhile
-_NO_RESPONSES = (
-    "`/v1/responses` is not there: ask `/v1/chat/completions`, or put a gateway before this server that "
+_BY_A_GATEWAY = (
+    "is not there: ask `/v1/chat/completions`, or put a gateway before this server that "
     "translates it, as `smg` does before `--grpc-port`"
 )
+# What clients of OpenAI and Anthropic ask for besides.
+_NOT_THERE = {
+    "/v1/responses": _BY_A_GATEWAY,
+    "/v1/messages": _BY_A_GATEWAY,
+    "/v1/embeddings": "is not there: this model makes texts",
+}
 
 
 def make_app(service: Service) -> FastAPI:
@@ -108,8 +114,11 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
         return as_json(model)
 
     @app.post("/v1/responses", include_in_schema=False)
-    async def respond() -> Response:
-        raise Refusal(404, _NO_RESPONSES, code="not_found")
+    @app.post("/v1/messages", include_in_schema=False)
+    @app.post("/v1/embeddings", include_in_schema=False)
+    async def absent(request: Request) -> Response:
+        path = request.url.path
+        raise Refusal(404, f"`{path}` {_NOT_THERE[path]}", code="not_found")
 
     @app.post("/v1/completions", responses=described(EventStream))
     async def complete(body: CompletionBody, request: Request) -> Response:

@@ -448,7 +448,7 @@ class DetokenizeBody(RequestBody):
     """`POST /detokenize`."""
 
     model: str | None = None
-    tokens: Annotated[list[int], Field(min_length=1)]
+    tokens: list[int]
 
 
 class AbortBody(Body):
