@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from openai.types import chat, completion_create_params
 from openai.types.chat import completion_create_params as chat_params
 
+from sglc.ir.grammar.call_format import HERMES
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
 from sglc.serve import bodies
 from sglc.serve.bodies import fields_of
@@ -246,10 +248,20 @@ def test_what_one_request_tells_the_template_is_not_another_ones(default_tokeniz
     assert of_chat(tokenizer, bodies.ChatBody(**given)).text == usual
 
 
+LOOK = [{"type": "function", "function": FUNCTION}]
+JSON_FORM = {"type": "json_object"}
+TAG = {"triggers": ["<f"], "structures": [{"begin": "<f>", "schema": {"type": "object"}, "end": "</f>"}]}
+
+
 @pytest.fixture(scope="module")
 def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
     script = tmp_path_factory.mktemp("thinking") / "script.json"
-    script.write_text('[{"text": "<think>two and two</think>it is four"}]')
+    call = HERMES.written("look", {})
+    rules = [
+        {"prompt": "Look!", "text": f"<think>a {call}?</think>I do.\n{call}"},
+        {"text": "<think>two and two</think>it is four"},
+    ]
+    script.write_text(json.dumps(rules))
     with (
         serving("--model", f"scripted:{script}", "--name", "m", "--reasoning-parser", "qwen3") as server,
         openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client,
@@ -265,6 +277,12 @@ def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI
         ({}, "two and two", "it is four"),
         ({"separate_reasoning": False}, "", "<think>two and two</think>it is four"),
         ({"regex": "(.|\n)*"}, "", "<think>two and two</think>it is four"),
+        ({"tools": LOOK}, "two and two", "it is four"),
+        ({"tools": LOOK, "separate_reasoning": False}, "", "<think>two and two</think>it is four"),
+        ({"tools": LOOK, "tool_choice": "required"}, "", "<think>two and two</think>it is four"),
+        ({"tools": LOOK, "response_format": JSON_FORM}, "", "<think>two and two</think>it is four"),
+        ({"structural_tag": TAG}, "two and two", "it is four"),
+        ({"response_format": {"type": "structural_tag", **TAG}}, "two and two", "it is four"),
     ],
 )
 def test_reasoning_is_a_field_of_its_own(
@@ -281,6 +299,20 @@ def test_reasoning_is_a_field_of_its_own(
         assert thinking.chat.completions.create(model="m", messages=more).choices
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_are_those_behind_the_reasoning(thinking: openai.OpenAI, stream: bool) -> None:
+    messages: Any = [{"role": "user", "content": "Look!"}]
+    answer: Any = thinking.chat.completions.create(model="m", messages=messages, tools=LOOK, stream=stream)  # type: ignore[call-overload]
+    choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
+    parts = [choice.delta if stream else choice.message for choice in choices]
+    reasoning = "".join(getattr(part, "reasoning_content", None) or "" for part in parts)
+    assert reasoning == f"a {HERMES.written('look', {})}?"
+    assert "".join(part.content or "" for part in parts) == "I do."
+    assert [call.function.name for part in parts for call in part.tool_calls or []] == ["look"]
+    assert choices[-1].finish_reason == "tool_calls"
+
+
 # -- end points ------------------------------------------------------------------------------------
 
 
@@ -293,9 +325,14 @@ def test_a_model_is_retrieved(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.slow
-def test_responses_are_not_there(client: openai.OpenAI) -> None:
+def test_what_is_not_there_says_why(server: Server, client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="put a gateway before this server"):
         client.responses.create(model="smollm2", input="a")
+    with pytest.raises(openai.NotFoundError, match="`/v1/embeddings` is not there: this model makes texts"):
+        client.embeddings.create(model="smollm2", input="a")
+    status, content = server.ask("POST", "/v1/messages", {"model": "smollm2", "messages": TURNS})
+    assert (status, content["error"]["code"]) == (404, "not_found")
+    assert "ask `/v1/chat/completions`" in content["error"]["message"]
 
 
 @pytest.mark.slow
@@ -316,6 +353,7 @@ def test_texts_become_ids_and_back(server: Server, client: openai.OpenAI) -> Non
     for wrong in ({}, {"prompt": "a", "messages": TURNS}):
         assert server.ask("POST", "/tokenize", wrong)[0] == 400
     assert server.ask("POST", "/detokenize", {"tokens": [10**9]})[0] == 400
+    assert server.ask("POST", "/detokenize", {"tokens": []}) == (200, {"text": "", "prompt": ""})
 
 
 @pytest.mark.slow

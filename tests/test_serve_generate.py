@@ -96,6 +96,14 @@ def test_a_stream_has_all_the_text_so_far(server: Server) -> None:
     assert [id_ for _, id_, _ in told[0]["meta_info"]["input_token_logprobs"]] == IDS[3:]
 
 
+def test_a_stream_says_from_its_beginning_how_much_was_cached(server: Server) -> None:
+    asked = {"text": PROMPT, "sampling_params": {**GREEDY, "n": 2}}
+    generate(server, **asked)
+    told = events(server, **asked)
+    assert len(told) > 4
+    assert {event["meta_info"]["cached_tokens"] for event in told} == {4}, "all but the last are not computed"
+
+
 def test_log_probabilities(server: Server) -> None:
     asked = {"text": PROMPT, "sampling_params": GREEDY, "return_logprob": True, "top_logprobs_num": 2}
     meta = generate(server, **asked)["meta_info"]  # by default of what is made only

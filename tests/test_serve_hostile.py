@@ -130,6 +130,7 @@ def test_a_request_is_called_what_it_asks_for_if_that_can_be(server: Server) -> 
 def test_fields_that_change_the_answer_and_are_not_there_fail(server: Server, field: str) -> None:
     status, content = server.ask("POST", "/v1/completions", asked("/v1/completions", **{field: 1.5}))
     assert (status, content["error"]["code"]) == (400, "unsupported_field")
+    assert ("use `repetition_penalty`" in content["error"]["message"]) == (field == "repeat_penalty")
 
 
 @pytest.mark.parametrize("path", ENDPOINTS)

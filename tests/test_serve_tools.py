@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,8 +16,18 @@ from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 from pydantic_core import PydanticCustomError
 
+from sglc.backends.scripted import Words
+from sglc.frontend.language.reasoning import Tags
 from sglc.ir.grammar.call_format import HERMES
-from sglc.serve.tools import Function, Tool, Tools
+from sglc.ir.plan.events import GenDone, Sample, Usage
+from sglc.ir.sampling import Sampling
+from sglc.serve import chat
+from sglc.serve.answers import Answer
+from sglc.serve.bodies import ChatBody
+from sglc.serve.logprobs import Spelling
+from sglc.serve.prompts import ServedPrompt
+from sglc.serve.tools import Calling, Function, Tool, Tools
+from sglc.serve.work import Piece, Work
 from tests.depth import at_depth, few, some_of
 from tests.serving import Server, serving
 from tests.templates import TOOL_TEMPLATES
@@ -148,6 +159,61 @@ def test_an_answer_that_is_cut_has_no_half_calls(scripted: openai.OpenAI) -> Non
     assert (calls, answer.choices[0].finish_reason) == ([], "length")
 
 
+ANSWERS = {
+    "reasoning and an answer": "<think>a <tool_call> b</think>\n\nIt is.\n",
+    "reasoning and calls": f"<think>\nI {ONE}?</think>\n\nI look.\n{ONE}\n{NOW}\n",
+    "a call alone": NOW,
+    "reasoning that is cut": f"<think>I {ONE}</thi",
+    "a call that is cut": f"<think>I</think>a{NOW[:-9]}",
+    "tags behind": f"a <think>b</think> {NOW} </think>",
+}
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("case", ANSWERS)
+def test_reasoning_and_calls_are_the_same_however_a_text_comes(case: str, held: bool) -> None:
+    text = ANSWERS[case]
+    body = ChatBody(messages=[{"role": "user", "content": "a"}], tools=TOOLS)  # type: ignore[list-item]
+    work = Work("chat", [ServedPrompt("a", (1,))], Sampling())
+    answer = Answer("", "", "m", Spelling(Words()), Tags("<think>", "</think>"))  # type: ignore[arg-type]
+    calling = Calling(HERMES, frozenset({"weather", "now"}), held)
+    end = GenDone(0, (1,), (Sample(text, (), "stop"),), Usage())
+    (whole,) = chat.whole(answer, body, work, [end], calling)["choices"]
+    for size in (1, 3, len(text)):
+        cut = [text[at : at + size] for at in range(0, len(text), size)]
+        batch = [Piece(0, part, (), (), at == 0) for at, part in enumerate(cut)]
+
+        async def pieces(batch: list[Piece] = batch) -> AsyncGenerator[list[Piece], None]:
+            yield [*batch, Piece(0, "", (), (), False, ended="stop")]
+
+        async def told(come: AsyncGenerator[list[Piece], None]) -> list[Any]:
+            return [each async for made in chat.chunks(answer, body, work, come, calling) for each in made]
+
+        choices = [chunk["choices"][0] for chunk in asyncio.run(told(pieces()))]
+        deltas = [choice["delta"] for choice in choices]
+        calls = dict[int, list[str]]()
+        for call in (call for delta in deltas for call in delta.get("tool_calls", ())):
+            name, more = call["function"].get("name"), call["function"]["arguments"]
+            calls.setdefault(call["index"], [name, ""])[1] += more
+        message = whole["message"]
+        for field in ("content", "reasoning_content"):
+            assert "".join(delta.get(field) or "" for delta in deltas) == (message[field] or "")
+        assert [*calls.values()] == [[*call["function"].values()] for call in message.get("tool_calls", ())]
+        assert choices[-1]["finish_reason"] == whole["finish_reason"]
+
+
+def test_an_answer_without_a_text_goes_back_as_it_came(scripted: openai.OpenAI) -> None:
+    first: Any = [{"role": "user", "content": "say plain"}]
+    with scripted.chat.completions.stream(model="m", messages=first, stop="It", tools=TOOLS[1:]) as stream:
+        for _ in stream:
+            pass
+        made = stream.get_final_completion().choices[0].message
+    assert (made.content, made.tool_calls) == (None, None)
+    for back in (made, {"role": "assistant"}, {"role": "assistant", "content": None, "refusal": "No."}):
+        more: Any = [*first, back, {"role": "user", "content": "say plain"}]
+        assert told(scripted.chat.completions.create(model="m", messages=more)) == SAID["plain"]
+
+
 class Place(BaseModel):
     city: str
     unit: str
@@ -212,7 +278,7 @@ HISTORIES: dict[str, tuple[list[dict[str, Any]], str]] = {
         [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "now", "arguments": "[1"}}]}],
         "tool_calls.0.function.arguments",
     ),
-    "no content": ([{"role": "assistant", "content": None}], "content"),
+    "no content": ([{"role": "user", "content": None}], "content"),
 }  # fmt: skip
 
 
@@ -320,6 +386,21 @@ def test_calls_are_streamed_as_they_are_made(client: openai.OpenAI) -> None:
     assert len(deltas) > 5
     assert [delta.function.name for delta in deltas if delta.id] == valid(whole) == ["weather"]
     assert json.loads("".join(delta.function.arguments for delta in deltas)) == told(whole)[1][0][1]
+
+
+@pytest.mark.parametrize("most", some_of(range(1, 45), 12, 12))
+def test_calls_that_are_cut_leave_nothing_in_the_content(client: openai.OpenAI, most: int) -> None:
+    options: Any = {"tools": REAL, "tool_choice": "required", "temperature": 0, "max_tokens": most}
+    messages: Any = [{"role": "user", "content": QUESTIONS[0]}]
+    whole = client.chat.completions.create(model="smollm2", messages=messages, **options).choices[0]
+    assert not whole.message.content
+    deltas = [
+        chunk.choices[0].delta
+        for chunk in client.chat.completions.create(model="smollm2", messages=messages, stream=True, **options)
+    ]
+    assert not any(delta.content for delta in deltas)
+    told = "".join(call.function.arguments for delta in deltas for call in delta.tool_calls or [])
+    assert told == "".join(call.function.arguments for call in whole.message.tool_calls or [])  # type: ignore[union-attr]
 
 
 def test_what_is_no_call_is_held_to_the_form_that_is_asked_for(client: openai.OpenAI) -> None:

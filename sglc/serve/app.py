@@ -36,10 +36,16 @@ from sglc.serve.tools import Calling
 from sglc.serve.work import Work, done, pieces
 
 _PLACES = 4_096  # log-probabilities that are written down where nothing else is done meanwhile
-_NO_RESPONSES = (
-    "`/v1/responses` is not there: ask `/v1/chat/completions`, or put a gateway before this server that "
+_BY_A_GATEWAY = (
+    "is not there: ask `/v1/chat/completions`, or put a gateway before this server that "
     "translates it, as `smg` does before `--grpc-port`"
 )
+# What clients of OpenAI and Anthropic ask for besides.
+_NOT_THERE = {
+    "/v1/responses": _BY_A_GATEWAY,
+    "/v1/messages": _BY_A_GATEWAY,
+    "/v1/embeddings": "is not there: this model makes texts",
+}
 
 
 def make_app(service: Service) -> FastAPI:
@@ -109,8 +115,11 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
         return as_json(model)
 
     @app.post("/v1/responses", include_in_schema=False)
-    async def respond() -> Response:
-        raise Refusal(404, _NO_RESPONSES, code="not_found")
+    @app.post("/v1/messages", include_in_schema=False)
+    @app.post("/v1/embeddings", include_in_schema=False)
+    async def absent(request: Request) -> Response:
+        path = request.url.path
+        raise Refusal(404, f"`{path}` {_NOT_THERE[path]}", code="not_found")
 
     @app.post("/v1/completions", responses=described(EventStream))
     async def complete(body: CompletionBody, request: Request) -> Response:
@@ -135,8 +144,9 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
         _check_logprobs(service, body.logprobs)
         work, calling = await _of_conversation(service, request, body)
         # What is held to a form from its first token on, and what goes on with an answer, has no reasoning.
-        apart = body.separate_reasoning and not (body.continue_final_message or work.sampling.constrained)
-        tags = service.reasoning if apart else None
+        tags = service.reasoning if body.separate_reasoning and not body.continue_final_message else None
+        if tags is not None and sampling.held_at_once(work.sampling):
+            tags = None
         if body.stream:
             answer = Answer("chat.completion.chunk", "chatcmpl", service.name, spelling, tags)
             return await _stream(

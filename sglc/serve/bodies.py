@@ -258,7 +258,8 @@ class Message(Body):
 
     @model_validator(mode="after")
     def _of_its_role(self) -> Message:
-        if "content" not in self.model_fields_set and not self.tool_calls:
+        # An answer of calls alone, or a refusal, has none, and a stream that ended before its first text.
+        if "content" not in self.model_fields_set and self.role != "assistant":
             raise wrong("missing", "", "content")
         if self.tool_calls and self.role != "assistant":
             raise wrong("calls_value", "calls are the assistant's", "tool_calls")
@@ -447,7 +448,7 @@ class DetokenizeBody(RequestBody):
     """`POST /detokenize`."""
 
     model: str | None = None
-    tokens: Annotated[list[int], Field(min_length=1)]
+    tokens: list[int]
 
 
 class AbortBody(Body):

@@ -36,12 +36,14 @@ def whole(
 
 
 def _message(answer: Answer, sample: Sample, calling: Calling | None) -> tuple[dict[str, Any], str]:
-    """The message, and why it ends."""
-    message: dict[str, Any] = {"role": "assistant", **_shares(answer, sample.text), "refusal": None}
+    """The message, and why it ends. Calls are those of the answer: what reasoning says of them is none."""
+    shares = _shares(answer, sample.text)
+    message: dict[str, Any] = {"role": "assistant", **shares, "refusal": None}
     if calling is None:
         return message, sample.finish
     parser = calling.parser()
-    content = parser.feed(sample.text)[0] + parser.end()[0]
+    content = parser.feed(shares["content"])[0] + parser.end()[0]
+    message["content"] = content
     if parser.calls:
         message |= {"content": content or None, "tool_calls": [call_of(call) for call in parser.calls]}
     return message, _finish(sample.finish, parser)
@@ -75,11 +77,14 @@ async def chunks(
         if piece.begins:
             yield chunk(piece.choice, {"role": "assistant", "content": None if parsers else ""})
         logprobs = _logprobs(answer, body, piece.tokens, piece.tops)
+        reasoning, text = _split(splitters, piece)
         finish = piece.ended
         if parsers:
-            deltas, finish = _calls(parsers[piece.choice], piece)
+            deltas, finish = _calls(parsers[piece.choice], text, finish)
         else:
-            deltas = _deltas(splitters, piece)
+            deltas = [{"content": text}] if text else []
+        if reasoning:
+            deltas.insert(0, {"reasoning_content": reasoning})
         if logprobs and piece.tokens and not deltas:
             deltas = [{"content": ""} if not parsers else {}]
         for delta in deltas:
@@ -104,21 +109,21 @@ def _shares(answer: Answer, text: str) -> dict[str, str]:
     return {"content": content, "reasoning_content": reasoning}
 
 
-def _deltas(splitters: list[Splitter], piece: Piece) -> list[dict[str, Any]]:
-    """What a piece adds to each of them."""
+def _split(splitters: list[Splitter], piece: Piece) -> tuple[str, str]:
+    """What a piece adds to reasoning and answer."""
     if not splitters:
-        return [{"content": piece.text}] if piece.text else []
+        return "", piece.text
     splitter = splitters[piece.choice]
-    parts = [splitter.feed(piece.text), *([splitter.end()] if piece.ended is not None else [])]
-    reasoning, content = ("".join(each) for each in zip(*parts, strict=True))
-    shares = {"reasoning_content": reasoning, "content": content}
-    return [{name: text} for name, text in shares.items() if text]
+    reasoning, answer = splitter.feed(piece.text)
+    if piece.ended is not None:
+        rest = splitter.end()
+        reasoning, answer = reasoning + rest[0], answer + rest[1]
+    return reasoning, answer
 
 
-def _calls(parser: CallParser, piece: Piece) -> tuple[list[dict[str, Any]], str | None]:
-    """What a piece adds to a text that may call tools, and why that ends, if it does."""
-    text, calls = parser.feed(piece.text)
-    finish = piece.ended
+def _calls(parser: CallParser, text: str, finish: str | None) -> tuple[list[dict[str, Any]], str | None]:
+    """What more text adds to an answer that may call tools, and why that ends, if it does."""
+    text, calls = parser.feed(text)
     if finish is not None:
         rest, more = parser.end()
         text, calls, finish = text + rest, calls + more, _finish(finish, parser)

@@ -21,7 +21,7 @@ UNSUPPORTED = {
         ("audio", "modalities", "image_data", "video_data", "audio_data", "image_url", "input_audio", "file"),
         _NO_MEDIA,
     ),
-    "repeat_penalty": ": use `frequency_penalty` or `presence_penalty`",
+    "repeat_penalty": ": use `repetition_penalty`, of chats, completions and `/generate`",
     "prompt_logprobs": ": use `echo` with `logprobs`",
     **dict.fromkeys(
         (

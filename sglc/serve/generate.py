@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from sglc.ir.plan.events import GenDone, Sample, TokenLogprob, Usage
+from sglc.ir.plan.events import GenDone, Sample, TokenLogprob
 from sglc.serve.answers import Answer
 from sglc.serve.bodies import GenerateBody
 from sglc.serve.logprobs import Tops, of_generate
-from sglc.serve.work import Piece, Work, cached_of, made_by_each, tokens_of, tops_of
+from sglc.serve.work import Piece, Work, made_by_each, tokens_of, tops_of
 
 
 def whole(answer: Answer, body: GenerateBody, work: Work, ends: Sequence[GenDone], began: float) -> Any:
@@ -24,8 +24,9 @@ def whole(answer: Answer, body: GenerateBody, work: Work, ends: Sequence[GenDone
         for sample, spent in zip(end.samples, made_by_each(end), strict=True):
             choice = _Choice(answer, body, work, len(made), began)
             choice.prompt = (end.prompt_logprobs, end.prompt_top_logprobs)
+            choice.cached = end.usage.cached
             choice.take(sample.text, tokens_of(sample), tops_of(sample))
-            made.append(choice.shown(sample, end.usage, spent))
+            made.append(choice.shown(sample, spent))
     return made if body.several else made[0]
 
 
@@ -39,9 +40,10 @@ async def chunks(
         choice = choices[piece.choice]
         if piece.begins:
             choice.prompt = (piece.prompt_logprobs, piece.prompt_tops)
+        choice.cached = max(choice.cached, piece.cached)  # between the first and the last it is not said
         choice.take(piece.text, piece.tokens, piece.tops)
         spent = piece.usage.completion if piece.ended is not None else len(choice.tokens)
-        made = choice.shown(piece.last, piece.usage, spent)
+        made = choice.shown(piece.last, spent)
         return {**made, "index": piece.choice} if body.several else made
 
     async with aclosing(pieces):
@@ -58,6 +60,7 @@ class _Choice:
         self.tokens: list[TokenLogprob] = []
         self.tops: list[Sequence[TokenLogprob] | None] = []
         self.prompt: tuple[tuple[TokenLogprob, ...], Tops] = ((), ())
+        self.cached = 0  # ids of the prompt that were not computed, as a back end counts them
 
     def take(self, text: str, tokens: Sequence[TokenLogprob], tops: Tops) -> None:
         """More of it."""
@@ -65,7 +68,7 @@ class _Choice:
         self.tokens += tokens
         self.tops += tops
 
-    def shown(self, sample: Sample | None, usage: Usage, spent: int) -> dict[str, Any]:
+    def shown(self, sample: Sample | None, spent: int) -> dict[str, Any]:
         """All so far; with `sample`, that is whole. `spent`: tokens that it took."""
         size = len(self.work.prompt_of(self.number).ids)
         reason = None if sample is None else sample.finish_reason
@@ -76,7 +79,7 @@ class _Choice:
             "finish_reason": reason,
             "prompt_tokens": size,
             "completion_tokens": spent,
-            "cached_tokens": cached_of(usage, size),
+            "cached_tokens": min(self.cached, size),
             "e2e_latency": time.perf_counter() - self.began,
         }
         if self.body.return_logprob:

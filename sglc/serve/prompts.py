@@ -192,7 +192,8 @@ def calling_of(tokenizer: Tokenizer, body: ChatBody, *, held: bool) -> Calling |
     if not body.offered:
         return None
     names = frozenset(tool.name for tool in body.offered)
-    return Calling(template_format(tokenizer) or HERMES, names, held)
+    alone = body.tool_choice != "auto"
+    return Calling(template_format(tokenizer) or HERMES, names, held, alone)
 
 
 def _hide_all(tokenizer: Tokenizer, value: Any, hidden: list[str]) -> Any:

@@ -9,6 +9,7 @@ import re
 from sglc.errors import LegalizeError
 from sglc.ir.grammar.call_format import CallFormat, arguments_schema, calls_form
 from sglc.ir.grammar.json_schema import enforced
+from sglc.ir.grammar.structural_tag import begins_free
 from sglc.ir.sampling import Sampling
 from sglc.serve.bodies import ChatBody, CompletionBody, GenerateBody, RequestBody, Sampled, Steered
 from sglc.serve.forms import ResponseFormat
@@ -76,6 +77,12 @@ def of_chat(body: ChatBody, most: int, limits: Limits, how: CallFormat | None = 
         logprobs_from=None,
         top_logprobs=body.top_logprobs,
     )
+
+
+def held_at_once(sampling: Sampling) -> bool:
+    """Whether a text is held to a form from its first token on; up to a trigger it is free."""
+    tag = sampling.structural_tag
+    return sampling.constrained and not (tag is not None and begins_free(tag))
 
 
 def _calls(body: ChatBody, how: CallFormat, limits: Limits) -> tuple[str, ResponseFormat | None]:

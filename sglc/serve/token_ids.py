@@ -44,6 +44,8 @@ def add_token_ids(app: FastAPI, service: Service) -> Endpoints:
     @app.post("/detokenize")
     async def detokenize(body: DetokenizeBody, request: Request) -> Response:
         check_model(service, body.model)
+        if not body.tokens:  # which are no prompt
+            return as_json({"text": "", "prompt": ""})
         check_sizes([body.tokens], "tokens", service.max_len, limits.characters)
         (prompt,) = await at_once_or_apart(
             [body.tokens], of_given, tokenizer, [body.tokens], "tokens", service.max_len

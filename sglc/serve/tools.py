@@ -138,15 +138,16 @@ class Called(Body):
 
 @dataclass(frozen=True, slots=True)
 class Calling:
-    """How calls of a chat's tools are written, and read."""
+    """How calls of a chat's tools are written, and read; `alone`: whether an answer is nothing but calls."""
 
     how: CallFormat
     names: frozenset[str]
     held: bool
+    alone: bool = False
 
     def parser(self) -> CallParser:
         """For one text."""
-        return CallParser(self.how, self.names, held=self.held)
+        return CallParser(self.how, self.names, held=self.held, alone=self.alone)
 
 
 def call_of(call: ToolCall) -> dict[str, Any]:

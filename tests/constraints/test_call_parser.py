@@ -19,9 +19,9 @@ NAMES = ("get_weather", "f")
 Read = tuple[str, list[tuple[str, str]]]
 
 
-def read(how: CallFormat, pieces: Iterable[str], *, held: bool = False) -> Read:
+def read(how: CallFormat, pieces: Iterable[str], *, held: bool = False, alone: bool = False) -> Read:
     """Content and calls, as a stream tells them; the parser's own list is the same."""
-    parser = CallParser(how, NAMES, held=held)
+    parser = CallParser(how, NAMES, held=held, alone=alone)
     told = [*map(parser.feed, pieces), parser.end()]
     calls: list[list[str]] = []
     for _, more in told:
@@ -134,6 +134,33 @@ def test_arguments_are_told_as_they_come_where_the_text_is_held_to_calls(how: Ca
     assert ([call.arguments for call in cut.calls], cut.whole) == (['{"city": "Pa'], False)
 
 
+@pytest.mark.parametrize("how", FORMATS, ids=lambda how: how.name)
+def test_a_held_text_that_ends_inside_a_call_has_nothing_of_it_in_its_content(how: CallFormat) -> None:
+    begin, one = "I look.\n", how.written("get_weather", {"city": "Köln"})
+    calls = one if how.between is None else f"{one}{how.between}{how.written('f', {})}"
+    for cut in range(len(calls) + 1):
+        text = calls[:cut]
+        inside = cut >= len(how.marker)
+        said = "I look." if inside else begin + text  # which may be no beginning of a call
+        whole = read(how, [begin + text], held=True)
+        assert whole == read(how, begin + text, held=True) == (said, whole[1]), cut
+        alone = read(how, [text], held=True, alone=True)
+        assert alone == read(how, text, held=True, alone=True) == ("", whole[1]), cut
+        assert not text or read(how, [text]) == (text, []) or cut >= len(one)
+    assert len(whole[1]) == (1 if how.between is None else 2)
+
+
+@pytest.mark.parametrize("how", FORMATS, ids=lambda how: how.name)
+@pytest.mark.parametrize("held", [False, True])
+def test_a_text_that_ends_as_a_call_begins_is_whole(how: CallFormat, held: bool) -> None:
+    call = how.written("f", {})
+    for length in range(1, len(how.marker)):
+        begun = how.marker[:length]
+        assert read(how, [f"2 {begun}"], held=held) == read(how, f"2 {begun}", held=held) == (f"2 {begun}", [])
+        assert read(how, [f"{call} 2 {begun}"], held=held) == (f"2 {begun}", [("f", "{}")])
+        assert read(how, [f"{call} {begun}"], held=held)[0] == ("" if held else begun)
+
+
 # -- fuzzed ----------------------------------------------------------------------------------------
 
 
@@ -168,6 +195,7 @@ def fuzzed(chance: random.Random, how: CallFormat) -> str:
     bits = [
         *(write(name, arguments) for name in (*NAMES, "g") for arguments in (*ARGUMENTS, "[]", "{")),
         *("<tool_call>", "</tool_call>", '{"name"', '"name": "f"', '"arguments": {', "}", "{", '"', "\\"),
+        *(how.written("f", {"a": "}"})[:length] for length in (5, 20, 40, -2, -9)),
         *("\n", " ", "Hello", "é🦜", "<tool", "_call>", '{"na', ", ", "}\n</tool_call>", " " * 260),
     ]  # fmt: skip
     text = "".join(chance.choices(bits, k=chance.randint(1, 6)))
@@ -189,7 +217,9 @@ def test_fuzzed_texts(how: CallFormat) -> None:
         cuts = sorted(chance.randrange(len(text) + 1) for _ in range(chance.randint(0, 4)))
         pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
         assert read(how, [text]) == read(how, pieces) == read(how, text) == expected, (seed, text)
-        assert read(how, [text], held=True) == read(how, pieces, held=True), (seed, text)
+        for alone in (False, True):
+            held = [read(how, come, held=True, alone=alone) for come in ([text], pieces, text)]
+            assert held[0] == held[1] == held[2], (seed, text)
         found += bool(expected[1])
     assert found > 10
 

@@ -12,7 +12,7 @@ import pytest
 
 from sglc.errors import LegalizeError
 from sglc.ir.grammar import structural_tag
-from sglc.ir.grammar.structural_tag import check_structural_tag, schemas_of
+from sglc.ir.grammar.structural_tag import begins_free, check_structural_tag, schemas_of
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.protocol import Constraint
@@ -196,3 +196,22 @@ def test_without_llguidance_the_same_is_refused(monkeypatch: pytest.MonkeyPatch)
     check_structural_tag(json.dumps({"format": tag("<f>")}))
     with pytest.raises(LegalizeError):
         check_structural_tag(json.dumps({"format": tag("<f>", {"type": 1})}))
+
+
+def test_what_stands_before_a_trigger_is_free() -> None:
+    tags = [tag("<f>")]
+    older = {"structures": [{"begin": "<f>", "schema": CALL, "end": "</f>"}], "triggers": ["<f>"]}
+    free = triggered("<f>", tags=tags)
+    assert begins_free(json.dumps(older))
+    assert begins_free(json.dumps({"format": free}))
+    held: list[Any] = [
+        {**free, "at_least_one": True},
+        {"type": "or", "elements": [free]},
+        tags[0],
+        [],
+        None,
+        {},
+    ]
+    for form in held:
+        assert not begins_free(json.dumps({"format": form}))
+    assert not any(map(begins_free, ("", "{", "[]", "1", "[" * 100_000)))

@@ -369,3 +369,21 @@ def test_no_tokens_asked_for_are_no_tokens(streams: bool) -> None:
     done = program.run(OpenNode(), ExtendNode(0, ("cd",)), segments.gen(1, max_tokens=0), streams=streams)
     (sample,) = done[2].samples
     assert (sample.text, sample.ids, sample.finish) == ("", (), "length")
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("held", [{}, {"regex": "a"}])
+def test_a_prompt_that_takes_all_the_room_is_scored(depth: int, held: dict[str, Any]) -> None:
+    """With no tokens behind it; those that are looked at and dropped need no room."""
+    options = {"max_tokens": 0, "logprobs_from": 0, "top_logprobs": 2, "n": 3, **held}
+    program = segments.Bench(depth=depth)
+    done = program.run(OpenNode(), ExtendNode(0, ("cd" * 60,)), segments.gen(1, **options))
+    assert len(done[2].prompt_logprobs) == 120
+    assert [(sample.ids, len(sample.top_logprobs)) for sample in done[2].samples] == [((), 1)] * 3
+    for prompt, most, tokens in (("cd" * 60, 1, 121), ("cd" * 60 + "c", 0, 121)):
+        program = segments.Bench(depth=depth)
+        program.submit(OpenNode(), ExtendNode(0, (prompt,)), segments.gen(1, max_tokens=most))
+        program.drain()
+        (failed,) = (event for _, event in program.events if isinstance(event, NodeFailed))
+        assert failed.error.code == "SGLC440"
+        assert f"a request of {tokens} tokens" in failed.error.message

@@ -2,6 +2,7 @@
 
 Invariants: however a text is cut into pieces, it has the same content and the same calls; what is no whole
 call of a known tool is content, and nothing raises. A text with many that are none has no calls behind them.
+Where a text that is held to calls ends inside one, what was written of it beside its arguments is no content.
 """
 
 from __future__ import annotations
@@ -43,12 +44,14 @@ class CallParser:
         names: of the tools; a call of another one is content.
         held: whether the text is held to the form of calls. Then arguments are told as they come, and a call
             may be cut where the text ends. Otherwise a call is told when it has turned out to be whole.
+        alone: whether it is held to calls alone.
     """
 
-    def __init__(self, how: CallFormat, names: Collection[str], *, held: bool) -> None:
+    def __init__(self, how: CallFormat, names: Collection[str], *, held: bool, alone: bool = False) -> None:
         self._how = how
         self._names = names
         self._held = held
+        self._alone = held and alone
         self.calls: list[ToolCall] = []
         self._rest = ""  # not read yet
         self._call = ""  # of the call that is being read, as it was written up to its arguments, and they
@@ -94,14 +97,20 @@ class CallParser:
         rest, marker = self._rest, self._how.marker
         at = rest.find(marker)
         if at < 0:
-            kept = 0 if ended else held_back(rest, marker)
+            kept = held_back(rest, marker)
             self._rest = rest[len(rest) - kept :]
             content.append(self._shown(rest[: len(rest) - kept]))
+            # The beginning of a marker may be text as well, unless nothing but calls is to be expected here.
+            if ended and not (self._alone or (self._held and self._behind)):
+                content.append(self._shown(self._rest))
             return False
         content.append(self._shown(rest[:at]))
         self._rest = rest = rest[at:]
         found = self._how.before.match(rest[:_LONGEST])
         if found is None and len(rest) < _LONGEST and not ended:
+            return False
+        if found is None and self._held and any(self._how.begun(name).startswith(rest) for name in self._names):
+            self._behind = True  # for the white space before it
             return False
         if found is None or found[1] not in self._names or self._read_again == _MOST_READ_AGAIN:
             content.append(self._shown(marker))
@@ -129,6 +138,8 @@ class CallParser:
 
     def _close(self, content: list[str], pieces: list[CallPiece], *, ended: bool) -> bool:
         found = self._how.behind.match(self._rest[:_LONGEST])
+        if found is None and ended and self._held and self._how.end.startswith(self._rest):
+            return False  # cut in its end
         if found is None:
             return self._give_up(content) if ended or len(self._rest) >= _LONGEST else False
         if not self._held:

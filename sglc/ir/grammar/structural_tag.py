@@ -76,6 +76,17 @@ def schemas_of(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+@lru_cache(maxsize=128)
+def begins_free(text: str) -> bool:
+    """Whether any text may stand before what the triggers of the structural tag `text` begin."""
+    try:
+        tag = json.loads(text)
+        form = tag.get("format", {"type": "triggered_tags"})  # else it is an older one
+        return form["type"] in ("triggered_tags", "dispatch") and not form.get("at_least_one")
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        return False  # it is refused elsewhere
+
+
 def _written(text: str, schema_body: Callable[[str], str]) -> str:
     try:
         tag = json.loads(text)

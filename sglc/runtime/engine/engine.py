@@ -207,6 +207,7 @@ class Engine:
         fork_group: int | None = None,
         constraint: Constraint | None = None,
         watch: bool = True,
+        dropped: bool = False,
         turn: QueuePosition | None = None,
     ) -> RequestId:
         """Sample len(seeds) continuations of the handle's ids. With `watch` every token is reported.
@@ -215,6 +216,7 @@ class Engine:
         `min_tokens`; at `max_tokens`; or at `cut`. Rows of one `fork_group` are kept side by side.
         With a `constraint` it also ends, whatever `min_tokens`, where nothing can follow. What it keeps
         is then a match, unless `max_tokens`, `cut` or a stop id that is text ended it before.
+        What is going to be `dropped` is one token, which is never passed through: it needs no room.
 
         Raises:
             RunError: SGLC440, SGLC441, too long to ever run; SGLC442, nothing to do; SGLC470, a bias for
@@ -224,7 +226,8 @@ class Engine:
         assert len(seeds) == sampling.n, "one seed for each sample"
         vocab = self.executor.vocab_size
         check_generation(ids, sampling, seeds, vocab)
-        self._check_size(len(ids) + sampling.max_tokens, len(ids) + sampling.max_tokens - 1)
+        written = len(ids) + sampling.max_tokens - 1
+        self._check_size(written if dropped else written + 1, written)
         request = self._request(handle, len(seeds), turn)
         if sampling.top_logprobs > vocab:
             sampling = replace(sampling, top_logprobs=vocab)

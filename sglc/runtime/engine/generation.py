@@ -123,6 +123,7 @@ class GenCall:
                 eos_ids=model.eos_ids,
                 constraint=constraint,
                 watch=self._stepwise,
+                dropped=not node.sampling.max_tokens,
                 turn=turn,
             )
         except SglcError:
