@@ -172,11 +172,19 @@ def test_errors_are_texts(client: httpx2.Client, given: dict[str, Any], status: 
         assert said in line["error"]
 
 
-@pytest.mark.parametrize("field", ["images", "tools", "suffix", "context", "repeat_penalty", "no_such"])
+@pytest.mark.parametrize(
+    "field", ["images", "tools", "suffix", "template", "context", "repeat_penalty", "no_such"]
+)
 def test_fields_that_are_not_there_are_refused_by_name(client: httpx2.Client, field: str) -> None:
     status, (line,) = asked(client, "/api/generate", prompt="a", **{field: [7]})
     assert status == 400
     assert f"`{field}`" in line["error"]
+
+
+def test_fields_that_ask_for_nothing_are_no_matter(client: httpx2.Client) -> None:
+    """Ollama's own clients send them with every request."""
+    given = {"suffix": "", "system": "", "template": "", "context": [], "images": []}
+    assert asked(client, "/api/generate", prompt="a", **given)[0] == 200
 
 
 def test_there_are_no_embeddings(client: httpx2.Client) -> None:

@@ -59,6 +59,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "images": ([],),
     "repeat_penalty": (1,),
     "suffix": ("",),
+    "template": ("",),
+    "context": ([],),
     "return_hidden_states": (False,),
     "no_stop_trim": (False,),
 }
