@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -799,6 +801,20 @@ def test_ctrl_c_shows_the_program_s_trace_and_no_other(folder: Path, tmp_path: P
     assert err.count("Traceback") == 1
     assert err.rstrip().endswith("KeyboardInterrupt")
     until(lambda: not alive(pid), "the process outlives the program")
+
+
+def test_what_ends_in_this_process_gives_its_memory_back(folder: Path) -> None:
+    """At once, and not when Python comes to look for what refers to itself."""
+    thread = LocalBackend(options(folder, process=False))
+    run(thread, asks("a"))
+    assert thread.machine is not None
+    executor = weakref.ref(thread.machine.engine.executor)
+    gc.disable()
+    try:
+        thread.close()
+        assert executor() is None
+    finally:
+        gc.enable()
 
 
 class _Steps:

@@ -191,6 +191,7 @@ class RuntimeThread:
                     command = self._inbox.get()
                     if command is None:
                         machine.fail_all(closed())
+                        machine.engine.close()
                         return
                     command(machine)
                 machine.step()
@@ -198,6 +199,7 @@ class RuntimeThread:
             problem = broken(error)
             self.breakdown = Breakdown.now(problem, loaded_s)
             machine.fail_all(problem)
+            machine.engine.close()
             self.machine = None
             del machine
             traceback.clear_frames(error.__traceback__)  # they hold the machine, and its model

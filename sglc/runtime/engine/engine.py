@@ -301,6 +301,10 @@ class Engine:
             self._forget(owner)
         self._events = [event for event in self._events if event.request != request]
 
+    def close(self) -> None:
+        """The engine ends. It refers to itself, so its executor would keep its memory for a while."""
+        del self.executor
+
     # -- the loop
 
     @property
