@@ -144,9 +144,8 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
         _check_logprobs(service, body.logprobs)
         work, calling = await _of_conversation(service, request, body)
         # What is held to a form from its first token on, and what goes on with an answer, has no reasoning.
-        tags = service.reasoning if body.separate_reasoning and not body.continue_final_message else None
-        if tags is not None and sampling.held_at_once(work.sampling):
-            tags = None
+        apart = service.reasoning is not None and body.separate_reasoning and not body.continue_final_message
+        tags = service.reasoning if apart and not sampling.held_at_once(work.sampling) else None
         if body.stream:
             answer = Answer("chat.completion.chunk", "chatcmpl", service.name, spelling, tags)
             return await _stream(

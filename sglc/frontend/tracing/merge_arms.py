@@ -95,8 +95,8 @@ def merge(
 def _left(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     """The ops of an arm that does not come back, ending so that the arm says it.
 
-    Where that is a branch of which no arm comes back, its first graph break stands behind it once more. No run
-    comes there, so it reads nothing: what it read may be the arm's own.
+    Where that is a branch of which no arm comes back, its first graph break stands behind it once more. It only
+    marks the end, so it reads nothing: what it read may be the arm's own.
     """
     last = ops[-1]
     if isinstance(last, HostCall):
