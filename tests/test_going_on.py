@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from typing import Any
 
 import pytest
@@ -30,7 +31,45 @@ def reads_what_it_made(s: Any) -> None:
     s += str(next(NUMBERS) < 0) + sgl.gen("z")
 
 
+@sgl.function
+def raises_in_an_arm(s: Any) -> None:
+    s += "Q: " + sgl.gen("x")
+    if s["x"] == "wrong":
+        raise ValueError("it is wrong")
+    s += " then " + sgl.gen("y") + " end"
+
+
+@sgl.function
+def reads_a_number(s: Any) -> int:
+    s += "Q: " + sgl.gen("x")
+    number = int(s["x"])
+    s += " then " + sgl.gen("y") + " end"
+    return number
+
+
+@sgl.tool
+def refuses(text: str) -> str:
+    raise LookupError(text)
+
+
+@sgl.function
+def calls_a_tool(s: Any) -> Any:
+    s += "Q: " + sgl.gen("x")
+    known = refuses(s["x"])
+    s += " then " + sgl.gen("y") + " end"
+    return known
+
+
+@sgl.function
+def may_go_on_as_python(s: Any) -> None:
+    s += "Q: " + sgl.gen("x")
+    if s["x"] == "right":
+        s += str(next(NUMBERS) < 0)
+    s += " then " + sgl.gen("y") + " and " + sgl.gen("z")
+
+
 PROGRAMS = [reads_what_it_made]
+RAISING = [raises_in_an_arm, reads_a_number, calls_a_tool]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
@@ -42,3 +81,37 @@ def test_the_whole_text_is_told_once(program: sgl.Function, live: bool) -> None:
     pieces = list(result.text_iter())
     assert result.why_python.startswith("it goes on as Python")
     assert "".join(pieces) == result.text() == python.text()
+
+
+@pytest.mark.parametrize("program", RAISING, ids=lambda program: program.__name__)
+def test_a_run_that_fails_has_no_text_behind_what_failed(program: sgl.Function) -> None:
+    backend = ScriptedBackend(lambda asked: "wrong")
+    python = program.run(backend=backend, mode="python").sync()
+    result = program.run(backend=backend, mode="plan").sync()
+    assert type(result.error()) is type(python.error())
+    assert result.partial_text == python.partial_text == "Q: wrong"
+
+
+def test_text_behind_an_arm_that_raises_is_not_streamed() -> None:
+    backend = ScriptedBackend(lambda asked: "wrong")
+    told: list[str] = []
+    with pytest.raises(ValueError, match="it is wrong"):
+        told.extend(raises_in_an_arm.run(backend=backend, mode="plan", stream=True).text_iter())
+    assert "".join(told) == "Q: wrong"
+
+
+@pytest.mark.parametrize(("program", "last"), [(raises_in_an_arm, "y"), (may_go_on_as_python, "z")])
+def test_text_comes_as_soon_as_a_branch_is_passed(program: sgl.Function, last: str) -> None:
+    """The last generation waits until what is before it was read."""
+    seen = threading.Event()
+
+    def waiting(asked: Asked) -> str:
+        assert asked.site.name != last or seen.wait(20)
+        return asked.site.name
+
+    pieces = program.run(backend=ScriptedBackend(waiting), stream=True).text_iter()
+    told = ""
+    while not told.endswith({"y": "Q: x then ", "z": "Q: x then y and "}[last]):
+        told += next(pieces)
+    seen.set()
+    assert "".join([told, *pieces]) == {"y": "Q: x then y end", "z": "Q: x then y and z"}[last]

@@ -218,7 +218,7 @@ class PythonPart(Part):
         except Exception as problem:
             error = error or problem
         portion = TextReader(outputs).take()
-        text = "".join(portion.pieces) if portion else ""
+        text = "".join(portion.pieces).removesuffix(self._session.told_ahead) if portion else ""
         return RunOutcome(value, error, variables, errors, text, turns.copy, self._session.elapsed_s)
 
 

@@ -285,6 +285,13 @@ class Session:
                 break
         self._launches.told = list(self.outputs.text)
 
+    @property
+    def told_ahead(self) -> str:
+        """What readers of the text were told by a plan, and the program has not written since then."""
+        return "".join(
+            part if isinstance(part, str) else self._said_before(part) for part in self._launches.told
+        )
+
     def _said_before(self, site: Site) -> str:
         """The text of a generation that was there when the program began again."""
         output = self.outputs.before.get(site)

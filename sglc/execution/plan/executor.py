@@ -39,6 +39,7 @@ _END = -1  # stands for the end of a block, among the numbers of its steps
 _HERE = Placed()
 _AS_THEY_ARE = ("str", "bool")  # arguments of these types are values of a plan
 Ended = Callable[[Any, BaseException | None], None]
+_NONE: Mapping[int, Callable[[], object]] = {}
 
 
 def run_plan(
@@ -151,8 +152,14 @@ class PlanExecutor:
             case _:
                 return "", ()
 
-    def begin(self, arguments: Mapping[str, Any], then: Ended) -> None:
-        """Run it; `then` gets its value or its error when everything has ended, and streams are given back."""
+    def begin(
+        self, arguments: Mapping[str, Any], then: Ended, behind: Mapping[int, Callable[[], object]] = _NONE
+    ) -> None:
+        """Run it; `then` gets its value or its error when everything has ended, and streams are given back.
+
+        Args:
+            behind: what to do when the program has come past these steps, which have effects.
+        """
         self._then = then
         self._session.when_stopped = self._stopped
         if self._session.stopped:
@@ -163,7 +170,11 @@ class PlanExecutor:
             value = arguments[param.name]
             given.append(value if param.kind in _AS_THEY_ARE else Exact(value))
         at = Placed(self._session.outputs.call) if self._session.outputs.call else _HERE
-        self.enter(self._prepared.top, given, at, None, self._known, self._done)
+        frame = self.enter(self._prepared.top, given, at, None, self._known, self._done)
+        for number, call in behind.items():
+            turn = None if frame is None else frame.turns[number]
+            if turn is not None:
+                turn.then(partial(_if_well, turn, call))
         self.go_on()
 
     # -- going on ------------------------------------------------------------------------------------
@@ -184,11 +195,14 @@ class PlanExecutor:
     def enter(
         self, block: PreparedBlock, given: Sequence[Value], at: Placed, outer: Frame | None,
         variables: dict[str, Value], then: Then, before: Turn | None = None, ended: Turn | None = None,
-    ) -> None:  # fmt: skip
-        """Run a block once; `then` gets its results, whose streams are held for it, or the first error."""
+    ) -> Frame | None:  # fmt: skip
+        """Run a block once; `then` gets its results, whose streams are held for it, or the first error.
+
+        Returns the run of it; None: it may not begin.
+        """
         if self.meter is not None and (error := self.meter.begin()) is not None:
             then((), error)
-            return
+            return None
         frame = Frame(block, at, outer, variables, then, before, ended, self.meter)
         self._frames[frame] = None
         for number, value in enumerate(given):
@@ -198,6 +212,7 @@ class PlanExecutor:
             self.ready.append((frame, number))
         if not frame.unfinished:
             self.ready.append((frame, _END))
+        return frame
 
     def _in_turn(self, frame: Frame) -> list[int]:
         """The steps of a block that wait for nothing, also not for effects before them."""
@@ -355,3 +370,9 @@ class PlanExecutor:
         """Have the variables of blocks that go on, as far as they are there."""
         for frame in reversed(tuple(self._frames)):
             frame.store()
+
+
+def _if_well(turn: Turn, call: Callable[[], object]) -> None:
+    """Make a call when a turn has come, unless the program ends in it."""
+    if turn.error is None:
+        call()

@@ -59,8 +59,9 @@ def is_call(step: Step) -> bool:
 
 
 def _waits(step: Step) -> bool:
-    """Whether effects before a step are over when it begins, or it is over when something behind it begins."""
-    return step.effects if isinstance(step, FunctionStep) else isinstance(step, HostStep) and not step.error
+    """Whether effects before a step are over when it begins, or it is over when something behind it begins, or
+    what is written behind it is shown."""
+    return step.effects if isinstance(step, FunctionStep) else isinstance(step, HostStep)
 
 
 def check_plan_runs(plan: Plan, backend: Backend, tools: Tools, *, breaks: bool = False) -> None:

@@ -21,6 +21,7 @@ from sglc.execution.outputs import values
 from sglc.execution.plan.executor import PlanExecutor
 from sglc.execution.plan.meter import Meter
 from sglc.execution.plan.prepare import Prepared
+from sglc.execution.plan.prepared_block import NOBODY, Order
 from sglc.execution.plan.raised import as_raised
 from sglc.execution.plan.values import plain, turn_parts
 from sglc.execution.readers import TextReader
@@ -37,7 +38,6 @@ from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend, ProgramRun
 from sglc.ir.plan.plan import Joined, Named, OutputTree, Plan, PromptEnd, Within, blocks_of
 from sglc.ir.plan.segment import GenNode, KeepNode, Segment, SelectNode, Slot
-from sglc.ir.plan.uses import Uses
 
 
 class PreparedRows(Prepared):
@@ -45,7 +45,8 @@ class PreparedRows(Prepared):
 
     `early` are the variables that one generation makes, or a list of them: they are there before the end.
     `at_once`: all that it asks for is asked for together.
-    `shown` is how the prompt begins, as far as that is arguments, literals and generations; `shows_all`: it is.
+    `shown` is how the prompt begins, as far as that is arguments, literals and generations: what stands behind
+    a step in which the program may end is under its number, and shown when it is over. `shows_all`: it is all.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -57,7 +58,7 @@ class PreparedRows(Prepared):
             len(plan.steps) == 1 and not plan.blocks and not any(isinstance(n, KeepNode) for n in nodes)
         )
         self.end = next((item for item in reversed(plan.variables) if isinstance(item, PromptEnd)), None)
-        self.shown, self.shows_all = _shown(self.end, plan)
+        self.shown, self.shows_all = _shown(self.end, plan, self.top.order)
 
 
 def _early(plan: Plan) -> dict[str, Variable]:
@@ -98,28 +99,35 @@ def _stored_in(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
                 yield from _stored_in(plan, blocks_of(block.steps[variable.step]))
 
 
-def _shown(end: PromptEnd | None, plan: Plan) -> tuple[tuple[str | Slot | Site, ...], bool]:
-    """How the prompt begins, and whether that is all of it: nothing of it is behind a step that may go on as
-    Python, which may say something else."""
+def _shown(
+    end: PromptEnd | None, plan: Plan, order: Order | None
+) -> tuple[dict[int, list[str | Slot | Site]], bool]:
+    """How the prompt begins, by the step with effects that has to be over before, and whether that is all of
+    it."""
     if end is None:
-        return (), True
-    made: dict[str, str | Slot | Site] = {param.name: Slot(param.name) for param in plan.params}
-    uses = Uses(plan.blocks)
-    sure = next((number for number, step in enumerate(plan.steps) if uses.hands_over(step)), len(plan.steps))
-    for step in plan.steps[:sure]:
+        return {}, True
+    made: dict[str, tuple[str | Slot | Site, int]] = {p.name: (Slot(p.name), NOBODY) for p in plan.params}
+    for number, step in enumerate(plan.steps):
         if isinstance(step, Segment):
-            nodes = asked_in(step)
-            made.update((name, nodes[index].site) for name, index in step.gives)
+            behind, nodes = NOBODY if order is None else order.before[number], asked_in(step)
+            made.update((name, (nodes[index].site, behind)) for name, index in step.gives)
     parts = end.text.parts if isinstance(end.text, Joined) else (end.text,)
-    shown: list[str | Slot | Site] = []
-    for part in parts:
+    shown: dict[int, list[str | Slot | Site]] = {}
+    literals, last, over = list[str | Slot | Site](), NOBODY, NOBODY if order is None else order.last
+    for count, part in enumerate(parts, 1):
+        assert isinstance(part, str | Slot)
         if isinstance(part, Slot) and part.name not in made:
             break
-        assert isinstance(part, str | Slot)
-        shown.append(made[part.name] if isinstance(part, Slot) else part)
-    while sure < len(plan.steps) and shown and not isinstance(shown[-1], Site):
-        shown.pop()  # it may stand behind that step
-    return tuple(shown), len(shown) == len(parts)
+        known, behind = made[part.name] if isinstance(part, Slot) else (part, NOBODY)
+        literals.append(known)
+        if isinstance(known, Site) or count == len(parts):  # what is before a generation was written before it
+            last = max(last, behind if isinstance(known, Site) else over)
+            shown.setdefault(last, []).extend(literals)
+            literals = []
+    else:
+        return shown, True
+    shown.setdefault(max(last, over), []).extend(literals)
+    return shown, False
 
 
 def _is_made(part: OutputTree, made: Mapping[str, Generated]) -> bool:
@@ -209,8 +217,10 @@ class PlanPart(Part):
                 session.backend = self._run.context.run(begin, session.backend, session.began_s, "plan")
             else:
                 session.backend = self._whole(session.backend)
-            self._show()
-            self._executor.begin(self._run.arguments, self._ended)
+            shown = self._prepared.shown
+            self._show(shown.get(NOBODY, ()))
+            later = {number: partial(self._show, parts) for number, parts in shown.items() if number != NOBODY}
+            self._executor.begin(self._run.arguments, self._ended, later)
         except Exception as error:  # a bug of ours as well: nobody may be left waiting for it
             self._end(error)
 
@@ -258,11 +268,11 @@ class PlanPart(Part):
 
     # -- its prompt ------------------------------------------------------------------------------
 
-    def _show(self) -> None:
+    def _show(self, parts: Sequence[str | Slot | Site]) -> None:
         """Readers of the whole text see what is known of it, and where generations will stand."""
         outputs = self._run.result.outputs
         given = self._run.arguments
-        shown = [given[part.name] if isinstance(part, Slot) else part for part in self._prepared.shown]
+        shown = [given[part.name] if isinstance(part, Slot) else part for part in parts]
         if outputs.call:
             shown = [outputs.at(part) if isinstance(part, Site) else part for part in shown]
         with outputs.change:

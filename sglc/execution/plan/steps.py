@@ -43,7 +43,7 @@ class Running(Going, Protocol):
     def enter(
         self, block: PreparedBlock, given: Sequence[Value], at: Placed, outer: Frame | None,
         variables: dict[str, Value], then: Then, before: Turn | None = None, ended: Turn | None = None,
-    ) -> None:  # fmt: skip
+    ) -> object:  # fmt: skip
         """Run a block once; `then` gets its results, whose streams are held for it, or the first error."""
 
     def fail(self, frame: Frame, number: int, error: Exception) -> None:
