@@ -10,7 +10,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.serving import Server
+from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
+from sglc.serve.bodies import ChatBody, OllamaChat
+from sglc.serve.prompts import of_chat
+from tests.serving import Server, serving
 
 TURNS = [{"role": "user", "content": "What is the capital of France?"}]
 GREEDY = {"temperature": 0, "num_predict": 8}
@@ -134,10 +137,11 @@ def test_who_asks_nothing_has_the_model_loaded(
         assert asked(client, path, model="other", stream=stream, **nothing)[0] == 404
 
 
-def test_what_is_raw_has_no_system_text(client: httpx2.Client) -> None:
-    status, (line,) = asked(client, "/api/generate", prompt="a", raw=True, system="b")
+@pytest.mark.parametrize(("field", "value"), [("system", "b"), ("think", True)])
+def test_what_is_raw_is_the_whole_prompt(client: httpx2.Client, field: str, value: object) -> None:
+    status, (line,) = asked(client, "/api/generate", prompt="a", raw=True, **{field: value})
     assert status == 400
-    assert "`system`" in line["error"]
+    assert f"`{field}`" in line["error"]
     assert "`raw`" in line["error"]
 
 
@@ -163,6 +167,8 @@ def test_what_no_page_sends_is_json_whatever_it_is_called(client: httpx2.Client,
         ({"options": {"num_predict": 10**6}}, 400, "longer than the model"),
         ({"options": {"temperature": -1}}, 400, "`temperature`"),
         ({"format": "yaml"}, 400, "schema"),
+        ({"think": True}, 400, "`think` is not what this model's template knows of"),
+        ({"think": "so-so"}, 400, "`think`"),
     ],
 )
 def test_errors_are_texts(client: httpx2.Client, given: dict[str, Any], status: int, said: str) -> None:
@@ -195,3 +201,56 @@ def test_there_are_no_embeddings(client: httpx2.Client) -> None:
 
 def test_latest_is_a_name_of_the_model(client: httpx2.Client) -> None:
     assert asked(client, "/api/chat", model="smollm2:latest", messages=TURNS)[0] == 200
+
+
+# -- reasoning --------------------------------------------------------------------------------------
+
+TEMPLATE = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}"
+    "{{ '(' + message.reasoning_content + ')' if message.reasoning_content }}\n{% endfor %}"
+    "{{ '(no thinking)' if enable_thinking is defined and not enable_thinking }}"
+)
+
+
+@pytest.fixture(scope="module")
+def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
+    script = tmp_path_factory.mktemp("thinking") / "script.json"
+    script.write_text(json.dumps([{"text": "<think>two and two</think>it is four"}]))
+    with (
+        serving("--model", f"scripted:{script}", "--name", "smollm2", "--reasoning-parser", "qwen3") as server,
+        httpx2.Client(base_url=server.url, timeout=60) as client,
+    ):
+        yield client
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "given", "reasoning", "text"),
+    [
+        ("/api/chat", {"messages": TURNS}, "two and two", "it is four"),
+        ("/api/chat", {"messages": TURNS, "think": False}, "two and two", "it is four"),
+        ("/api/generate", {"prompt": "a"}, "two and two", "it is four"),
+        ("/api/generate", {"prompt": "a", "raw": True}, "", "<think>two and two</think>it is four"),
+    ],
+)
+def test_reasoning_is_a_field_of_its_own(
+    thinking: httpx2.Client, path: str, given: dict[str, Any], stream: bool, reasoning: str, text: str
+) -> None:
+    status, lines = asked(thinking, path, stream=stream, **given, options={})
+    parts = [line["message"] if path == "/api/chat" else line for line in lines]
+    assert status == 200
+    assert "".join(part.get("thinking", "") for part in parts) == reasoning
+    assert "".join(part["content" if path == "/api/chat" else "response"] for part in parts) == text
+
+
+@pytest.mark.parametrize(("think", "written"), [(None, ""), (True, ""), ("high", ""), (False, "(no thinking)")])
+def test_the_template_is_told_whether_to_think(
+    default_tokenizer: LocalTokenizer, think: Any, written: str
+) -> None:
+    turns = [*TURNS, {"role": "assistant", "content": "Paris", "thinking": "so"}, *TURNS]
+    body = OllamaChat.model_validate({"model": "m", "messages": turns, "think": think}).as_openai()
+    assert isinstance(body, ChatBody)
+    prompt = of_chat(default_tokenizer.with_template(TEMPLATE), body)
+    said = "user: " + TURNS[0]["content"]
+    assert prompt.text == f"{said}\nassistant: Paris(so)\n{said}\n{written}"

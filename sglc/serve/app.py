@@ -29,7 +29,7 @@ from sglc.serve.ollama import add_ollama, as_ollamas, of_any_type
 from sglc.serve.problems import DESCRIBED, Refusal, as_json, as_response, bad, of_any
 from sglc.serve.prompts import ServedPrompt, at_once_or_apart, calling_of, of_chat, of_given
 from sglc.serve.sending import EventStream, Gone, Nothing, described, while_connected
-from sglc.serve.service import Service, check_model
+from sglc.serve.service import Service, check_model, tags_of
 from sglc.serve.state import add_state
 from sglc.serve.token_ids import add_token_ids
 from sglc.serve.tools import Calling
@@ -143,9 +143,8 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
         check_model(service, body.model)
         _check_logprobs(service, body.logprobs)
         work, calling = await _of_conversation(service, request, body)
-        # What is held to a form from its first token on, and what goes on with an answer, has no reasoning.
-        apart = service.reasoning is not None and body.separate_reasoning and not body.continue_final_message
-        tags = service.reasoning if apart and not sampling.held_at_once(work.sampling) else None
+        apart = body.separate_reasoning and not body.continue_final_message  # which goes on with an answer
+        tags = tags_of(service, work.sampling) if apart else None
         if body.stream:
             answer = Answer("chat.completion.chunk", "chatcmpl", service.name, spelling, tags)
             return await _stream(

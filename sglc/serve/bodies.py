@@ -488,7 +488,15 @@ class OllamaBody(RequestBody):
     stream: bool = True
     keep_alive: Any = None
     format: Any = None
+    think: Literal[False, True, "low", "medium", "high"] | None = None
     options: OllamaOptions = OllamaOptions()
+
+    @property
+    def effort(self) -> str | None:
+        """What `think` is in OpenAI's words."""
+        if isinstance(self.think, bool):
+            return "medium" if self.think else "none"
+        return self.think
 
     def as_openai(self) -> ChatBody | CompletionBody:
         """The same request in OpenAI's words."""
@@ -519,8 +527,9 @@ class OllamaGenerate(OllamaBody):
 
     @model_validator(mode="after")
     def _bare(self) -> OllamaGenerate:
-        if self.raw and self.system:
-            raise wrong("system_value", "a `raw` prompt is all that the model reads", "system")
+        for field in ("system", "think"):
+            if self.raw and getattr(self, field):
+                raise wrong("raw_value", "a `raw` prompt is all that the model reads", field)
         return self
 
     def as_openai(self) -> ChatBody | CompletionBody:
@@ -530,17 +539,24 @@ class OllamaGenerate(OllamaBody):
             return CompletionBody.model_validate({"prompt": self.prompt, **asked})
         turns = [("system", self.system)] * bool(self.system) + [("user", self.prompt)]
         messages = [{"role": role, "content": content} for role, content in turns]
-        return ChatBody.model_validate({"messages": messages, **asked})
+        return ChatBody.model_validate({"messages": messages, "reasoning_effort": self.effort, **asked})
+
+
+class OllamaMessage(Message):
+    """A turn in Ollama's words, whose reasoning has another name."""
+
+    reasoning_content: str = Field("", alias="thinking")
 
 
 class OllamaChat(OllamaBody):
     """`POST /api/chat`."""
 
-    messages: Annotated[list[Message], AfterValidator(_answering)] = Field(default_factory=list)
+    messages: Annotated[list[OllamaMessage], AfterValidator(_answering)] = Field(default_factory=list)
 
     def as_openai(self) -> ChatBody | CompletionBody:
         """As of every one."""
-        return ChatBody.model_validate({"messages": self.messages, **self._asked()})
+        asked = {"messages": self.messages, "reasoning_effort": self.effort, **self._asked()}
+        return ChatBody.model_validate(asked)
 
 
 class OllamaShow(RequestBody):

@@ -77,7 +77,7 @@ async def chunks(
         if piece.begins:
             yield chunk(piece.choice, {"role": "assistant", "content": None if parsers else ""})
         logprobs = _logprobs(answer, body, piece.tokens, piece.tops)
-        reasoning, text = _split(splitters, piece)
+        reasoning, text = told_apart(splitters, piece)
         finish = piece.ended
         if parsers:
             deltas, finish = _calls(parsers[piece.choice], text, finish)
@@ -109,8 +109,8 @@ def _shares(answer: Answer, text: str) -> dict[str, str]:
     return {"content": content, "reasoning_content": reasoning}
 
 
-def _split(splitters: list[Splitter], piece: Piece) -> tuple[str, str]:
-    """What a piece adds to reasoning and answer."""
+def told_apart(splitters: Sequence[Splitter], piece: Piece) -> tuple[str, str]:
+    """What a piece adds to the reasoning and the answer of its choice; without splitters all is answer."""
     if not splitters:
         return "", piece.text
     splitter = splitters[piece.choice]

@@ -7,7 +7,7 @@ JSON unless `stream` is false. Shapes and defaults are those of Ollama's publish
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,13 +20,15 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sglc.errors import SglcError
+from sglc.frontend.language.reasoning import Splitter
 from sglc.serve import sampling
 from sglc.serve.bodies import ChatBody, CompletionBody, OllamaBody, OllamaChat, OllamaGenerate, OllamaShow
+from sglc.serve.chat import told_apart
 from sglc.serve.keys import share_of
-from sglc.serve.problems import Refusal, as_json, as_response, of_any, of_body
-from sglc.serve.prompts import ServedPrompt
+from sglc.serve.problems import Refusal, as_json, as_response, bad, of_any, of_body
+from sglc.serve.prompts import ServedPrompt, reasons
 from sglc.serve.sending import Gone, JsonLines, Nothing, described, while_connected
-from sglc.serve.service import Service, check_model
+from sglc.serve.service import Service, check_model, tags_of
 from sglc.serve.work import Work, pieces
 
 # What makes a prompt of a conversation or of a raw text, once the request is let in.
@@ -55,6 +57,8 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
         request: Request, given: OllamaBody, asked: ChatBody | CompletionBody, key: str
     ) -> Response:
         began_s = time.perf_counter()
+        if given.think and not reasons(service.tokenizer):
+            raise bad("think", "is not what this model's template knows of", "unsupported_value")
         prompt = await prompted(request, asked)
         most = max(1, min(service.limits.chat_tokens, service.max_len - len(prompt.ids)))
         if isinstance(asked, ChatBody):
@@ -64,7 +68,9 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
             if given.options.num_predict < 0:
                 wanted = replace(wanted, max_tokens=most)
         work = Work("ollama", (prompt,), wanted, share=share_of(request.scope))
-        parts = _lines(service, work, key, began_s)
+        tags = tags_of(service, wanted) if isinstance(asked, ChatBody) else None
+        splitters = [] if tags is None else [Splitter(tags)]
+        parts = _lines(service, work, key, began_s, splitters)
         if given.stream:
             first = await while_connected(request.receive, _first(parts))
             return JsonLines(first, parts, service.stall_s)
@@ -108,7 +114,8 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
         template = service.tokenizer.template or ""
         info = {"general.basename": service.name, "general.context_length": service.max_len}
         told = {"modelfile": "", "parameters": "", "template": template, "details": details}
-        return as_json({**told, "model_info": info, "capabilities": ["completion"]})
+        able = ["completion", *["thinking"] * reasons(service.tokenizer)]
+        return as_json({**told, "model_info": info, "capabilities": able})
 
     @app.get("/api/version", responses=_REFUSED)
     async def version() -> Response:
@@ -146,23 +153,33 @@ def _now() -> str:
     return datetime.now(UTC).isoformat()
 
 
-def _line(service: Service, key: str, text: str, **more: Any) -> dict[str, Any]:
-    content: Any = {"role": "assistant", "content": text} if key == "message" else text
-    return {"model": service.name, "created_at": _now(), key: content, "done": False, **more}
+def _line(service: Service, key: str, text: str, reasoning: str = "", **more: Any) -> dict[str, Any]:
+    said = _said(key, text, reasoning)
+    return {"model": service.name, "created_at": _now(), **said, "done": False, **more}
 
 
-async def _lines(service: Service, work: Work, key: str, began_s: float) -> AsyncGenerator[list[Any], None]:
+def _said(key: str, text: str, reasoning: str) -> dict[str, Any]:
+    thinking = {"thinking": reasoning} if reasoning else {}
+    if key == "message":
+        return {key: {"role": "assistant", "content": text, **thinking}}
+    return {key: text, **thinking}
+
+
+async def _lines(
+    service: Service, work: Work, key: str, began_s: float, splitters: Sequence[Splitter]
+) -> AsyncGenerator[list[Any], None]:
     """The text as it comes, and a last line with counts and times (in nanoseconds)."""
     first_s: float | None = None
 
     async with aclosing(pieces(service.backend, work)) as batches:
         async for batch in batches:
             first_s = first_s or time.perf_counter()
-            shown = [_line(service, key, piece.text) for piece in batch if piece.text]
+            shares = [told_apart(splitters, piece) for piece in batch]
+            shown = [_line(service, key, text, reasoning) for reasoning, text in shares if reasoning or text]
             for piece in batch:
                 if piece.ended is not None:
                     now_s = time.perf_counter()
-                    counts = {
+                    counts: dict[str, Any] = {
                         "done": True,
                         "done_reason": piece.ended,
                         "total_duration": int(1e9 * (now_s - began_s)),
@@ -187,8 +204,7 @@ async def _all(parts: AsyncGenerator[list[Any], None]) -> list[Any]:
 
 def _whole(lines: list[Any], key: str) -> dict[str, Any]:
     """The last line with all the text."""
-    last: dict[str, Any] = lines[-1]
-    if key == "message":
-        text = "".join(line[key]["content"] for line in lines)
-        return {**last, key: {"role": "assistant", "content": text}}
-    return {**last, key: "".join(line[key] for line in lines)}
+    parts = [line[key] if key == "message" else line for line in lines]
+    name = "content" if key == "message" else key
+    reasoning = "".join(part.get("thinking", "") for part in parts)
+    return {**lines[-1], **_said(key, "".join(part[name] for part in parts), reasoning)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -158,6 +158,16 @@ def of_chat(tokenizer: ServedTokenizer, body: ChatBody) -> ServedPrompt:
     return ServedPrompt(shown, tuple(ids))
 
 
+def reasons(tokenizer: ServedTokenizer) -> bool:
+    """Whether a request can have the model reason, or not."""
+    return bool(_switches(variables_of(tokenizer.template or "")))
+
+
+def _switches(read: Container[str]) -> list[str]:
+    """What of the variables that a template reads has the model reason."""
+    return [name for name in ("reasoning_effort", "enable_thinking", "thinking") if name in read]
+
+
 def _variables(tokenizer: ServedTokenizer, body: ChatBody) -> dict[str, Any]:
     """What the template is told beside the conversation.
 
@@ -175,8 +185,7 @@ def _variables(tokenizer: ServedTokenizer, body: ChatBody) -> dict[str, Any]:
     made = {name: value for name, value in given.items() if name in read}
     if effort is None:
         return made
-    switches = [name for name in ("reasoning_effort", "enable_thinking", "thinking") if name in read]
-    if switches:
+    if switches := _switches(read):
         return {switches[0]: effort if switches[0] == "reasoning_effort" else effort != "none", **made}
     if effort != "none":
         raise bad("reasoning_effort", "is not read by this model's template", "unsupported_value")

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sglc.frontend.language.reasoning import Tags
+from sglc.ir.sampling import Sampling
 from sglc.serve.drain import Drain
 from sglc.serve.limits import Limits, Queue
 from sglc.serve.metrics import Metrics
 from sglc.serve.problems import Refusal
 from sglc.serve.prompts import ServedTokenizer
+from sglc.serve.sampling import held_at_once
 from sglc.serve.work import ServedBackend
 
 
@@ -44,3 +46,8 @@ def check_model(service: Service, model: str | None) -> None:
     if model not in (None, service.name):
         message = f"there is no model `{model}` here; this server has `{service.name}`"
         raise Refusal(404, message, param="model", code="model_not_found")
+
+
+def tags_of(service: Service, sampling: Sampling) -> Tags | None:
+    """What a chat's answer has its reasoning between; one held to a form from its first token on has none."""
+    return None if held_at_once(sampling) else service.reasoning
