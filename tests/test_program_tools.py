@@ -141,6 +141,18 @@ def test_in_a_coroutine_they_are_awaited() -> None:
     assert (error.code, "await call.run()" in error.hint) == ("SGLC103", True)
 
 
+def test_a_coroutine_is_no_result() -> None:
+    @sgl.function
+    def program(s: Any) -> None:
+        s += sgl.user("When?") + sgl.assistant(sgl.gen("step", tools=[tide]))
+        (call,) = s["step"].calls
+        s += sgl.user(call.result(call.run()))
+
+    backend = scripted(HERMES.written("tide", {"harbour": "Brest"}))
+    error: Any = program.run(backend=backend).error()
+    assert (error.code, "await call.run()" in error.hint) == ("SGLC103", True)
+
+
 @sgl.tool(ordered=False)
 def dice(sides: int) -> str:
     CALLED.append(("dice", sides))

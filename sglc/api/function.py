@@ -22,6 +22,7 @@ from sglc.execution.options import (
     NumberedRows,
     Row,
     Rows,
+    check_mode,
     count_of,
     fitted,
     fitted_rows,
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from sglc.observe.replay.remote_journal import RemoteJournal
 
 __all__ = ["Function", "function", "set_default_backend"]
+
+_DEEPEST = 200  # programs that run in programs as Python
 
 
 class Function:
@@ -246,6 +249,7 @@ class Function:
     ) -> Result:
         from sglc.execution.lifecycle import Limits, RunSetup
 
+        check_mode(mode)
         call = set_up(self.__name__, backend, seed, None, limits or Limits(), watches)
         call = replace(call, place=place, outputs=outputs)
         call.backend.start()
@@ -395,6 +399,7 @@ class Function:
         """What makes the run of each row when its turn has come."""
         from sglc.execution.start import maker
 
+        check_mode(mode)
         return maker(call, lambda row, setup, at_once: self._made(row, setup, mode, at_once=at_once))
 
     # -- the program itself ----------------------------------------------------------------------
@@ -560,9 +565,12 @@ class Function:
 
         Raises:
             UsageError: SGLC058, there is no plan for them, and it is to be one.
+            RecursionError: programs call each other without an end.
         """
         arguments, sampling = fitting
         outer, why = setup.context.get(RUN_CONTEXT), "`mode` says so"
+        if outer is not None and outer.depth > _DEEPEST:  # each waits in a thread
+            raise RecursionError(f"programs call each other more than {_DEEPEST} deep")
         before = None if setup.call.observer is None else setup.call.observer.mode(setup.number)
         if before == "python" and mode == "auto":
             mode, why = "python", "it began so"

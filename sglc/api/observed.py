@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sglc.execution.context import RUN_CONTEXT
-from sglc.execution.options import random_seed
+from sglc.execution.options import check_seed, random_seed
 
 if TYPE_CHECKING:
     from sglc.execution.answers.duplicates import Duplicates
@@ -26,7 +26,11 @@ def set_up(
         rows: of a batch.
         watches: how it is observed.
         duplicates: of several calls on `backend`.
+
+    Raises:
+        UsageError: SGLC023, it is no seed; what of `watches` does not fit.
     """
+    check_seed(seed)
     from sglc.execution.answers.duplicates import Duplicates
     from sglc.execution.lifecycle import CallSetup
 

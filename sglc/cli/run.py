@@ -98,7 +98,7 @@ def _add_batch(run: argparse.ArgumentParser) -> None:
     batch.add_argument("--deadline", type=_limit(float), metavar="S", help="end after so many seconds")
     batch.add_argument("--max-calls-total", type=_limit(int), metavar="N", help="end after so many generations")
     batch.add_argument("--max-tokens-total", type=_limit(int), metavar="N", help="end after so many tokens")
-    batch.add_argument("--max-cost", type=_limit(float), metavar="USD", help="end when so much is spent")
+    batch.add_argument("--max-cost", type=_limit(float, ""), metavar="USD", help="end when so much is spent")
     batch.add_argument(
         "--price", type=_price, metavar="IN,OUT[,CACHED]", help="US dollars for a million tokens of the model"
     )
@@ -136,7 +136,7 @@ def _price(text: str) -> tuple[float, ...]:
     return prices
 
 
-def _limit(kind: type[int] | type[float]) -> Callable[[str], float]:
+def _limit(kind: type[int] | type[float], unit: str = "of seconds ") -> Callable[[str], float]:
     """The type of a limit: a number above 0."""
 
     def read(text: str) -> float:
@@ -145,7 +145,7 @@ def _limit(kind: type[int] | type[float]) -> Callable[[str], float]:
         except ValueError:
             limit = 0
         if not 0 < limit < math.inf:
-            what = "number from 1" if kind is int else "number of seconds above 0"
+            what = "number from 1" if kind is int else f"number {unit}above 0"
             raise argparse.ArgumentTypeError(f"`{text}` is no {what}")
         return limit
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -96,6 +98,7 @@ class RunContext:
     served: Served | None = None  # what a plan has had before the body went on
     end_with: Callable[[RunError], None] = nobody
     then: Callable[[], None] | None = None  # to be called when none of these runs any more
+    depth: int = 1  # of runs in runs
     lock: Lock = field(default_factory=Lock)
 
     def begin(self, run: Stoppable, *, part: bool = False) -> None:
@@ -121,7 +124,7 @@ class RunContext:
             if then is not None:
                 self.then = None
         if then is not None:
-            then()
+            _in_turn(then)
 
     def when_alone(self, then: Callable[[], None]) -> None:
         """Call `then` when the programs that the body calls have ended: now, or where the last one ends."""
@@ -164,6 +167,29 @@ class RunContext:
 
 
 RUN_CONTEXT: ContextVar[RunContext | None] = ContextVar("sglc_run_context", default=None)
+
+
+class _Ending(threading.local):
+    """What is to be called in this thread behind what is called now."""
+
+    waiting: deque[Callable[[], None]] | None = None
+
+
+_ENDING = _Ending()
+
+
+def _in_turn(then: Callable[[], None]) -> None:
+    """Call `then` now, or behind the one that this is called in: runs in runs end one by one, not in each
+    other, for which Python's stack is too short."""
+    if _ENDING.waiting is not None:
+        _ENDING.waiting.append(then)
+        return
+    _ENDING.waiting = waiting = deque([then])
+    try:
+        while waiting:
+            waiting.popleft()()
+    finally:
+        _ENDING.waiting = None
 
 
 def enter(context: RunContext) -> None:

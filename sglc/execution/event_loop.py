@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -99,3 +100,13 @@ def _take_all(loop: asyncio.AbstractEventLoop) -> None:
             call()
         except Exception as error:  # none of the others may be lost
             loop.call_exception_handler({"message": "a call on the executor's loop failed", "exception": error})
+
+
+def _forget() -> None:
+    """The thread of the loop is not in a process that was forked: that begins a loop of its own."""
+    global _LOCK, _loop, _thread, _told
+    _LOCK, _loop, _thread, _told = threading.Lock(), None, None, False
+    _INBOX.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -125,12 +125,13 @@ class Run:
     @cached_property
     def inside(self) -> RunContext:
         """This run, for Python that runs in it: most plans have none."""
-        call, session = self._setup.call, self.session
+        call, session, outer = self._setup.call, self.session, self._outer
         return RunContext(
             call.backend if call.duplicates is None else session.backend, call.seed, session.row,
             lambda: session.why_over,  # and not of the run, which would hold itself
             observer=self.observer, call=session.outputs.call, outputs=session.outputs,
             on_text=session.on_text, budget=session.budget, served=session.served, end_with=session.end_with,
+            depth=1 if outer is None else outer.depth + 1,
         )  # fmt: skip
 
     @cached_property

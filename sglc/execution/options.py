@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, Callable, Container, Iterable, Iterat
 from dataclasses import dataclass
 from itertools import starmap
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from sglc.errors import SglcError, UsageError
 from sglc.frontend.language.function import Definition, bind, by_name
@@ -19,6 +19,7 @@ _T = TypeVar("_T")
 Row = Mapping[str, Any] | Sequence[Any]  # a call's arguments by name, or in order
 Rows = Iterable[Row] | AsyncIterable[Row]
 Mode = Literal["auto", "plan", "python"]  # whether a plan runs where there is one, always, or never
+MODES: tuple[Mode, ...] = get_args(Mode)
 Fitting = tuple[dict[str, Any], Sampling]  # a row's arguments, and defaults of its generations
 
 DEFAULTS = Sampling()
@@ -62,6 +63,19 @@ OPTIONS = (
     ),
     *WATCHES,
 )
+
+
+def check_mode(mode: Any) -> None:
+    """Raises UsageError: SGLC023, there is no such mode."""
+    if mode not in MODES:
+        known = ", ".join(f'"{name}"' for name in MODES)
+        raise UsageError("SGLC023", f"`mode` is one of {known}, not `{mode!r}`", here())
+
+
+def check_seed(seed: Any) -> None:
+    """Raises UsageError: SGLC023, it is no seed."""
+    if seed is not None and not (type(seed) is int and 0 <= seed < 2**64):
+        raise UsageError("SGLC023", f"`seed` is an integer from 0 to 2**64 - 1, not `{seed!r}`", here())
 
 
 def split(

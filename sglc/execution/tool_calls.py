@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import logging
+import os
 import sys
 import threading
 import warnings
@@ -76,6 +77,7 @@ async def call_function(
 # They wait without an end: a thread that wakes up while Python ends would end the process by a signal.
 _IDLE: list[SimpleQueue[Callable[[], None]]] = []
 _MOST_IDLE = 16
+os.register_at_fork(after_in_child=_IDLE.clear)  # they are not in the child
 
 
 def in_thread(work: Callable[[], None]) -> None:

@@ -47,6 +47,7 @@ class LocalBackend:
         self.options = options
         self._lock = threading.Lock()
         self._runtime: RuntimeThread | RuntimeProcess | None = None
+        self._program = os.getpid()  # which has begun it
         self._restarts = Restarts()
         self._compiler: ConstraintCompiler | None = None
         # A server's requests come from one loop, and the plans that it runs from another.
@@ -101,11 +102,17 @@ class LocalBackend:
             SglcError: that is not to be yet, or not at all.
         """
         with self._lock:
+            if self._runtime is not None and self._program != os.getpid():
+                raise BackendError(
+                    "SGLC523", "the model was loaded by a process of which this one is a fork, and is not here",
+                    hint='begin processes with multiprocessing\'s "spawn", or before the first run',
+                )  # fmt: skip
             if self._runtime is not None and (breakdown := self._runtime.breakdown) is not None:
                 self._restarts.allow(breakdown)
                 self._runtime.close()
                 self._runtime = None
             if self._runtime is None:
+                self._program = os.getpid()
                 self._runtime = self._begin()
             return self._runtime
 

@@ -43,7 +43,17 @@ class ToolCall:
         return self.function(**self.arguments)
 
     def result(self, value: Any) -> str:
-        """`value`, which the call gave, as the model is told of it in a turn of the user's."""
+        """`value`, which the call gave, as the model is told of it in a turn of the user's.
+
+        Raises:
+            TraceError: SGLC103, it is a coroutine, which nobody has awaited.
+        """
+        if inspect.iscoroutine(value):
+            value.close()
+            raise TraceError(
+                "SGLC103", f"`{self.name}` is a coroutine function, which nobody has awaited", here(),
+                hint="`call.result(await call.run())` in an `async def`, or `run_tools`",
+            )  # fmt: skip
         return result_text(value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False))
 
 

@@ -22,6 +22,7 @@ from sglc.ir.core import Program, Tree, Value, substitute, values_in
 from sglc.ir.ops import Arg, Call
 
 _DEEPEST = 20  # programs in programs
+_MOST_BROKEN = 64  # calls with graph breaks: each is recorded in several ways, and so is each around it
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,5 +126,8 @@ def refuse_call(tracer: Tracer, definition: Definition, loc: Loc) -> None:
         if isinstance(in_cell(cell, name), Symbolic | State | Forks):
             reason = f"`{definition.name}` uses `{name}` of the program that calls it"
             raise GraphBreak(reason, loc, NO_DATA)
+    if len(tracer.broken) >= _MOST_BROKEN:
+        reason = f"{_MOST_BROKEN} calls of programs have a graph break, such as: {tracer.broken[0]}"
+        raise GraphBreak(reason, loc, OTHER)
     if len(tracer.calls) >= _DEEPEST:
         raise GraphBreak(f"`{definition.name}` is called in more than {_DEEPEST} programs", loc, OTHER)

@@ -81,6 +81,7 @@ def explored(
     guards: dict[str, Guard] | None = None,
     reads: Reads | None = None,
     counts: set[str] | None = None,
+    broken: list[str] | None = None,
 ) -> Explored:
     """`record`, with the graph breaks.
 
@@ -93,10 +94,12 @@ def explored(
         guards: is given what is taken for granted, by the fact, also where this raises.
         reads: is given what was read outside of the program, also where this raises.
         counts: numbers of arguments are facts as `max_tokens`, and this is given them; None: they are data.
+        broken: as `Tracer.broken`, of the program that calls this one.
 
     Raises:
         as `record`.
     """
+    broken = [] if broken is None else broken
     guards = {} if guards is None else guards
     reads = Reads() if reads is None else reads
 
@@ -115,6 +118,7 @@ def explored(
             run_body=run_body,
             as_data=operand,
             joins=joins,
+            broken=broken,
         )
 
     # What follows a branch is recorded once for all its arms, unless it turns out to know them apart.
@@ -211,14 +215,15 @@ def call(
         behind=tracer.called_tool,
         reads=tracer.outside.reads,
         counts=tracer.counts,
+        broken=tracer.broken,
     )
     tracer.called_tool = made.called_tool
     if made.called_tool:
         tracer.outside.called(made.called_tool, (), None)
     if made.graph_breaks:
-        inner = made.graph_breaks[0]
-        reason = f"`{definition.name}` goes on as ordinary Python at {inner.loc}: {inner.reason}"
-        raise GraphBreak(reason, loc, inner.kind)
+        graph_break = made.graph_breaks[0].of_call(definition.name, loc)
+        tracer.broken.append(graph_break.reason)
+        raise graph_break
     for guard in made.guards:
         tracer.guards.setdefault(guard.fact, guard)
     return record_call(tracer, made.program, definition.name, args, loc)

@@ -88,6 +88,7 @@ class Tracer(Evaluation, FiniteValues):
     arms: int = 0  # that were recorded to meet
     read_in_arms: bool = False  # arms that have met had read what was made before them
     facts: dict[int, tuple[Op, Known]] = field(default_factory=dict)  # what ops on arguments alone make, by id
+    broken: list[str] = field(default_factory=list)  # why calls have graph breaks, of all programs of a trace
 
     @property
     def recorder(self) -> OpRecorder:

@@ -169,6 +169,7 @@ class GraphBreak(BaseException):
         self.loc = loc
         self.kind = kind
         self.hint = hint or kind.hint
+        self.root: GraphBreak | None = None  # of a call: what the called program breaks at
 
     @property
     def code(self) -> str:
@@ -178,6 +179,14 @@ class GraphBreak(BaseException):
     def place(self) -> BreakPlace:
         """What is left of it when tracing is over: it would keep everything that was traced."""
         return BreakPlace(self.loc, self.reason, self.hint)
+
+    def of_call(self, name: str, loc: Loc) -> GraphBreak:
+        """The graph break of a call of the program `name`, which has this one or calls what has it."""
+        root = self.root or self
+        reason = f"`{name}` goes on as ordinary Python at {root.loc}: {root.reason}"
+        made = GraphBreak(reason, loc, self.kind)
+        made.root = root
+        return made
 
     def as_error(self, name: str) -> TraceError:
         """The error of the program `name`, which is `fullgraph`."""

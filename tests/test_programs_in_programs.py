@@ -1,0 +1,139 @@
+"""Programs that call themselves, and runs in processes that were forked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sglc as sgl
+from sglc.backends.scripted import ScriptedBackend
+from sglc.errors import UsageError
+from sglc.frontend.tracing import trace
+from tests.waiting import HANG_S
+
+BACKEND = ScriptedBackend(lambda asked: " yes")
+
+
+def deeper(times: int, mode: str) -> sgl.Result:
+    """A program, which has not run before, that calls itself so often."""
+
+    @sgl.function
+    def again(s: Any, left: int) -> None:
+        s += f"{left}:" + sgl.gen("a")
+        if left and s["a"]:
+            again(left=left - 1)
+
+    return again.run(left=times, backend=BACKEND, mode=mode).sync()
+
+
+def test_a_program_too_deep_for_a_plan_is_not_traced_in_ever_more_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = 0
+    traces = trace._on_all_paths
+
+    def counted(*given: Any) -> Any:
+        nonlocal traced
+        traced += 1
+        return traces(*given)
+
+    monkeypatch.setattr(trace, "_on_all_paths", counted)
+    result = deeper(25, "auto")
+    assert "called in more than 20 programs" in result.why_python
+    assert result.usage.calls == 26
+    assert traced < 300
+
+
+@pytest.mark.parametrize("mode", ["auto", "python"])
+def test_who_calls_itself_without_an_end_is_told(mode: str) -> None:
+    @sgl.function
+    def endless(s: Any) -> Any:
+        s += "more"
+        return endless().ret_value
+
+    error = endless.run(backend=BACKEND, mode=mode).error()
+    assert isinstance(error, RecursionError)
+    assert "more than 200 deep" in str(error)
+
+
+def test_runs_in_runs_end_however_deep_they_are() -> None:
+    """None of them reads what it called, so that the innermost ends last."""
+
+    @sgl.function
+    def inner(s: Any, left: int) -> None:
+        s += f"{left}:" + sgl.gen("a")
+        if left:
+            inner(left=left - 1)
+
+    assert inner.run(left=180, backend=BACKEND, mode="python").sync().usage.calls == 181
+
+
+FORKING = """
+import os, signal
+import sglc as sgl
+from sglc.backends.scripted import ScriptedBackend
+
+@sgl.tool
+def twice(text: str) -> str:
+    return text * 2
+
+@sgl.function
+def asks(s):
+    s += "Q:" + sgl.gen("a", max_tokens=1, temperature=0)
+    return twice(s["a"])
+
+backend = {backend}
+asks.run(backend=backend, mode={mode!r}).sync()
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    try:
+        print(asks.run(backend=backend, mode={mode!r}, timeout=10).ret_value, flush=True)
+    except sgl.SglcError as error:
+        print(error.code, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "backend", "printed"),
+    [
+        ("plan", "ScriptedBackend(lambda asked: 'no')", "nono"),
+        ("python", "ScriptedBackend(lambda asked: 'no')", "nono"),
+        ("plan", "None", "SGLC523"),
+    ],
+    ids=["a plan", "Python", "a model in the process"],
+)
+def test_a_forked_process_runs_programs_or_says_why_not(
+    tmp_path: Path, mode: str, backend: str, printed: str
+) -> None:
+    script = tmp_path / "forking.py"
+    script.write_text(FORKING.format(backend=backend, mode=mode))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=HANG_S)
+    assert (done.stdout.strip(), done.stderr) == (printed, "")
+
+
+@pytest.mark.parametrize("mode", ["pyhton", "PLAN", "", 0])
+def test_no_other_mode_is_taken(mode: Any) -> None:
+    @sgl.function
+    def asks(s: Any) -> None:
+        s += "Q:" + sgl.gen("a")
+
+    for begin in (asks.run, lambda **given: asks.run_batch([{}], **given)):
+        with pytest.raises(UsageError, match="`mode` is one of") as caught:
+            begin(backend=BACKEND, mode=mode)
+        assert caught.value.code == "SGLC023"
+
+
+@pytest.mark.parametrize("seed", ["x", -1, 1.5, True, 2**70])
+def test_what_is_no_seed(seed: Any) -> None:
+    @sgl.function
+    def asks(s: Any) -> None:
+        s += "Q:" + sgl.gen("a")
+
+    for begin in (asks.run, lambda **given: asks.run_batch([{}], **given)):
+        with pytest.raises(UsageError, match="`seed` is an integer"):
+            begin(backend=BACKEND, seed=seed)
