@@ -24,6 +24,7 @@ from sglc.observe.replay.answers import given_to
 from sglc.observe.replay.calls import Calls, given_by, is_ended, not_kept, waits_for
 from sglc.observe.replay.going_on import FROM_ANEW, GoingOn, failed_by
 from sglc.observe.replay.player import Player, RowPlayer, check_arguments, not_asked_for, open_player
+from sglc.observe.replay.raised import raised_json
 from sglc.observe.replay.recording_backend import RecordingBackend, inner_of
 from sglc.observe.replay.remote_journal import RemoteJournal
 from sglc.observe.replay.tape import (
@@ -301,8 +302,7 @@ class RowRecorder:
     def raised(self, call: Call, error: BaseException) -> None:
         """It has raised."""
         self._raised.append((call.line, error))
-        raised = {"class": type(error).__name__, "module": type(error).__module__, "args": _data(error.args)}
-        self._ended(call, raised=raised)
+        self._ended(call, raised=raised_json(error))
 
     def _ended(self, call: Call, **given: Any) -> None:
         if call.pure:
@@ -389,13 +389,6 @@ def header_of(name: str, seed: int, rows: int | None, *, is_journal: bool) -> Js
 
 def _vocabulary(target: Target) -> str:
     return "" if target.tokenizer is None else target.tokenizer.hash
-
-
-def _data(args: tuple[Any, ...]) -> Any:
-    try:
-        return value_json(list(args))
-    except TypeError:
-        return [str(one) for one in args]
 
 
 def _versions() -> dict[str, str]:
