@@ -125,12 +125,12 @@ def given_by(line: Json) -> Any:
     return value_of(line["value"])
 
 
-def not_kept(name: str, kind: str) -> RecordingError:
+def not_kept(name: str, kind: str, *, journal: bool = False) -> RecordingError:
     """The error of a call that returned what cannot be recorded."""
     return RecordingError(
         "SGLC424", f"`{name}` returned a `{kind}`, which cannot be recorded",
         note="it holds texts, numbers, truth values, None, and lists, tuples and dicts of them",
-        hint="have it return plain data",
+        hint=f"{'call it once more with `redo` (`--redo`), or ' if journal else ''}have it return plain data",
     )  # fmt: skip
 
 

@@ -278,26 +278,31 @@ class RowRecorder:
         if answered is not None:
             if is_ended(answered.line):
                 return Call(line, answered.line)
-            if not (idempotent or self.recorder.goes_on.redoes(name)):
+            if not (pure or idempotent or self.recorder.goes_on.redoes(name)):
                 lost = answered.line.get("lost")
-                raise self._calls.in_doubt(line) if lost is None else not_kept(name, lost)
+                if lost is None:
+                    raise self._calls.in_doubt(line)
+                raise not_kept(name, lost, journal=self.recorder.is_journal)
         # A pure one may be called as often as one likes. Of any other a run that goes on has to know.
         if not pure and not self._write("call", **line):
             raise stopped()
         return Call(line, pure=pure)
 
     def returned(self, call: Call, value: Any) -> None:
-        """It has returned.
+        """It has returned. Of a value that JSON cannot hold a journal, which nobody asked for, has no more
+        than that.
 
         Raises:
-            RecordingError: SGLC424, what JSON cannot hold.
+            RecordingError: SGLC424, a recording would lack it.
         """
         try:
             data = value_json(value)
         except TypeError as error:
             self._ended(call, lost=str(error))
-            raise not_kept(call.line["function"], str(error)) from None
-        self._ended(call, value=data)
+            if not self.recorder.is_journal:
+                raise not_kept(call.line["function"], str(error)) from None
+        else:
+            self._ended(call, value=data)
 
     def raised(self, call: Call, error: BaseException) -> None:
         """It has raised."""

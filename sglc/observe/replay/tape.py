@@ -67,6 +67,10 @@ class TapeRow:
         for call in again["calls"]:
             self.calls.get((path, call["function"]), {}).pop(occurrence_of(call), None)
 
+    def lacks_value(self) -> bool:
+        """Whether a function returned what is not kept."""
+        return any("lost" in one.line for calls in self.calls.values() for one in calls.values())
+
     def unused(self) -> Answered | None:
         """The first answer that nobody asked for, and that somebody did before.
 
