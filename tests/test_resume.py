@@ -1009,6 +1009,21 @@ def test_one_run_goes_on_at_the_command_line(mails: list[str], capsys: pytest.Ca
     assert Path("sent.txt").read_text() == "Ada\nAda\n"
 
 
+def test_what_a_run_reads_is_written_before_it_does(tmp_path: Path) -> None:
+    written: list[str] = []
+
+    @sgl.function
+    def program(s: Any, q: str) -> None:
+        s += q + sgl.gen("a")
+        CALLED.append((s["a"],))
+        written.append((tmp_path / FILE).read_text().splitlines()[-1])
+        s += sgl.gen("b")
+
+    backend = ScriptedBackend(echoing)
+    result = program.run("q", backend=backend, record=str(tmp_path), mode="python").sync()
+    assert json.loads(written[0])["answer"]["samples"][0]["text"] == result["a"]
+
+
 def test_that_a_function_is_called_is_written_before_it_is(tmp_path: Path) -> None:
     @sgl.tool
     def looking(q: str) -> str:

@@ -59,6 +59,8 @@ class TapeRecorder:
         is_journal: bool = False,
     ) -> None:  # fmt: skip
         self.is_journal = is_journal
+        # A result is read when its answer is on file. Rows of a batch, which are many, share writes.
+        self.answers: When = "now" if rows is None else "soon"
         self.streams = Streams()
         self.goes_on = goes_on or FROM_ANEW
         self.played: Player | None = None  # what was recorded before
@@ -369,11 +371,12 @@ class RowRecorder:
 
     def _write(self, what: str, **line: Any) -> bool:
         line = {"is": what, "row": self.number, "within": self.within, **line}
-        return self.recorder.writer.write(line, _WHEN.get(what, "now"))
+        when = self.recorder.answers if what == "answer" else _WHEN.get(what, "now")
+        return self.recorder.writer.write(line, when)
 
 
 # With the begin and the end of a row nothing is lost that was paid for; what a function does may count.
-_WHEN: Mapping[str, When] = {"begin": "later", "end": "later", "answer": "soon"}
+_WHEN: Mapping[str, When] = {"begin": "later", "end": "later"}
 _MODES = {"plan": "a plan", "python": "Python"}
 
 
