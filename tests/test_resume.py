@@ -397,6 +397,58 @@ def test_a_value_that_is_not_kept_is_asked_for_again_only_if_that_is_said(tmp_pa
     assert len(CALLED) == 2
 
 
+@sgl.tool
+def odd(text: str) -> Any:
+    CALLED.append(("odd", text))
+    return {1: text}
+
+
+@sgl.tool(idempotent=True)
+def odd_once(text: str) -> Any:
+    CALLED.append(("odd_once", text))
+    return {text}
+
+
+@sgl.pure
+def odd_always(text: str) -> Any:
+    CALLED.append(("odd_always", text))
+    return frozenset([text])
+
+
+@pytest.mark.parametrize("mode", ["auto", "python"])
+def test_a_journal_goes_without_values_that_it_cannot_hold(mode: Any, tmp_path: Path) -> None:
+    """Nobody has asked for it: the row runs as it would without."""
+
+    @sgl.function
+    def program(s: Any, q: str) -> None:
+        s += q + sgl.gen("a")
+        s += odd(s["a"])[1] + str(len(odd_once(s["a"]))) + str(len(odd_always(s["a"]))) + sgl.gen("b")
+
+    def run(journal: Path | None, **options: Any) -> Result:
+        CALLED.clear()
+        keeps = {} if journal is None else {"journal": str(journal)}
+        backend = ScriptedBackend(echoing)
+        rows = [{"q": "x"}]
+        (made,) = program.stream_batch(rows, backend=backend, seed=1, mode=mode, **keeps, **options)
+        assert backend.calls <= 2
+        return made.sync()
+
+    bare = run(None)
+    every = [(name, bare["a"]) for name in ("odd", "odd_always", "odd_once")]
+    for part, limits in (("whole", {}), ("cut", {"max_calls": 1})):
+        first = run(tmp_path / part, **limits)
+        assert sorted(CALLED) == every
+        assert code_of(first) == ("SGLC408" if limits else "NoneType")
+        assert limits or shown(first) == shown(bare)
+        # A row that goes on is not given the value, and its function is called again if that may be done.
+        told = run(tmp_path / part, resume=True).error()
+        assert isinstance(told, SglcError)
+        assert (told.code, "`redo`" in told.hint, every[0] in CALLED) == ("SGLC424", True, False)
+        again = run(tmp_path / part, resume=True, redo="odd")
+        assert shown(again) == shown(bare)
+        assert sorted(CALLED) == every
+
+
 def test_a_program_that_was_changed_does_not_go_on(tmp_path: Path) -> None:
     """Nothing of it happens, though it catches everything."""
 
@@ -955,6 +1007,21 @@ def test_one_run_goes_on_at_the_command_line(mails: list[str], capsys: pytest.Ca
     assert Path("sent.txt").read_text() == "Ada\n"
     assert main([*command, "--resume", "--redo", "send"]) == 0
     assert Path("sent.txt").read_text() == "Ada\nAda\n"
+
+
+def test_what_a_run_reads_is_written_before_it_does(tmp_path: Path) -> None:
+    written: list[str] = []
+
+    @sgl.function
+    def program(s: Any, q: str) -> None:
+        s += q + sgl.gen("a")
+        CALLED.append((s["a"],))
+        written.append((tmp_path / FILE).read_text().splitlines()[-1])
+        s += sgl.gen("b")
+
+    backend = ScriptedBackend(echoing)
+    result = program.run("q", backend=backend, record=str(tmp_path), mode="python").sync()
+    assert json.loads(written[0])["answer"]["samples"][0]["text"] == result["a"]
 
 
 def test_that_a_function_is_called_is_written_before_it_is(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
 import json
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from typing import Any
 from sglc.errors import Paused, RecordingError
 from sglc.execution.tasks import task_path
 from sglc.frontend.tracing.tools import EQUAL_CALL
+from sglc.observe.replay.raised import raised_of
 from sglc.observe.replay.tape import Answered, Json, TapeRow, alike, given_json, occurrence_of, value_of
 
 PAUSES = "sglc.pause/"  # stands before the name of a pause in a recording
@@ -122,16 +121,16 @@ def is_ended(line: Json) -> bool:
 def given_by(line: Json) -> Any:
     """What a call that has ended returned, or raised."""
     if "raised" in line:
-        raise _raised(line["raised"])
+        raise raised_of(line["raised"], line["function"])
     return value_of(line["value"])
 
 
-def not_kept(name: str, kind: str) -> RecordingError:
+def not_kept(name: str, kind: str, *, journal: bool = False) -> RecordingError:
     """The error of a call that returned what cannot be recorded."""
     return RecordingError(
         "SGLC424", f"`{name}` returned a `{kind}`, which cannot be recorded",
         note="it holds texts, numbers, truth values, None, and lists, tuples and dicts of them",
-        hint="have it return plain data",
+        hint=f"{'call it once more with `redo` (`--redo`), or ' if journal else ''}have it return plain data",
     )  # fmt: skip
 
 
@@ -141,18 +140,3 @@ def shown(call: Json) -> str:
     given += [f"{name}={json.dumps(one, ensure_ascii=False)}" for name, one in call["named"].items()]
     text = f"({', '.join(given)})"
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
-
-
-def _raised(data: Json) -> BaseException:
-    """An exception of the recorded class, or of one that is called the same."""
-    made = getattr(sys.modules.get(data["module"], builtins), data["class"], None)
-    args = value_of(data["args"])
-    if isinstance(made, type) and issubclass(made, Exception):
-        try:
-            error = made(*args)
-            if str(error) is not None:
-                return error
-        except Exception:  # it wants other arguments than those it keeps
-            pass
-    alike: type[Exception] = type(data["class"], (Exception,), {})
-    return alike(*args)

@@ -27,7 +27,12 @@ class GoingOn:
     answers: Mapping[Any, Any] = field(default_factory=dict)
 
     def is_over(self, row: TapeRow, path: str) -> bool:
-        """Whether a row has ended, or a program that it calls: not if that came from outside."""
+        """Whether a row has ended, or a program that it calls: not if that came from outside.
+
+        Nor if a value is not in its journal: whether its function is called again is found out when it goes on.
+        """
+        if row.lacks_value():
+            return False
         if path and self.is_over(row, ""):
             return True
         end = row.ends.get(path)

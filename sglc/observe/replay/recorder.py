@@ -24,6 +24,7 @@ from sglc.observe.replay.answers import given_to
 from sglc.observe.replay.calls import Calls, given_by, is_ended, not_kept, waits_for
 from sglc.observe.replay.going_on import FROM_ANEW, GoingOn, failed_by
 from sglc.observe.replay.player import Player, RowPlayer, check_arguments, not_asked_for, open_player
+from sglc.observe.replay.raised import raised_json
 from sglc.observe.replay.recording_backend import RecordingBackend, inner_of
 from sglc.observe.replay.remote_journal import RemoteJournal
 from sglc.observe.replay.tape import (
@@ -58,6 +59,8 @@ class TapeRecorder:
         is_journal: bool = False,
     ) -> None:  # fmt: skip
         self.is_journal = is_journal
+        # A result is read when its answer is on file. Rows of a batch, which are many, share writes.
+        self.answers: When = "now" if rows is None else "soon"
         self.streams = Streams()
         self.goes_on = goes_on or FROM_ANEW
         self.played: Player | None = None  # what was recorded before
@@ -277,32 +280,36 @@ class RowRecorder:
         if answered is not None:
             if is_ended(answered.line):
                 return Call(line, answered.line)
-            if not (idempotent or self.recorder.goes_on.redoes(name)):
+            if not (pure or idempotent or self.recorder.goes_on.redoes(name)):
                 lost = answered.line.get("lost")
-                raise self._calls.in_doubt(line) if lost is None else not_kept(name, lost)
+                if lost is None:
+                    raise self._calls.in_doubt(line)
+                raise not_kept(name, lost, journal=self.recorder.is_journal)
         # A pure one may be called as often as one likes. Of any other a run that goes on has to know.
         if not pure and not self._write("call", **line):
             raise stopped()
         return Call(line, pure=pure)
 
     def returned(self, call: Call, value: Any) -> None:
-        """It has returned.
+        """It has returned. Of a value that JSON cannot hold a journal, which nobody asked for, has no more
+        than that.
 
         Raises:
-            RecordingError: SGLC424, what JSON cannot hold.
+            RecordingError: SGLC424, a recording would lack it.
         """
         try:
             data = value_json(value)
         except TypeError as error:
             self._ended(call, lost=str(error))
-            raise not_kept(call.line["function"], str(error)) from None
-        self._ended(call, value=data)
+            if not self.recorder.is_journal:
+                raise not_kept(call.line["function"], str(error)) from None
+        else:
+            self._ended(call, value=data)
 
     def raised(self, call: Call, error: BaseException) -> None:
         """It has raised."""
         self._raised.append((call.line, error))
-        raised = {"class": type(error).__name__, "module": type(error).__module__, "args": _data(error.args)}
-        self._ended(call, raised=raised)
+        self._ended(call, raised=raised_json(error))
 
     def _ended(self, call: Call, **given: Any) -> None:
         if call.pure:
@@ -364,11 +371,12 @@ class RowRecorder:
 
     def _write(self, what: str, **line: Any) -> bool:
         line = {"is": what, "row": self.number, "within": self.within, **line}
-        return self.recorder.writer.write(line, _WHEN.get(what, "now"))
+        when = self.recorder.answers if what == "answer" else _WHEN.get(what, "now")
+        return self.recorder.writer.write(line, when)
 
 
 # With the begin and the end of a row nothing is lost that was paid for; what a function does may count.
-_WHEN: Mapping[str, When] = {"begin": "later", "end": "later", "answer": "soon"}
+_WHEN: Mapping[str, When] = {"begin": "later", "end": "later"}
 _MODES = {"plan": "a plan", "python": "Python"}
 
 
@@ -389,13 +397,6 @@ def header_of(name: str, seed: int, rows: int | None, *, is_journal: bool) -> Js
 
 def _vocabulary(target: Target) -> str:
     return "" if target.tokenizer is None else target.tokenizer.hash
-
-
-def _data(args: tuple[Any, ...]) -> Any:
-    try:
-        return value_json(list(args))
-    except TypeError:
-        return [str(one) for one in args]
 
 
 def _versions() -> dict[str, str]:

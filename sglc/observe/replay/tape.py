@@ -1,11 +1,11 @@
 """A recording on disk: `recording.jsonl` in a folder of its own, one JSON object a line, only ever appended.
 
-The first line says what was run. Every other line is of one row: that it began (its arguments), one answer of
-a model with everything that was asked, that a declared function is called, what it gave, or that the row
-ended. An answer is written as soon as it is known, and that a function is called before it is (that a row
-begins or ends, together with the next of these), so whatever ends the process, what was done before can be
-read; a last line that was cut short is left out. Of two lines that say the same of one row, the later one
-holds: a run that goes on appends to what there is. No keys are in it.
+The first line says what was run. Every other line is of one row: that it began (its arguments), one answer of a
+model with everything that was asked, that a declared function is called, what it gave, or that the row ended.
+An answer is written as soon as it is known (in a batch with those that come meanwhile), and that a function is
+called before it is (that a row begins or ends, together with the next of these), so whatever ends the process,
+what was done before can be read; a last line that was cut short is left out. Of two lines that say the same of
+one row, the later one holds: a run that goes on appends to what there is. No keys are in it.
 """
 
 from __future__ import annotations
@@ -66,6 +66,10 @@ class TapeRow:
             self.answers.pop((path, site), None)
         for call in again["calls"]:
             self.calls.get((path, call["function"]), {}).pop(occurrence_of(call), None)
+
+    def lacks_value(self) -> bool:
+        """Whether a function returned what is not kept."""
+        return any("lost" in one.line for calls in self.calls.values() for one in calls.values())
 
     def unused(self) -> Answered | None:
         """The first answer that nobody asked for, and that somebody did before.
