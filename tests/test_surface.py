@@ -154,6 +154,18 @@ def test_a_text_that_spells_no_value_is_an_error_where_it_is_read(dtype: Any, te
     assert "x" not in result
 
 
+@pytest.mark.parametrize("mode", ["plan", "python"])
+def test_a_value_that_no_line_reads_has_its_place_where_it_was_made(mode: str) -> None:
+    @sgl.function
+    def program(s: Any) -> None:
+        s += sgl.gen("x", dtype=Point)
+
+    result = program.run(backend=says(x="{"), mode=mode)
+    with pytest.raises(RunError, match="SGLC410") as caught:
+        result["x"]
+    assert "test_surface.py" in str(caught.value.loc)
+
+
 def test_what_is_not_read_does_not_have_to_spell_a_value() -> None:
     @sgl.function
     def program(s: Any) -> None:

@@ -394,7 +394,7 @@ def error_json(error: BaseException) -> dict[str, Any]:
         return {
             "code": error.code,
             "message": error.message,
-            "loc": str(error.loc) if error.loc else None,
+            "loc": str(error.loc) if error.loc and error.loc.line else None,
             "note": error.note,
             "hint": error.hint,
         }

@@ -30,7 +30,7 @@ from sglc.execution.served import Served
 from sglc.execution.tool_calls import Tools
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import conversation
-from sglc.frontend.program.instance import Gathered, Variable
+from sglc.frontend.program.instance import Awaited, Gathered, Variable
 from sglc.frontend.tracing.makers import NoValue
 from sglc.frontend.values.recorded import Generated
 from sglc.ir import core
@@ -340,13 +340,14 @@ class PlanPart(Part):
         outputs, early = self._run.result.outputs, self._prepared.early
         made: dict[str, Any] = {}
         unread: dict[str, BaseException] = {}
-        sites = self._executor.sites if len(variables) > len(early) else {}
+        sites = {} if variables.keys() <= early.keys() else self._executor.sites
         for name, value in variables.items():
             if type(value) is list:
                 value = _without_unread(value)
             late = value
             if isinstance(value, NoValue):
                 unread[name] = value.problem
+                late = Awaited(lambda: None, problem=value.problem)
             else:
                 made[name] = value
             if name in early:
