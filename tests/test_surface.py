@@ -176,6 +176,44 @@ def test_what_is_not_read_does_not_have_to_spell_a_value() -> None:
     assert dict(result.variables) == {}
 
 
+@sgl.function
+def unread(s: Any) -> None:
+    forks = s.fork(2)
+    forks += sgl.gen("x", dtype=Point)
+    s.join(forks)
+    s += sgl.gen("y", dtype=Point) + sgl.gen("z")
+
+
+@sgl.function
+def caught(s: Any) -> Any:
+    s += sgl.gen("x", dtype=Point)
+    try:
+        return s["x"].x
+    except RunError:
+        return "none"
+
+
+@pytest.mark.parametrize("mode", ["plan", "python"])
+def test_json_reads_all_values(mode: str) -> None:
+    result = unread.run(backend=says(x=["{"] * 2, y="{", z="end"), mode=mode)
+    shown = result.as_json()
+    assert result.error() is None
+    assert result.error_if_read() is result.failures[0].error
+    assert (shown["error"]["code"], shown["vars"]) == ("SGLC410", {"x": [None, None], "z": "end"})
+    sites = ["unread[0].x#0", "unread[1].x#0", "unread.y#0"]
+    assert [(one["site"], one["code"]) for one in shown["failures"]] == [(site, "SGLC410") for site in sites]
+    result["x"] = result["y"] = "mine"
+    assert result.as_json()["error"] is None
+    asked = unread.run(backend=says(x=["{"] * 2, y="{", z="end"), mode=mode, outputs=["z"])
+    assert (asked.as_json()["error"], asked.failures) == (None, ())
+
+
+def test_a_text_whose_error_was_caught_is_no_error_in_json() -> None:
+    shown = caught.run(backend=says(x="{")).as_json()
+    assert (shown["value"], shown["vars"], shown["error"]) == ("none", {}, None)
+    assert [one["site"] for one in shown["failures"]] == ["caught.x#0"]
+
+
 class Node:
     pass
 

@@ -83,9 +83,16 @@ def _shown(result: Result) -> str:
     return "\n".join(lines)
 
 
-def failures_of(function: Function | LoadedPlan, result: Result, row: str = "") -> list[str]:
+def error_of(result: Result, options: argparse.Namespace) -> BaseException | None:
+    """The error of a result, as the options want to see it: what shows variables reads them."""
+    shows_all = options.json or options.output or result.asked is not None
+    return result.error_if_read() if shows_all else result.error()
+
+
+def failures_of(
+    function: Function | LoadedPlan, result: Result, error: BaseException | None, row: str = ""
+) -> list[str]:
     """The error of a result, or the failures that its program has caught, for people."""
-    error = result.error()
     if error is not None:
         return [row + render(_as_sglc(function, error))]
     said = []

@@ -17,6 +17,7 @@ from typing import Any, Literal, Union
 from sglc.errors import Loc, RunError
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.outputs.typed import form_of, is_pydantic
+from sglc.ir.core import Site
 from sglc.ir.pure import FACTORIES, STORED, is_written, sets_up_itself
 
 MAKERS: dict[str, Callable[..., Any]] = {}  # by their names in a plan
@@ -47,6 +48,7 @@ class NoValue:
     """Stands for a variable whose text spells no value: only who reads it gets the error."""
 
     problem: RunError
+    site: Site | None = None  # of the generation, where the plan says it
 
 
 def declare_reader(parser: OutputParser) -> str:
