@@ -214,6 +214,30 @@ def test_a_text_whose_error_was_caught_is_no_error_in_json() -> None:
     assert [one["site"] for one in shown["failures"]] == ["caught.x#0"]
 
 
+@sgl.tool
+def broken(text: str) -> str:
+    raise LookupError(text)
+
+
+@sgl.function
+def raises(s: Any) -> None:
+    s += sgl.gen("x")
+    s += broken(s["x"])
+
+
+@sgl.function
+async def raises_later(s: Any) -> None:
+    s += sgl.gen("x")
+    raise LookupError(s["x"])
+
+
+@pytest.mark.parametrize(("program", "line"), [(raises, -4), (raises_later, 2)])
+def test_an_exception_of_the_program_has_its_place_in_json(program: Any, line: int) -> None:
+    error = program.run(backend=says(x="gone")).as_json()["error"]
+    assert (error["code"], error["message"]) == ("LookupError", "gone")
+    assert f"test_surface.py:{program.definition.loc.line + line}:" in error["loc"]
+
+
 class Node:
     pass
 

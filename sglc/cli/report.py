@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sglc.cli.options import say
 from sglc.errors import RunError, SglcError, render
 from sglc.execution.progress import Counted
+from sglc.frontend.locate import of_error
 from sglc.ir.plan.events import Usage
 
 if TYPE_CHECKING:
@@ -110,7 +111,8 @@ def _as_sglc(function: Function | LoadedPlan, error: BaseException) -> SglcError
         return error
     if isinstance(function, Function):
         return failed(function.definition, error)
-    return RunError("SGLC401", f"`{type(error).__name__}` in `{function.__name__}`: {error}")
+    message = f"`{type(error).__name__}` in `{function.__name__}`: {error}"
+    return RunError("SGLC401", message, of_error(error))
 
 
 class Summed(Counted, Protocol):

@@ -28,7 +28,7 @@ from sglc.execution.readers import (
     unasked,
 )
 from sglc.execution.unread import RUNNING, UNREAD, report
-from sglc.frontend.locate import here
+from sglc.frontend.locate import here, of_error
 from sglc.frontend.outputs.typed import plain
 from sglc.frontend.program.instance import Variable
 from sglc.frontend.values.no_text import CallText
@@ -416,4 +416,8 @@ def error_json(error: BaseException) -> dict[str, Any]:
             "note": error.note,
             "hint": error.hint,
         }
-    return {"code": type(error).__name__, "message": str(error), "loc": None, "note": "", "hint": ""}
+    loc = of_error(error)
+    return {
+        "code": type(error).__name__, "message": str(error), "loc": None if loc is None else str(loc),
+        "note": "", "hint": "",
+    }  # fmt: skip

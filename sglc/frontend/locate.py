@@ -93,6 +93,14 @@ def of_exception(error: BaseException, file: str) -> Loc | None:
     return found
 
 
+def of_error(error: BaseException) -> Loc | None:
+    """Where an exception came from: the innermost frame of the first file outside that it went through."""
+    trace = error.__traceback__
+    while trace is not None and not _is_users(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return None if trace is None else of_exception(error, trace.tb_frame.f_code.co_filename)
+
+
 def of_code(code: CodeType) -> Loc:
     """The line of a function's definition, behind its decorators."""
     first = code.co_firstlineno
