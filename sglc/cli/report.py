@@ -103,6 +103,13 @@ def failures_of(
     return said
 
 
+def texts_stay(function: Function | LoadedPlan) -> str | None:
+    """What a plan leaves as texts, for people."""
+    from sglc.api.plan import LoadedPlan, texts_stay
+
+    return texts_stay(function) if isinstance(function, LoadedPlan) else None
+
+
 def _as_sglc(function: Function | LoadedPlan, error: BaseException) -> SglcError:
     from sglc.api.function import Function
     from sglc.frontend.tracing.trace import failed
