@@ -162,7 +162,7 @@ def render(error: SglcError) -> str:
 def diagnostic(kind: str, code: str, message: str, loc: Loc | None, note: str, hint: str) -> str:
     """What `render` shows of an error, for anything else that has a code and a place: `kind` is its name."""
     lines = [f"{kind}[{code}]: {message}"]
-    if loc is not None:
+    if loc is not None and loc.line:  # else nothing stands in the user's source
         lines += _excerpt(loc)
     if note:
         lines.append(f"note: {note}")

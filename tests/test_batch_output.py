@@ -37,6 +37,10 @@ def once(s, q):
     s += "Q: " + q + sgl.gen("a", max_tokens=64)
 
 @sgl.function
+def number(s, q):
+    s += "Q: " + q + sgl.gen("a", dtype=dict[str, int])
+
+@sgl.function
 def typed(s, n: int, yes: bool, x: float = 0.5):
     s += f"{n + 1} {yes} {x}" + sgl.gen("a", max_tokens=4)
 """
@@ -221,6 +225,26 @@ def test_rows_that_failed_run_again_when_asked(folder: Path, capsys: pytest.Capt
 
 
 @pytest.mark.slow
+def test_a_text_that_spells_no_value_fails_its_row(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = command("-o", "out.jsonl", program="prog.py:number")
+    assert main(wrong) == 1
+    told = capsys.readouterr().err
+    assert f"{ROWS} rows: 0 done, {ROWS} failed" in told
+    assert "row 0: error[SGLC410]: what was generated is no `dict[str, int]`" in told
+    assert {one["error"]["code"] for one in lines_of("out.jsonl")} == {"SGLC410"}
+    assert [one["site"] for one in lines_of("out.jsonl")[0]["failures"]] == ["number.a#0"]
+    (folder / "script.json").write_text(json.dumps([{"text": '{"n": 1}'}]))
+    assert main([*wrong, "--resume", "--retry-failed"]) == 0
+    assert [one["vars"] for one in lines_of("out.jsonl")] == [{"a": {"n": 1}}] * ROWS
+
+
+def test_what_shows_a_value_reads_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    single = ["run", "prog.py:number", "--backend", "scripted:script.json", "--arg", "q=r"]
+    for more, code in ([], 0), (["--json"], 1), (["--outputs", "a"], 1), (["-o", "out.json"], 1):
+        assert main([*single, *more]) == code
+        assert "error[SGLC410]" in capsys.readouterr().err
+
+
 def test_what_is_there_is_not_written_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = Path("rows.jsonl").read_bytes()
     assert main(command("-o", "rows.jsonl")) == 2

@@ -505,3 +505,41 @@ def test_a_plan_s_text_is_shown_while_it_is_generated(folder: Path, capsys: pyte
     line = ["run", str(plan), "--backend", f"scripted:{folder / 'answers.json'}", "--arg", "question=Tea?"]
     assert main([*line, "--stream"]) == 0
     assert capsys.readouterr().out == "[tip]  first\n[tip]  second\n[verdict] yes\n"
+
+
+CITIES = """
+import sglc as sgl
+from dataclasses import dataclass
+
+@dataclass
+class City:
+    name: str
+    size: int = 3
+
+@sgl.function
+def cities(s):
+    s += "A city: " + sgl.gen("city", dtype=City) + sgl.gen("other", dtype=City) + sgl.gen("n", dtype=list[int])
+"""
+
+
+@pytest.mark.slow
+def test_a_plan_says_which_values_stay_texts(folder: Path) -> None:
+    (folder / "agent.py").write_text(CITIES)
+    city = '{"name": "Rome"}'
+    (folder / "answers.json").write_text(json.dumps([{"name": "n", "text": "[1]"}, {"text": city}]))
+    compiled_apart(folder, "cities")
+    (folder / "agent.py").rename(folder / "kept.py")
+    line = ["run", "plan.json", "--backend", "scripted:answers.json", "--json"]
+    done = sglc(line, folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["vars"] == {"city": city, "other": city, "n": [1]}
+    said = "variables of these types stay texts, since what reads them is not here: `sglc_program_agent.City`"
+    assert done.stderr.startswith(f"sglc: {said}; ")
+    with pytest.warns(UserWarning, match=r"not here: `sglc_program_agent\.City`$"):
+        plan = sgl.load_plan(folder / "plan.json")
+    assert plan.left_texts == ["sglc_program_agent.City"]
+    (folder / "kept.py").rename(folder / "agent.py")
+    done = sglc([*line, "--tools", "agent.py"], folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["vars"]["city"] == {"name": "Rome", "size": 3}
+    assert "stay texts" not in done.stderr

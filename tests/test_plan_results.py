@@ -186,3 +186,29 @@ def test_a_failed_plan_shows_its_prompt_as_far_as_it_came() -> None:
     assert type(result.error()) is type(python.error()) is not type(None)
     assert result.partial_text == python.partial_text != ""
     assert result["begin"] == python["begin"] == "qx"
+
+
+@sgl.tool
+def weather(city: str) -> str:
+    return f"fine in {city}"
+
+
+@sgl.function
+def calls_a_tool(s: Any) -> None:
+    s += sgl.user("q")
+    s += sgl.assistant(sgl.gen("step", tools=[weather]))
+    s += sgl.user(sgl.run_tools(s["step"]))
+    s += sgl.assistant(sgl.gen("answer"))
+
+
+def test_a_text_that_spells_no_call_is_an_error_where_a_plan_of_a_file_is_read(tmp_path: Path) -> None:
+    wrong = '<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>'
+    backend = ScriptedBackend(lambda asked: wrong if asked.site.name == "step" else "x")
+    calls_a_tool.compile(backend).save(tmp_path / "plan.json")
+    result = sgl.load_plan(tmp_path / "plan.json", [weather]).run(backend=backend)
+    error = result.error()
+    assert isinstance(error, RunError)
+    assert (error.code, error.loc and error.loc.file) == ("SGLC410", calls_a_tool.definition.loc.file)
+    with pytest.raises(RunError, match="SGLC410"):
+        result["step"]
+    assert "".join(result.text_iter("step")) == wrong

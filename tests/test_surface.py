@@ -154,6 +154,18 @@ def test_a_text_that_spells_no_value_is_an_error_where_it_is_read(dtype: Any, te
     assert "x" not in result
 
 
+@pytest.mark.parametrize("mode", ["plan", "python"])
+def test_a_value_that_no_line_reads_has_its_place_where_it_was_made(mode: str) -> None:
+    @sgl.function
+    def program(s: Any) -> None:
+        s += sgl.gen("x", dtype=Point)
+
+    result = program.run(backend=says(x="{"), mode=mode)
+    with pytest.raises(RunError, match="SGLC410") as caught:
+        result["x"]
+    assert "test_surface.py" in str(caught.value.loc)
+
+
 def test_what_is_not_read_does_not_have_to_spell_a_value() -> None:
     @sgl.function
     def program(s: Any) -> None:
@@ -162,6 +174,68 @@ def test_what_is_not_read_does_not_have_to_spell_a_value() -> None:
     result = program.run(backend=says(x="{"))
     assert result.error() is None
     assert dict(result.variables) == {}
+
+
+@sgl.function
+def unread(s: Any) -> None:
+    forks = s.fork(2)
+    forks += sgl.gen("x", dtype=Point)
+    s.join(forks)
+    s += sgl.gen("y", dtype=Point) + sgl.gen("z")
+
+
+@sgl.function
+def caught(s: Any) -> Any:
+    s += sgl.gen("x", dtype=Point)
+    try:
+        return s["x"].x
+    except RunError:
+        return "none"
+
+
+@pytest.mark.parametrize("mode", ["plan", "python"])
+def test_json_reads_all_values(mode: str) -> None:
+    result = unread.run(backend=says(x=["{"] * 2, y="{", z="end"), mode=mode)
+    shown = result.as_json()
+    assert result.error() is None
+    assert result.error_if_read() is result.failures[0].error
+    assert (shown["error"]["code"], shown["vars"]) == ("SGLC410", {"x": [None, None], "z": "end"})
+    sites = ["unread[0].x#0", "unread[1].x#0", "unread.y#0"]
+    assert [(one["site"], one["code"]) for one in shown["failures"]] == [(site, "SGLC410") for site in sites]
+    result["x"] = result["y"] = "mine"
+    assert result.as_json()["error"] is None
+    asked = unread.run(backend=says(x=["{"] * 2, y="{", z="end"), mode=mode, outputs=["z"])
+    assert (asked.as_json()["error"], asked.failures) == (None, ())
+
+
+def test_a_text_whose_error_was_caught_is_no_error_in_json() -> None:
+    shown = caught.run(backend=says(x="{")).as_json()
+    assert (shown["value"], shown["vars"], shown["error"]) == ("none", {}, None)
+    assert [one["site"] for one in shown["failures"]] == ["caught.x#0"]
+
+
+@sgl.tool
+def broken(text: str) -> str:
+    raise LookupError(text)
+
+
+@sgl.function
+def raises(s: Any) -> None:
+    s += sgl.gen("x")
+    s += broken(s["x"])
+
+
+@sgl.function
+async def raises_later(s: Any) -> None:
+    s += sgl.gen("x")
+    raise LookupError(s["x"])
+
+
+@pytest.mark.parametrize(("program", "line"), [(raises, -4), (raises_later, 2)])
+def test_an_exception_of_the_program_has_its_place_in_json(program: Any, line: int) -> None:
+    error = program.run(backend=says(x="gone")).as_json()["error"]
+    assert (error["code"], error["message"]) == ("LookupError", "gone")
+    assert f"test_surface.py:{program.definition.loc.line + line}:" in error["loc"]
 
 
 class Node:

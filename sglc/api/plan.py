@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import importlib
+import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,7 +27,7 @@ from sglc.execution.result import Result
 from sglc.execution.start import inherited, limits_of_batch, limits_of_run, maker, run_rows
 from sglc.execution.tool_calls import Tools
 from sglc.frontend.locate import here
-from sglc.frontend.tracing.makers import maker_named
+from sglc.frontend.tracing.makers import left_text, maker_named, type_named
 from sglc.frontend.tracing.tools import tools_of
 from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend
@@ -60,6 +61,11 @@ class LoadedPlan:
         return unpickled_plan, pickled_plan(self.plan, self.tools)
 
     @property
+    def left_texts(self) -> list[str]:
+        """The types of variables that are not known here: these stay the texts that were generated."""
+        return list(dict.fromkeys(type_named(name) for name, made in self.tools.items() if made is left_text))
+
+    @property
     def hash(self) -> str:
         """What identifies it: equal plans have equal hashes."""
         return plan_hash(self.plan)
@@ -87,7 +93,7 @@ class LoadedPlan:
     ) -> Result:
         """Start one run; returns at once. Reading the result waits.
 
-        The result shows what that of the function shows, with the texts of typed values as they are.
+        The result shows what that of the function shows, but texts for values of types in `left_texts`.
 
         Args:
             arguments: by name; those whose names are no option may be given as keywords.
@@ -242,6 +248,8 @@ def load_plan(path: str | Path, tools: Functions = ()) -> LoadedPlan:
         tools: the declared functions that it calls, or by their names. Those that are declared in this
             process under the plan's own names are found without.
 
+    Warns where variables stay texts, because their types are not known in this process (`left_texts`).
+
     Raises:
         UsageError: SGLC002 no such file, SGLC008 no JSON, SGLC040 changed since it was written, SGLC042 two
             functions that it calls have the name of one that is given.
@@ -252,7 +260,18 @@ def load_plan(path: str | Path, tools: Functions = ()) -> LoadedPlan:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError("SGLC002", f"`{path}` cannot be read: {why}", here()) from None
-    return LoadedPlan(plan_from_text(text, str(path)), tools)
+    plan = LoadedPlan(plan_from_text(text, str(path)), tools)
+    if (said := texts_stay(plan)) is not None:
+        warnings.warn(said, stacklevel=2)
+    return plan
+
+
+def texts_stay(plan: LoadedPlan) -> str | None:
+    """What a plan leaves as texts, for people; None: nothing."""
+    if not plan.left_texts:
+        return None
+    names = ", ".join(f"`{name}`" for name in plan.left_texts)
+    return f"variables of these types stay texts, since what reads them is not here: {names}"
 
 
 def tools_for(plan: Plan, given: Functions) -> Tools:

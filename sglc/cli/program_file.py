@@ -89,7 +89,7 @@ def open_ir(path: str) -> Program:
 
 
 def open_plan(path: str, tools: str | None = None) -> LoadedPlan:
-    """The plan of a `.json` file, with the functions that the Python file `tools` declares.
+    """The plan of a `.json` file, with the functions that the Python file `tools` declares, and its classes.
 
     Raises:
         UsageError: no such file, no JSON, or changed since it was written; no functions in `tools`.
@@ -99,8 +99,16 @@ def open_plan(path: str, tools: str | None = None) -> LoadedPlan:
     from sglc.api.plan import LoadedPlan
     from sglc.ir.plan.plan_file import plan_from_text
 
-    plan = plan_from_text(_read(Path(path)), path)
-    return LoadedPlan(plan, _declared(tools) if tools else {})
+    made = plan_from_text(_read(Path(path)), path)
+    before = LoadedPlan(made).left_texts if tools else []
+    declared = _declared(tools) if tools else {}
+    plan = LoadedPlan(made, declared)
+    if tools and not declared and plan.left_texts == before:
+        raise UsageError(
+            "SGLC045", f"`{tools}` declares no function", Loc(shown_path(tools), 1),
+            hint="write `@sglc.tool` above each function that the plan calls",
+        )  # fmt: skip
+    return plan
 
 
 def open_program(spec: str, tools: str | None = None) -> Function | LoadedPlan:
@@ -117,13 +125,7 @@ def _declared(path: str) -> dict[str, Declared]:
     from sglc.frontend.tracing.tools import Declared
 
     module = _import(Path(path))
-    found = {item.name: item for item in vars(module).values() if isinstance(item, Declared)}
-    if not found:
-        raise UsageError(
-            "SGLC045", f"`{path}` declares no function", Loc(shown_path(path), 1),
-            hint="write `@sglc.tool` above each function that the plan calls",
-        )  # fmt: skip
-    return found
+    return {item.name: item for item in vars(module).values() if isinstance(item, Declared)}
 
 
 def program_path(spec: str) -> Path:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sglc.cli.options import say
 from sglc.errors import RunError, SglcError, render
 from sglc.execution.progress import Counted
+from sglc.frontend.locate import of_error
 from sglc.ir.plan.events import Usage
 
 if TYPE_CHECKING:
@@ -83,9 +84,16 @@ def _shown(result: Result) -> str:
     return "\n".join(lines)
 
 
-def failures_of(function: Function | LoadedPlan, result: Result, row: str = "") -> list[str]:
+def error_of(result: Result, options: argparse.Namespace) -> BaseException | None:
+    """The error of a result, as the options want to see it: what shows variables reads them."""
+    shows_all = options.json or options.output or result.asked is not None
+    return result.error_if_read() if shows_all else result.error()
+
+
+def failures_of(
+    function: Function | LoadedPlan, result: Result, error: BaseException | None, row: str = ""
+) -> list[str]:
     """The error of a result, or the failures that its program has caught, for people."""
-    error = result.error()
     if error is not None:
         return [row + render(_as_sglc(function, error))]
     said = []
@@ -93,6 +101,13 @@ def failures_of(function: Function | LoadedPlan, result: Result, row: str = "") 
         shown = render(failure.error) if isinstance(failure.error, SglcError) else repr(failure.error)
         said.append(f"{row}sglc: `{failure.site}` failed, and the program went on:\n{shown}")
     return said
+
+
+def texts_stay(function: Function | LoadedPlan) -> str | None:
+    """What a plan leaves as texts, for people."""
+    from sglc.api.plan import LoadedPlan, texts_stay
+
+    return texts_stay(function) if isinstance(function, LoadedPlan) else None
 
 
 def _as_sglc(function: Function | LoadedPlan, error: BaseException) -> SglcError:
@@ -103,7 +118,8 @@ def _as_sglc(function: Function | LoadedPlan, error: BaseException) -> SglcError
         return error
     if isinstance(function, Function):
         return failed(function.definition, error)
-    return RunError("SGLC401", f"`{type(error).__name__}` in `{function.__name__}`: {error}")
+    message = f"`{type(error).__name__}` in `{function.__name__}`: {error}"
+    return RunError("SGLC401", message, of_error(error))
 
 
 class Summed(Counted, Protocol):

@@ -159,7 +159,7 @@ def _run(options: argparse.Namespace) -> int:
     from sglc.cli.batch.rows import STDIN, RowFile, open_rows
     from sglc.cli.batch.spread import is_spread, run_spread
     from sglc.cli.program_file import open_program, program_path
-    from sglc.cli.report import Totals, failures_of, text_of
+    from sglc.cli.report import Totals, error_of, failures_of, text_of, texts_stay
     from sglc.execution.start import limits_of_run
 
     if options.batch is not None and options.stream:
@@ -194,6 +194,8 @@ def _run(options: argparse.Namespace) -> int:
         function = _compiled(options, backend, [] if rows is None else list(islice(rows, 1)))
     else:
         function = open_program(options.program, options.tools)
+        if (said := texts_stay(function)) is not None:
+            say(f"sglc: {said}; `--tools FILE.py` makes classes known")
         rows = open_rows(options.batch, _kinds(function)) if options.batch is not None else None
         if not spread:
             backend = connect(options)
@@ -230,12 +232,13 @@ def _run(options: argparse.Namespace) -> int:
         out.begin()
         out.write(text.encode())
         out.close()
-    for line in failures_of(function, result):
+    error = error_of(result, options)
+    for line in failures_of(function, result, error):
         say(line)
     totals = Totals()
     totals.add(result)
     totals.print("1 run", time.perf_counter() - began)
-    return 1 if totals.failed else 0
+    return 0 if error is None else 1
 
 
 def _check_resume(options: argparse.Namespace) -> None:

@@ -201,7 +201,7 @@ class PythonPart(Part):
     def _outcome(self, instance: Instance, state: State, value: Any, error: BaseException | None) -> RunOutcome:
         outputs = self._run.result.outputs
         outputs.error = error  # why a variable that was recorded and never launched has no value
-        variables, errors = values(outputs, outputs.variables)
+        variables, unspelled = values(outputs, outputs.variables)
         # Those who read later need neither the launches nor the states that made a value.
         dict.update(
             outputs.variables,
@@ -219,7 +219,8 @@ class PythonPart(Part):
             error = error or problem
         portion = TextReader(outputs).take()
         text = "".join(portion.pieces).removesuffix(self._session.told_ahead) if portion else ""
-        return RunOutcome(value, error, variables, errors, text, turns.copy, self._session.elapsed_s)
+        told = frozenset(map(outputs.at, instance.told))
+        return RunOutcome(value, error, variables, unspelled, text, turns.copy, self._session.elapsed_s, told)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from sglc.errors import MissingVariable, RunError, SglcError
@@ -511,18 +511,33 @@ def nothing(_: str) -> None:
 
 def values(
     outputs: RunOutputs, variables: Mapping[str, Variable]
-) -> tuple[dict[str, Any], dict[str, BaseException]]:
-    """The values of a run's variables when nothing is added any more, and why others have none."""
+) -> tuple[dict[str, Any], dict[str, Sequence[Failure]]]:
+    """The values of a run's variables when nothing is added any more, and which of their texts spell none."""
     made: dict[str, Any] = {}
-    errors: dict[str, BaseException] = {}
+    unspelled: dict[str, Sequence[Failure]] = {}
     for name, variable in variables.items():
         ready = outputs.value(variable, final=True)
         assert ready is not None
         if ready.error is None:
             made[name] = ready.value
-        else:
-            errors[name] = ready.error
-    return made, errors
+        if ready.error is not None or isinstance(ready.value, list):
+            unspelled[name] = tuple(_unspelled(outputs, variable))
+    return made, unspelled
+
+
+def _unspelled(outputs: RunOutputs, variable: Variable) -> Iterator[Failure]:
+    """The generations of a variable that have a text, which spells no value."""
+    match variable:
+        case Generated(site=site, parser=OutputParser() as parser):
+            ready = outputs.value(replace(variable, parser=None), final=True)
+            read = _read(parser, ready)
+            if ready is not None and ready.error is None and read is not None and read.error is not None:
+                yield Failure(outputs.at(site), read.error)
+        case Awaited(problem=None, known=known):
+            yield from _unspelled(outputs, known)
+        case Gathered(entries=entries):
+            for entry in entries:
+                yield from _unspelled(outputs, entry)
 
 
 def stopped() -> RunError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ from sglc.execution.readers import (
     unasked,
 )
 from sglc.execution.unread import RUNNING, UNREAD, report
-from sglc.frontend.locate import here
+from sglc.frontend.locate import here, of_error
 from sglc.frontend.outputs.typed import plain
 from sglc.frontend.program.instance import Variable
 from sglc.frontend.values.no_text import CallText
@@ -47,10 +47,11 @@ class RunOutcome:
     value: Any
     error: BaseException | None
     variables: Mapping[str, Any]
-    errors: Mapping[str, BaseException]  # variables that could not be made, and why
+    unspelled: Mapping[str, Sequence[Failure]]  # by variable: texts that spell no value
     text: str
     messages: Callable[[], list[dict[str, Any]]]  # most are never asked for
     total_s: float
+    told: Container[Site] = ()  # of those texts: the program has read them, and caught the error
 
 
 class Result(CallText):
@@ -91,12 +92,14 @@ class Result(CallText):
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Store a value over what the run made; waits for the run, which reads nothing of it."""
-        variables = dict(self._wait().variables)
+        outcome = self._wait()
         self.asked = None if self.asked is None else (*self.asked, name)
         with self.outputs.change:
             self.outputs.variables[name] = value
-            assert self._outcome is not None
-            self._outcome = replace(self._outcome, variables={**variables, name: value})
+            self._outcome = replace(
+                outcome, variables={**outcome.variables, name: value},
+                unspelled={other: found for other, found in outcome.unspelled.items() if other != name},
+            )  # fmt: skip
 
     def set_var(self, name: str, value: Any) -> None:
         """`result[name] = value` under its older name."""
@@ -239,10 +242,18 @@ class Result(CallText):
     def failures(self) -> tuple[Failure, ...]:
         """The generations that failed, those of called programs among them. Waits; never raises.
 
-        A run has gone well whose program caught them all: `error()` is then None.
+        With them are those whose texts spell no value for the variables that they are. A run has gone well
+        whose program caught them all, or read none of these: `error()` is then None.
         """
-        self._wait()
-        return self.outputs.failures
+        return (*self.outputs.failures, *self._unspelled())
+
+    def error_if_read(self) -> BaseException | None:
+        """The error of who reads all variables: the run's, or that of a value which the program did not read.
+
+        Waits; never raises.
+        """
+        error, told = self.error(), self._wait().told
+        return error or next((one.error for one in self._unspelled() if one.site not in told), None)
 
     def sync(self) -> Result:
         """Wait until the run has ended, well or not."""
@@ -292,16 +303,18 @@ class Result(CallText):
         return total(self.calls)
 
     def as_json(self) -> dict[str, Any]:
-        """`index` (the row), `text`, `vars`, `value`, `usage`, `error` and `timing` as plain data."""
-        outcome = self._wait()
-        self._seen = True
+        """`index` (the row), `text`, `vars`, `value`, `usage`, `error` and `timing` as plain data.
+
+        It reads all variables: `error` is that of `error_if_read`.
+        """
+        outcome, error = self._wait(), self.error_if_read()
         return {
             "index": self.row,
             "text": outcome.text if self.asked is None else None,
             "vars": plain(dict(outcome.variables)),
             "value": plain(outcome.value),
             "usage": asdict(self.usage),
-            "error": None if outcome.error is None else error_json(outcome.error),
+            "error": None if error is None else error_json(error),
             "failures": [{"site": str(one.site), **error_json(one.error)} for one in self.failures],
             "timing": timing(self.calls, outcome.total_s),
             "seed": self.seed,
@@ -320,7 +333,8 @@ class Result(CallText):
         assert self._outcome is None
         if self.asked is not None:
             made = {name: value for name, value in outcome.variables.items() if name in self.asked}
-            outcome = replace(outcome, variables=made, text="", messages=list)
+            unspelled = {name: found for name, found in outcome.unspelled.items() if name in self.asked}
+            outcome = replace(outcome, variables=made, unspelled=unspelled, text="", messages=list)
         with self.outputs.change:
             self._outcome = outcome
             self._stop = None
@@ -359,6 +373,10 @@ class Result(CallText):
     def _wait(self) -> RunOutcome:
         return self._outcome or self._until(lambda: self._outcome)
 
+    def _unspelled(self) -> Iterator[Failure]:
+        for found in self._wait().unspelled.values():
+            yield from found
+
     def _check_asked(self, name: str | None) -> None:
         if self.asked is not None:
             refuse_unasked(self.asked, name)
@@ -394,8 +412,12 @@ def error_json(error: BaseException) -> dict[str, Any]:
         return {
             "code": error.code,
             "message": error.message,
-            "loc": str(error.loc) if error.loc else None,
+            "loc": str(error.loc) if error.loc and error.loc.line else None,
             "note": error.note,
             "hint": error.hint,
         }
-    return {"code": type(error).__name__, "message": str(error), "loc": None, "note": "", "hint": ""}
+    loc = of_error(error)
+    return {
+        "code": type(error).__name__, "message": str(error), "loc": None if loc is None else str(loc),
+        "note": "", "hint": "",
+    }  # fmt: skip

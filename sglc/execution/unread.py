@@ -10,13 +10,10 @@ import os
 import sys
 import threading
 import weakref
-from pathlib import Path
 from typing import Protocol
 
 from sglc.errors import RunError, SglcError, render
-from sglc.frontend.locate import of_exception
-
-_PACKAGE = str(Path(__file__).resolve().parents[1])
+from sglc.frontend.locate import of_error
 
 
 class Unread(Protocol):
@@ -52,11 +49,8 @@ def _with_place(error: BaseException, name: str) -> SglcError:
     """An error of the user's code with its place in the first file outside of sglc that it went through."""
     if isinstance(error, SglcError):
         return error
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
-        trace = trace.tb_next
-    loc = of_exception(error, trace.tb_frame.f_code.co_filename) if trace is not None else None
-    return RunError("SGLC401", f"`{type(error).__name__}` in `{name}`: {str(error) or 'no message'}", loc)
+    message = f"`{type(error).__name__}` in `{name}`: {str(error) or 'no message'}"
+    return RunError("SGLC401", message, of_error(error))
 
 
 def finish_all() -> None:

@@ -1,4 +1,4 @@
-"""Where in the user's source something happens: the innermost frame outside this package."""
+"""Where in the user's source something happens: the innermost frame outside this package and Python's own."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from sglc.ir.core import NOWHERE
 PLACE: ContextVar[Callable[[], Loc] | None] = ContextVar("sglc_place", default=None)
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
+_STANDARD = os.path.dirname(os.__file__) + os.sep  # what threads and event loops begin in
+_INSTALLED = tuple(_STANDARD + folder + os.sep for folder in ("site-packages", "dist-packages"))
 _DEFINITION = re.compile(r"\s*((?:async +)?def +\w+)")
 _MOST_DECORATOR_LINES = 50
 # Calls come from few places many times (batches, loops), and decoding positions is slow. By the id of
-# a code object: itself, so that it stays alive, and its places (None: it is this package's own).
+# a code object: itself, so that it stays alive, and its places (None: it is this package's, or Python's own).
 _CODES: dict[int, tuple[CodeType, dict[int, Loc] | None]] = {}
 
 
@@ -48,8 +50,12 @@ def here() -> Loc:
 
 
 def _seen(code: CodeType) -> tuple[CodeType, dict[int, Loc] | None]:
-    ours = code.co_filename.startswith(_PACKAGE)
-    return _CODES.setdefault(id(code), (code, None if ours else {}))
+    return _CODES.setdefault(id(code), (code, {} if _is_users(code.co_filename) else None))
+
+
+def _is_users(file: str) -> bool:
+    """Whether what happens in a file happens in the user's code."""
+    return not file.startswith(_PACKAGE) and (not file.startswith(_STANDARD) or file.startswith(_INSTALLED))
 
 
 def of_thread(ident: int, file: str) -> Loc | None:
@@ -85,6 +91,14 @@ def of_exception(error: BaseException, file: str) -> Loc | None:
             inside_file = inside_file or is_file
         trace = trace.tb_next
     return found
+
+
+def of_error(error: BaseException) -> Loc | None:
+    """Where an exception came from: the innermost frame of the first file outside that it went through."""
+    trace = error.__traceback__
+    while trace is not None and not _is_users(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return None if trace is None else of_exception(error, trace.tb_frame.f_code.co_filename)
 
 
 def of_code(code: CodeType) -> Loc:

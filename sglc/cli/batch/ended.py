@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sglc.cli.report import failures_of, text_of
+from sglc.cli.report import error_of, failures_of, text_of
 from sglc.errors import RunError
 from sglc.ir.plan.events import Usage
 
@@ -35,9 +35,9 @@ def ended(function: Function | LoadedPlan, result: Result, options: argparse.Nam
     Raises:
         RunError: SGLC423, which no other row could escape either.
     """
-    error = result.error()
+    error = error_of(result, options)
     if isinstance(error, RunError) and error.code == "SGLC423":
         raise error
     text = text_of(result, options).encode(errors="backslashreplace")
-    said = tuple(failures_of(function, result, f"row {result.row}: "))
+    said = tuple(failures_of(function, result, error, f"row {result.row}: "))
     return Ended(result.row, text, result.usage, error is not None, said, result.seed, result.why_python)

@@ -143,8 +143,8 @@ class PreparedBlock:
         self.held = any(self.left)
         self.results = [self.names.reader(tree) for tree in block.results]
         self.streams = any(isinstance(name, Held) for name in names_in(block.results))
-        sites = _sites(block)
-        self.variables = tuple([self._variable(variable, sites) for variable in block.variables])
+        self.sites = _sites(block)
+        self.variables = tuple([self._variable(variable, self.sites) for variable in block.variables])
 
     def inner(self, step: PreparedStep, place: int) -> PreparedBlock:
         """The block of a step at `place` among those that it holds."""

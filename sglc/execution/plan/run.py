@@ -17,7 +17,7 @@ from sglc.execution.bind import asked_in
 from sglc.execution.deadline import Deadline
 from sglc.execution.event_loop import in_loop, soon
 from sglc.execution.lifecycle import Part, Run
-from sglc.execution.outputs import values
+from sglc.execution.outputs import Failure, values
 from sglc.execution.plan.executor import PlanExecutor
 from sglc.execution.plan.meter import Meter
 from sglc.execution.plan.prepare import Prepared
@@ -30,7 +30,7 @@ from sglc.execution.served import Served
 from sglc.execution.tool_calls import Tools
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import conversation
-from sglc.frontend.program.instance import Gathered, Variable
+from sglc.frontend.program.instance import Awaited, Gathered, Variable
 from sglc.frontend.tracing.makers import NoValue
 from sglc.frontend.values.recorded import Generated
 from sglc.ir import core
@@ -149,6 +149,15 @@ class _KnownValue(OutputParser):
 def _messages(turns: Any) -> list[dict[str, Any]]:
     """The conversation that a prompt's turns are."""
     return conversation(turn_parts(plain(turns)))
+
+
+def _no_values(late: Any) -> Iterator[NoValue]:
+    """What stands for values in a variable that a text does not spell."""
+    if isinstance(late, NoValue):
+        yield late
+    elif type(late) is list:
+        for item in late:
+            yield from _no_values(item)
 
 
 def _without_unread(late: list[Any]) -> list[Any]:
@@ -314,8 +323,8 @@ class PlanPart(Part):
         self._over = True
         error, total_s = self._run.leave(None, self._session.elapsed_s)
         self._run.result.outputs.error = error
-        made, unread = self._store(variables)
-        self._run.fill(RunOutcome(value, error, made, unread, whole, said, total_s))
+        made, unspelled = self._store(variables)
+        self._run.fill(RunOutcome(value, error, made, unspelled, whole, said, total_s))
 
     def _end(self, error: BaseException) -> None:
         """The run fails, with what there is."""
@@ -325,28 +334,32 @@ class PlanPart(Part):
         outputs = self._run.result.outputs
         problem, total_s = self._run.leave(error, self._session.elapsed_s)
         outputs.error = problem
-        early, errors = values(outputs, outputs.variables)
-        made, unread, text = dict[str, Any](), dict[str, BaseException](), ""
+        early, _ = values(outputs, outputs.variables)
+        made, unspelled, text = dict[str, Any](), dict[str, Sequence[Failure]](), ""
         if self._meter is not None:
             early = early if self._meter.affords(early) else {}
         else:
-            made, unread = self._store(self._executor.variables)
+            made, unspelled = self._store(self._executor.variables)
             text = max("".join(TextReader(outputs).come()), self._executor.prompt[0], key=len)
         made = {**made, **early, **made}  # in the order of the program
-        self._run.fill(RunOutcome(None, problem, made, errors | unread, text, list, total_s))
+        self._run.fill(RunOutcome(None, problem, made, unspelled, text, list, total_s))
 
-    def _store(self, variables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, BaseException]]:
-        """Have what was not there before among the outputs; gives all values, and why others are none."""
+    def _store(self, variables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Sequence[Failure]]]:
+        """Have what was not there before among the outputs; gives all values, and which texts spell none."""
         outputs, early = self._run.result.outputs, self._prepared.early
         made: dict[str, Any] = {}
-        unread: dict[str, BaseException] = {}
-        sites = self._executor.sites if len(variables) > len(early) else {}
+        unspelled: dict[str, Sequence[Failure]] = {}
+        sites = {} if variables.keys() <= early.keys() else self._executor.sites
         for name, value in variables.items():
+            if found := tuple(_no_values(value)):
+                unspelled[name] = [
+                    Failure(one.site or Site(self._run.result.name, (), name), one.problem) for one in found
+                ]
             if type(value) is list:
                 value = _without_unread(value)
             late = value
             if isinstance(value, NoValue):
-                unread[name] = value.problem
+                late = Awaited(lambda: None, problem=value.problem)
             else:
                 made[name] = value
             if name in early:
@@ -356,4 +369,4 @@ class PlanPart(Part):
                 parser = _KnownValue("", str, core.NOWHERE, late=value) if typed else None
                 late = Generated(site, 0, core.Value(0, core.Type.TEXT), parser)
             dict.__setitem__(outputs.variables, name, late)
-        return made, unread
+        return made, unspelled

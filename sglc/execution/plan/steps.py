@@ -14,6 +14,7 @@ from sglc.execution.plan.prepared_block import PreparedBlock, PreparedStep
 from sglc.execution.plan.raised import builtin_error
 from sglc.execution.plan.segments import Going, Segments
 from sglc.execution.plan.values import Exact, Kept, Value, as_python, held_in, plain, text
+from sglc.frontend.tracing.makers import NoValue
 from sglc.ir.plan.plan import (
     CallStep,
     CondStep,
@@ -24,7 +25,7 @@ from sglc.ir.plan.plan import (
     SwitchStep,
     ValueStep,
 )
-from sglc.ir.plan.segment import Segment
+from sglc.ir.plan.segment import Segment, Slot
 from sglc.ir.pure import STORED
 from sglc.ir.values import case_of, evaluate, item_texts, placed
 
@@ -111,7 +112,12 @@ def _function(run: Running, frame: Frame, number: int, prepared: PreparedStep, s
     if step.in_order and (before := frame.before_step(number)) is not None and before.error is not None:
         raise before.error
     if run.functions.at_once(step):
-        _made(run, frame, number, run.functions.made(step, args, named))
+        made = run.functions.made(step, args, named)
+        if isinstance(made, Exact) and isinstance(made.item, NoValue):
+            site = frame.block.sites.get(Slot(step.name))
+            placed_site = site and site.inside(frame.at.call, frame.at.iterations)
+            made = Exact(NoValue(made.item.problem, placed_site))
+        _made(run, frame, number, made)
         return
 
     def told(value: Value, error: Exception | None) -> None:

@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sglc.errors import Loc, TraceError
+from sglc.errors import Loc, RunError, TraceError
 from sglc.frontend.language.expr import Appendable
 from sglc.frontend.locate import here
+from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import History
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.values.block_exit import Unsettled
 from sglc.frontend.values.graph_breaks import GraphBreak, needing
 from sglc.frontend.values.recorded import Generated, Launcher, RecordedStream
 from sglc.frontend.values.symbolic import TRACING, SymbolicText, joined, read_ahead
-from sglc.ir.core import Value
+from sglc.ir.core import Site, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class Instance:
         self.launcher = launcher
         self.states: list[PromptState] = []  # all that there are, while compiling
         self.waiting: list[PromptState] = []  # those with something pending, in program order
+        self.told: set[Site] = set()  # generations whose texts spell no value, as the program has read
 
     def running(self, what: str, loc: Loc) -> None:
         """`what` needs a run: compiling ends before it."""
@@ -114,8 +116,10 @@ class Instance:
         match variable:
             case Generated(parser=parser):
                 text = self.text_of(variable, what, loc)
-                if parser is None or not isinstance(text, SymbolicText):
-                    return text if parser is None else parser.parse(text)
+                if parser is None:
+                    return text
+                if not isinstance(text, SymbolicText):
+                    return self._parsed(parser, text, variable.site)
                 tracing = TRACING.get()
                 assert tracing is not None
                 return tracing.parsed(parser, text, loc)
@@ -143,6 +147,13 @@ class Instance:
                 )  # fmt: skip
             case _:
                 return variable
+
+    def _parsed(self, parser: OutputParser, text: Any, site: Site) -> Any:
+        try:
+            return parser.parse(text)
+        except RunError:
+            self.told.add(site)
+            raise
 
     def in_prompt(self, made: Generated, what: str, loc: Loc) -> str:
         """The text that the prompt has of a generation: none, if the program caught its failure."""

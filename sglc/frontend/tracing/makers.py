@@ -17,6 +17,7 @@ from typing import Any, Literal, Union
 from sglc.errors import Loc, RunError
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.outputs.typed import form_of, is_pydantic
+from sglc.ir.core import Site
 from sglc.ir.pure import FACTORIES, STORED, is_written, sets_up_itself
 
 MAKERS: dict[str, Callable[..., Any]] = {}  # by their names in a plan
@@ -47,6 +48,7 @@ class NoValue:
     """Stands for a variable whose text spells no value: only who reads it gets the error."""
 
     problem: RunError
+    site: Site | None = None  # of the generation, where the plan says it
 
 
 def declare_reader(parser: OutputParser) -> str:
@@ -63,10 +65,20 @@ def _softly(parse: Callable[[str], Any], text: str) -> Any:
         return NoValue(problem)
 
 
+def left_text(text: str) -> str:
+    """Reads a variable whose type is not known here: it stays the text that was generated."""
+    return text
+
+
+def type_named(name: str) -> str:
+    """The type whose values something that `declare_reader` made known reads, as the program spells it."""
+    return name.removesuffix(STORED).rpartition(" of ")[0]
+
+
 def maker_named(name: str) -> Callable[..., Any] | None:
     """What a plan's name means: a class of a module that is loaded, or what reads its values from texts.
 
-    Where a class is not loaded, a variable stays the text that was generated.
+    Where a class is not loaded, a variable stays the text that was generated (`left_text`).
     """
     stored = name.endswith(STORED)
     shown, of, place = name.removesuffix(STORED).rpartition(" of ")
@@ -74,7 +86,7 @@ def maker_named(name: str) -> Callable[..., Any] | None:
         return class_named(name)
     kind = _spelled(shown)
     if kind is None:
-        return MAKERS.get(name, str if stored else None)
+        return MAKERS.get(name, left_text if stored else None)
     file, line, column = place.rsplit(":", 2)
     loc = Loc(file, int(line), int(column))
     form = form_of(kind, loc)
