@@ -242,7 +242,8 @@ def test_an_answer_can_be_aborted(client: Client) -> None:
     call = begun(client, request_id="long")
     assert client.stub.Abort(pb.AbortRequest(request_id="long")).success
     code, said = refused(call)
-    assert (code, "aborted" in said) == (STATUS.CANCELLED, True)
+    assert (code, "aborted" in said) == (STATUS.FAILED_PRECONDITION, True)
+    assert ("x-should-retry", "false") in [(key, value) for key, value in call.trailing_metadata()]
     until(client.server.idle)
     assert not client.stub.Abort(pb.AbortRequest(request_id="long")).success
     with pytest.raises(grpc.RpcError, match="`request_id` is missing"):

@@ -58,13 +58,14 @@ _FOLLOW_S = 0.05  # between two looks at the cache
 _FOLLOWERS = 16  # of the cache, at most
 _LAST_NUMBER = 2**63 - 1  # that events can be counted from: their counts have 64 bits
 _SECTIONS = {"core", "memory", "spec", "lora", "disagg", "queues", "all"}
+_TRAILING = ("x-request-id", "retry-after", "x-should-retry")
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # equal files make equal archives
 _STATUSES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
     403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
-    409: grpc.StatusCode.CANCELLED,
+    409: grpc.StatusCode.FAILED_PRECONDITION,  # gateways ask again at `CANCELLED`
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     501: grpc.StatusCode.UNIMPLEMENTED,
     503: grpc.StatusCode.UNAVAILABLE,
@@ -365,7 +366,7 @@ class _Told:
         if message["type"] == "http.response.start":
             self._status = message["status"]
             named = [(name.decode().lower(), value.decode()) for name, value in message["headers"]]
-            self.trailing = tuple(each for each in named if each[0] in ("x-request-id", "retry-after"))
+            self.trailing = tuple(each for each in named if each[0] in _TRAILING)
         elif self._status >= 400:
             error = msgspec.json.decode(message["body"])["error"]
             late = error["code"] == "timed_out"
