@@ -80,7 +80,8 @@ def connected(server: Server) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def client(small_model: Path) -> Iterator[Client]:
-    with serving("--model", str(small_model), "--grpc-port", "0") as server, connected(server) as client:
+    asked = ("--grpc-port", "0", "--access-log")
+    with serving("--model", str(small_model), *asked) as server, connected(server) as client:
         yield client
 
 
@@ -213,6 +214,28 @@ def test_an_answer_is_called_by_its_request(client: Client) -> None:
     call = client.generate(metadata=[("x-request-id", "yours")])
     assert [each.request_id for each in call] == ["yours"]
     assert ("x-request-id", "yours") in [(key, value) for key, value in call.trailing_metadata()]
+
+
+@pytest.mark.parametrize(
+    ("request_id", "header", "logged"),
+    [
+        ("in-it", None, "in-it"),
+        ("in-it", "above-it", "above-it"),
+        ("in-it", "a" * 129, "in-it"),
+        ("a b", None, None),
+        ("a" * 129, None, None),
+        ("", None, None),
+    ],
+)
+def test_the_access_log_has_the_clients_own_id(
+    client: Client, request_id: str, header: str | None, logged: str | None
+) -> None:
+    metadata = [] if header is None else [("x-request-id", header)]
+    call = client.generate(request_id=request_id, metadata=metadata)
+    list(call)
+    told = dict(call.trailing_metadata())["x-request-id"]
+    assert told == logged or (logged is None and re.fullmatch("[0-9a-f]{32}", str(told)))
+    until(lambda: f'"id": "{told}"' in client.server.log.read_text(), "no such line")
 
 
 def test_an_id_can_say_how_a_text_is_sampled(client: Client) -> None:

@@ -34,7 +34,7 @@ from sglc.passes.chat.tool_markup import template_format, template_with_tools
 from sglc.runtime.model.registry import TEXT_FILES
 from sglc.runtime.model_files import read_json
 from sglc.serve import sampling
-from sglc.serve.access_log import REQUEST_ID
+from sglc.serve.access_log import REQUEST_ID, name_request
 from sglc.serve.cache_messages import kv_batches
 from sglc.serve.door import Access, guarded
 from sglc.serve.keys import share_of
@@ -161,6 +161,7 @@ class SchedulerService:
 
     async def _generate(self, request: Any, scope: Scope, writing: Writing) -> None:
         service = self._service
+        name_request(scope, request.request_id)
         most = lambda size: max(1, min(service.limits.chat_tokens, service.max_len - size))  # noqa: E731
         body = body_of(request, most, service.max_len)
         field, given = body.prompts
