@@ -89,8 +89,12 @@ def client(small_model: Path) -> Iterator[Client]:
 
 
 def seeded(seed: object) -> Struct:
+    return custom(sampling_seed=seed if isinstance(seed, float | list) else str(seed))
+
+
+def custom(**fields: object) -> Struct:
     made = Struct()
-    made.update({"sampling_seed": seed if isinstance(seed, float | list) else str(seed)})
+    made.update(fields)
     return made
 
 
@@ -130,7 +134,10 @@ def test_a_stream_does_not_wait_behind_its_last_message(
             {"temperature": 0.7, "top_p": 0.9, "top_k": 20, "min_p": 0.01, "custom_params": seeded(2**63 + 5)},
             {"temperature": 0.7, "top_p": 0.9, "top_k": 20, "min_p": 0.01, "sampling_seed": 2**63 + 5},
         ),
-        ({"regex": "[ a-z]{4}"}, {"temperature": 0, "regex": "[ a-z]{4}"}),
+        (
+            {"regex": "[ a-z]{4}", "custom_params": custom(regex="[ a-z]{4}", max_new_tokens=6)},
+            {"temperature": 0, "regex": "[ a-z]{4}"},
+        ),
         ({"json_schema": '{"enum": [12, "x"]}'}, {"temperature": 0, "json_schema": '{"enum": [12, "x"]}'}),
         (
             {"repetition_penalty": 1.3, "min_new_tokens": 5, "ignore_eos": True, "logit_bias": {"7042": -0.3}},
@@ -356,6 +363,10 @@ def test_every_call_is_answered_or_refused_by_its_name(client: Client) -> None:
         ({"custom_params": seeded("\u0663")}, "`sampling_params.sampling_seed`"),  # a digit, but none of ours
         ({"custom_params": seeded(float("inf"))}, "`sampling_params.custom_params` has a number"),
         ({"custom_params": seeded([1.0] * 10_000)}, "`sampling_params.custom_params` has more than"),
+        ({"regex": "aaa", "custom_params": custom(regex="bbb")}, "`sampling_params.regex`: `custom_params`"),
+        ({"custom_params": custom(max_new_tokens=2)}, "`sampling_params.max_new_tokens`: `custom_params`"),
+        ({"ebnf_grammar": "x", "custom_params": custom(ebnf="y")}, "`sampling_params.ebnf`: `custom_params`"),
+        ({"top_p": 0.7, "custom_params": custom(top_p=0.71)}, "`sampling_params.top_p`: `custom_params`"),
         ({"request_id": "x" * 40_000}, "`request_id` has more than"),
     ],
 )
