@@ -367,6 +367,8 @@ def test_every_call_is_answered_or_refused_by_its_name(client: Client) -> None:
         ({"custom_params": custom(max_new_tokens=2)}, "`sampling_params.max_new_tokens`: `custom_params`"),
         ({"ebnf_grammar": "x", "custom_params": custom(ebnf="y")}, "`sampling_params.ebnf`: `custom_params`"),
         ({"top_p": 0.7, "custom_params": custom(top_p=0.71)}, "`sampling_params.top_p`: `custom_params`"),
+        ({"custom_params": custom(**{"f" * 30_000: 1})}, "there is no field `sampling_params.fff"),
+        ({"custom_params": custom(**{"\U0001f600" * 9_000: 1})}, "there is no field"),
         ({"request_id": "x" * 40_000}, "`request_id` has more than"),
     ],
 )

@@ -58,6 +58,7 @@ _FOLLOW_S = 0.05  # between two looks at the cache
 _FOLLOWERS = 16  # of the cache, at most
 _LAST_NUMBER = 2**63 - 1  # that events can be counted from: their counts have 64 bits
 _SECTIONS = {"core", "memory", "spec", "lora", "disagg", "queues", "all"}
+_LONGEST_SAID = 600  # characters: each may take 12 bytes of the 8 KiB that clients read of a status
 _TRAILING = ("x-request-id", "retry-after", "x-should-retry")
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # equal files make equal archives
 _STATUSES = {
@@ -372,7 +373,10 @@ class _Told:
             error = msgspec.json.decode(message["body"])["error"]
             late = error["code"] == "timed_out"
             code = grpc.StatusCode.DEADLINE_EXCEEDED if late else _STATUSES.get(self._status)
-            self.refusal = code or grpc.StatusCode.INTERNAL, error["message"]
+            said = error["message"]
+            if len(said) > _LONGEST_SAID:
+                said = said[:_LONGEST_SAID] + "..."
+            self.refusal = code or grpc.StatusCode.INTERNAL, said
 
 
 def _header(key: str, value: str | bytes) -> tuple[bytes, bytes]:
