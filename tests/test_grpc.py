@@ -80,7 +80,8 @@ def connected(server: Server) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def client(small_model: Path) -> Iterator[Client]:
-    with serving("--model", str(small_model), "--grpc-port", "0") as server, connected(server) as client:
+    asked = ("--grpc-port", "0", "--access-log")
+    with serving("--model", str(small_model), *asked) as server, connected(server) as client:
         yield client
 
 
@@ -88,8 +89,12 @@ def client(small_model: Path) -> Iterator[Client]:
 
 
 def seeded(seed: object) -> Struct:
+    return custom(sampling_seed=seed if isinstance(seed, float | list) else str(seed))
+
+
+def custom(**fields: object) -> Struct:
     made = Struct()
-    made.update({"sampling_seed": seed if isinstance(seed, float | list) else str(seed)})
+    made.update(fields)
     return made
 
 
@@ -129,7 +134,10 @@ def test_a_stream_does_not_wait_behind_its_last_message(
             {"temperature": 0.7, "top_p": 0.9, "top_k": 20, "min_p": 0.01, "custom_params": seeded(2**63 + 5)},
             {"temperature": 0.7, "top_p": 0.9, "top_k": 20, "min_p": 0.01, "sampling_seed": 2**63 + 5},
         ),
-        ({"regex": "[ a-z]{4}"}, {"temperature": 0, "regex": "[ a-z]{4}"}),
+        (
+            {"regex": "[ a-z]{4}", "custom_params": custom(regex="[ a-z]{4}", max_new_tokens=6)},
+            {"temperature": 0, "regex": "[ a-z]{4}"},
+        ),
         ({"json_schema": '{"enum": [12, "x"]}'}, {"temperature": 0, "json_schema": '{"enum": [12, "x"]}'}),
         (
             {"repetition_penalty": 1.3, "min_new_tokens": 5, "ignore_eos": True, "logit_bias": {"7042": -0.3}},
@@ -215,6 +223,28 @@ def test_an_answer_is_called_by_its_request(client: Client) -> None:
     assert ("x-request-id", "yours") in [(key, value) for key, value in call.trailing_metadata()]
 
 
+@pytest.mark.parametrize(
+    ("request_id", "header", "logged"),
+    [
+        ("in-it", None, "in-it"),
+        ("in-it", "above-it", "above-it"),
+        ("in-it", "a" * 129, "in-it"),
+        ("a b", None, None),
+        ("a" * 129, None, None),
+        ("", None, None),
+    ],
+)
+def test_the_access_log_has_the_clients_own_id(
+    client: Client, request_id: str, header: str | None, logged: str | None
+) -> None:
+    metadata = [] if header is None else [("x-request-id", header)]
+    call = client.generate(request_id=request_id, metadata=metadata)
+    list(call)
+    told = dict(call.trailing_metadata())["x-request-id"]
+    assert told == logged or (logged is None and re.fullmatch("[0-9a-f]{32}", str(told)))
+    until(lambda: f'"id": "{told}"' in client.server.log.read_text(), "no such line")
+
+
 def test_an_id_can_say_how_a_text_is_sampled(client: Client) -> None:
     """As our own client has it pass a gateway, which knows nothing of seeds."""
     name = f"sglc-{'0' * 32}:"
@@ -242,7 +272,8 @@ def test_an_answer_can_be_aborted(client: Client) -> None:
     call = begun(client, request_id="long")
     assert client.stub.Abort(pb.AbortRequest(request_id="long")).success
     code, said = refused(call)
-    assert (code, "aborted" in said) == (STATUS.CANCELLED, True)
+    assert (code, "aborted" in said) == (STATUS.FAILED_PRECONDITION, True)
+    assert ("x-should-retry", "false") in [(key, value) for key, value in call.trailing_metadata()]
     until(client.server.idle)
     assert not client.stub.Abort(pb.AbortRequest(request_id="long")).success
     with pytest.raises(grpc.RpcError, match="`request_id` is missing"):
@@ -332,6 +363,12 @@ def test_every_call_is_answered_or_refused_by_its_name(client: Client) -> None:
         ({"custom_params": seeded("\u0663")}, "`sampling_params.sampling_seed`"),  # a digit, but none of ours
         ({"custom_params": seeded(float("inf"))}, "`sampling_params.custom_params` has a number"),
         ({"custom_params": seeded([1.0] * 10_000)}, "`sampling_params.custom_params` has more than"),
+        ({"regex": "aaa", "custom_params": custom(regex="bbb")}, "`sampling_params.regex`: `custom_params`"),
+        ({"custom_params": custom(max_new_tokens=2)}, "`sampling_params.max_new_tokens`: `custom_params`"),
+        ({"ebnf_grammar": "x", "custom_params": custom(ebnf="y")}, "`sampling_params.ebnf`: `custom_params`"),
+        ({"top_p": 0.7, "custom_params": custom(top_p=0.71)}, "`sampling_params.top_p`: `custom_params`"),
+        ({"custom_params": custom(**{"f" * 30_000: 1})}, "there is no field `sampling_params.fff"),
+        ({"custom_params": custom(**{"\U0001f600" * 9_000: 1})}, "there is no field"),
         ({"request_id": "x" * 40_000}, "`request_id` has more than"),
     ],
 )

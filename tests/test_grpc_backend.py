@@ -135,16 +135,37 @@ def test_the_server_says_how_it_stands(remote: GrpcBackend) -> None:
 
 
 def test_a_run_that_is_stopped_leaves_nothing(server: Server, remote: GrpcBackend) -> None:
-    @sgl.function
-    def endless(s: Any) -> None:
-        s += "#" + sgl.gen("text", max_tokens=3_000, ignore_eos=True)
-
     results = [endless.run(backend=remote, seed=number, stream=bool(number % 2)) for number in range(4)]
     until(lambda: server.info()["running_rows"] == 4)
     for result in results:
         result.stop()
         assert isinstance(result.error(), RunError)
     until(server.idle)
+
+
+@sgl.function
+def endless(s: Any) -> None:
+    s += "#" + sgl.gen("text", max_tokens=3_000, ignore_eos=True)
+
+
+def test_what_is_aborted_is_not_asked_again(server: Server, remote: GrpcBackend) -> None:
+    result = endless.run(backend=remote)
+    until(lambda: server.ask("POST", "/abort_request", {"abort_all": True})[1] == {"aborted": 1})
+    error = result.error()
+    assert isinstance(error, BackendError)
+    assert (error.code, error.note) == ("SGLC542", "1 attempt")
+    assert "/abort_request" in error.message
+    until(server.idle)
+
+
+def test_what_takes_too_long_is_not_asked_again(small_model: Path) -> None:
+    with serving("--model", str(small_model), *NAMED, "--request-timeout", "1") as late:
+        backend = GrpcBackend(ServerOptions(url=address(late), patience=QUICK))
+        error = endless.run(backend=backend).error()
+        assert isinstance(error, BackendError)
+        assert (error.code, error.note) == ("SGLC542", "1 attempt")
+        assert "DEADLINE_EXCEEDED" in error.message
+        backend.close()
 
 
 def test_by_name(server: Server, small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -206,6 +206,16 @@ def test_further_parameters_need_no_others() -> None:
         assert told(sent(app, body, path="/generate"))[0] == 200
 
 
+def test_further_parameters_do_not_take_the_place_of_others() -> None:
+    for given, status in (({"top_k": 3}, 400), ({"top_k": 5}, 200), ({"top_k": None}, 200)):
+        body = {"text": "Count", "sampling_params": given, "custom_params": {"top_k": 5}}
+        for app in (make_direct(service()), make_app(service())):
+            answered, content = told(sent(app, json.dumps(body).encode(), path="/generate"))
+            assert answered == status, content
+            if status == 400:
+                assert json.loads(content)["error"]["param"] == "sampling_params.top_k"
+
+
 def test_a_body_may_come_in_parts() -> None:
     status, content = told(sent(make_direct(service()), GIVEN[:5], b"", GIVEN[5:]))
     assert (status, json.loads(content)["choices"][0]["text"]) == (200, WORDS)

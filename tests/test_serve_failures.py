@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 
@@ -213,6 +214,26 @@ def test_a_client_that_reads_slowly_gets_all(server: Server) -> None:
 
 def test_the_server_has_logged_no_fault_of_its_own(server: Server) -> None:
     assert "Traceback" not in server.log.read_text()
+
+
+# -- methods ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_heads_are_those_of_gets_and_other_methods_are_told_which(server: Server) -> None:
+    with httpx2.Client(base_url=server.url, timeout=60) as client:
+        for path in ("/health", "/v1/models", "/get_model_info", "/api/version"):
+            answer, head = client.get(path), client.head(path)
+            assert (answer.status_code, head.status_code, head.content) == (200, 200, b"")
+            assert head.headers["content-length"] == answer.headers["content-length"]
+        for method, path, allowed in (
+            ("PUT", "/health", "GET, HEAD"),
+            ("GET", "/v1/completions", "POST"),
+            ("HEAD", "/generate", "POST"),
+            ("DELETE", "/api/chat", "POST"),
+        ):
+            refused = client.request(method, path)
+            assert (refused.status_code, refused.headers["allow"]) == (405, allowed)
 
 
 # -- keys and names --------------------------------------------------------------------------------

@@ -261,6 +261,17 @@ def test_a_run_that_is_stopped_leaves_nothing(there: sgl.RuntimeEndpoint, oracle
     until(oracle.idle)
 
 
+def test_a_program_that_is_aborted_is_asked_once(there: sgl.RuntimeEndpoint, oracle: Server) -> None:
+    before = asked(oracle)["/v1/programs"]
+    result = endless.run(backend=there, seed=5)
+    until(lambda: oracle.ask("POST", "/abort_request", {"abort_all": True})[1] == {"aborted": 1})
+    error = result.error()
+    assert isinstance(error, BackendError)
+    assert (error.code, error.note) == ("SGLC542", "1 attempt")
+    assert "/abort_request" in error.message
+    assert asked(oracle)["/v1/programs"] == before + 1
+
+
 def test_a_program_that_takes_too_long_is_asked_once() -> None:
     @sgl.function
     def long(s: Any) -> None:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from sglc.serve.work import ServedBackend
 
 _SCRIPTED = "scripted:"
+_MODELS_OWN = (
+    "--device", "--dtype", "--kv-dtype", "--kv-mib", "--max-rows", "--token-budget", "--max-len",
+    "--compile-mib", "--compile-timeout",
+)  # fmt: skip
 _GATEWAY = "smg launch"
 _NO_LIMIT = 1 << 20  # tokens: a script has none
 
@@ -288,12 +292,7 @@ _GATEWAYS_OWN = (
 def _serve_behind_gateway(options: argparse.Namespace) -> int:
     from sglc.cli.gateway import Replicas, program_of, serve_behind_gateway
 
-    given = {
-        option.name: value
-        for group in _OPTIONS.values()
-        for option in group
-        if (value := getattr(options, option.name[2:].replace("-", "_"))) != option.default
-    }
+    given = _given(options)
     parser = ("--reasoning-parser",) if options.gateway == "grpc" else ()  # it reads texts itself
     for name in (*_GATEWAYS_OWN, *parser):
         if name in given:
@@ -328,8 +327,21 @@ def _keys(given: Sequence[str] | None, files: Sequence[str] | None) -> Keys:
     return Keys.of([*(given or ()), *(key for path in files or () for key in read_keys(path))])
 
 
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    """What is said otherwise than it is by default, by the names of the options."""
+    return {
+        option.name: value
+        for group in _OPTIONS.values()
+        for option in group
+        if (value := getattr(options, option.name[2:].replace("-", "_"))) != option.default
+    }
+
+
 def _backend(options: argparse.Namespace, model: str) -> ServedBackend:
     if model.startswith(_SCRIPTED):
+        for name in _MODELS_OWN:
+            if name in _given(options):
+                raise UsageError("SGLC010", f"argument {name}: a script has no use for it")
         from sglc.backends.scripted import read_script
 
         return read_script(model.removeprefix(_SCRIPTED))

@@ -39,20 +39,20 @@ class AccessLog:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As of every ASGI application."""
         began, began_s = time.time(), time.perf_counter()
-        request_id = _id_of(scope)
         status: int | None = None
         complete = False
         spent = Spent(self._metrics.between)
         SPENT.set(spent)
-        scope[REQUEST_ID] = request_id.decode()
+        scope[REQUEST_ID] = _in_header(scope) or f"{_RANDOM.getrandbits(128):032x}"
         kind = self._metrics.asks(scope)
-        span = RequestSpan.begun(scope, kind, self._metrics.model, scope[REQUEST_ID])
+        span = RequestSpan.begun(scope, kind, self._metrics.model)
 
         async def named(message: Message) -> None:
             nonlocal status, complete
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], (_HEADER, request_id)]}
+                named_by = (_HEADER, scope[REQUEST_ID].encode())
+                message = {**message, "headers": [*message["headers"], named_by]}
             await send(message)
             complete = message["type"] == "http.response.body" and not message.get("more_body", False)
 
@@ -62,12 +62,12 @@ class AccessLog:
             ended_s = time.perf_counter()
             self._metrics.answered(kind, spent, began_s, ended_s, status, complete)
             if span is not None:
-                span.end(spent, status, complete)
+                span.end(scope[REQUEST_ID], spent, status, complete)
             if self._written:
                 client = scope.get("client")
                 _write(
                     time=datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds"),
-                    id=request_id.decode(),
+                    id=scope[REQUEST_ID],
                     client=client and f"{client[0]}:{client[1]}",
                     method=scope["method"],
                     path=scope["path"][:_LONGEST_PATH],
@@ -82,11 +82,19 @@ class AccessLog:
                 )
 
 
-def _id_of(scope: Scope) -> bytes:
-    given: bytes = dict(scope["headers"]).get(_HEADER, b"")
-    if 0 < len(given) <= _LONGEST_ID and all(0x20 < byte < 0x7F for byte in given):
-        return given
-    return b"%032x" % _RANDOM.getrandbits(128)
+def name_request(scope: Scope, given: str) -> None:
+    """A request says inside of it what its client calls it: that is its id, unless a header has said so."""
+    if _in_header(scope) is None and _can_be_id(given):
+        scope[REQUEST_ID] = given
+
+
+def _in_header(scope: Scope) -> str | None:
+    given = dict(scope["headers"]).get(_HEADER, b"").decode("latin-1")
+    return given if _can_be_id(given) else None
+
+
+def _can_be_id(given: str) -> bool:
+    return 0 < len(given) <= _LONGEST_ID and all("\x20" < character < "\x7f" for character in given)
 
 
 def _write(**known: str | float | None) -> None:

@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sglc.errors import SglcError
 from sglc.ir.sampling import Sampling
@@ -80,6 +80,7 @@ def _made(service: Service) -> tuple[FastAPI, Endpoints]:
 
     add_ollama(app, service, prompted)
     app.add_middleware(of_any_type)
+    app.add_middleware(_heads_as_gets)
     add_state(app, service)
     service.metrics.model = service.name
     service.metrics.paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
@@ -88,7 +89,20 @@ def _made(service: Service) -> tuple[FastAPI, Endpoints]:
 
 async def _refused(request: Request, error: Exception) -> Response:
     refusal = of_any(error)
-    return as_ollamas(refusal) if request.url.path.startswith("/api/") else as_response(refusal)
+    response = as_ollamas(refusal) if request.url.path.startswith("/api/") else as_response(refusal)
+    allowed = error.headers.get("Allow") if isinstance(error, HTTPException) and error.headers else None
+    if allowed is not None:
+        response.headers["allow"] = "GET, HEAD" if "GET" in allowed else allowed
+    return response
+
+
+def _heads_as_gets(app: ASGIApp) -> ASGIApp:
+    """`app`, which answers `HEAD` as `GET`: the connection, which knows better, sends no body."""
+
+    async def asked(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope, receive, send)
+
+    return asked
 
 
 # -- generation ------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from sglc.serve.fields import ADVISORY, HINTS, UNSUPPORTED, WHOLE_CHARACTERS, Bo
 from sglc.serve.forms import Choices, ResponseFormat, Schema, StructuredOutputs, TagText
 from sglc.serve.tools import Called, Function, Named, ToolChoice, Tools
 
+OTHERWISE = "`custom_params` have another value for it"
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 _MOST_STOPS, _MOST_CHARACTERS, _MOST_IDS = 64, 4_096, 1_024  # of one field; what is asked for at each token
 
@@ -385,6 +386,9 @@ class GenerateBody(RequestBody):
         if isinstance(further, dict) and isinstance(given, dict | None):
             salt = {name: further[name] for name in further.keys() & {"cache_salt"}}
             further = {name: value for name, value in further.items() if name not in salt}
+            for name, value in (given or {}).items():
+                if value is not None and further.get(name, value) != value:
+                    raise wrong("twice_value", OTHERWISE, f"sampling_params.{name}")
             return {**data, **salt, "sampling_params": {**(given or {}), **further}, "custom_params": {}}
         return data
 

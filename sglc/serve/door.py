@@ -52,7 +52,7 @@ def guarded(
             allow_origins=access.origins,
             allow_methods=("GET", "POST"),
             allow_headers=("*",),
-            expose_headers=("x-request-id", "retry-after"),
+            expose_headers=("x-request-id", "retry-after", "x-should-retry"),
         )
     return AccessLog(in_one_form(_well_framed(app)), metrics, written=access.logged)
 

@@ -56,6 +56,7 @@ DESCRIBED: dict[str, Any] = {
     },
 }
 _RETRY_S = "1"
+_FINAL = ("aborted", "timed_out")  # not to be asked again, though clients do so at these statuses
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -172,7 +173,9 @@ def as_response(refusal: Refusal) -> Response:
     """The answer. Who is turned away for now is told when to come again."""
     _told(refusal)
     response = as_json(refusal.body(), refusal.status)
-    if refusal.status in (429, 503):
+    if refusal.code in _FINAL:
+        response.headers["x-should-retry"] = "false"  # which the vendors' clients go by
+    elif refusal.status in (429, 503):
         response.headers["retry-after"] = _RETRY_S
     if refusal.status == 401:
         response.headers["www-authenticate"] = "Bearer"

@@ -31,7 +31,7 @@ class RequestSpan:
         self._span = span
 
     @staticmethod
-    def begun(scope: Scope, kind: tuple[str, str], model: str, request_id: str) -> RequestSpan | None:
+    def begun(scope: Scope, kind: tuple[str, str], model: str) -> RequestSpan | None:
         """The span of a request that begins now; None if nobody records spans. `kind`: as of `Metrics.asks`."""
         api = sys.modules.get(_MODULE)
         if api is None:
@@ -43,7 +43,7 @@ class RequestSpan:
             f"{method} {path}",
             context=None if propagate is None else propagate.extract(carrier),
             kind=api.SpanKind.SERVER,
-            attributes={"http.request.method": method, "http.route": path, "sglc.request.id": request_id},
+            attributes={"http.request.method": method, "http.route": path},
         )
         if not span.is_recording():
             return None
@@ -57,9 +57,10 @@ class RequestSpan:
             )
         return RequestSpan(api, span)
 
-    def end(self, spent: Spent, status: int | None, complete: bool) -> None:
+    def end(self, request_id: str, spent: Spent, status: int | None, complete: bool) -> None:
         """The request is over. `status` None: it has none; `complete`: its answer was read to the end."""
         span = self._span
+        span.set_attribute("sglc.request.id", request_id)
         if status is not None:
             span.set_attribute("http.response.status_code", status)
         if spent.prompt is not None:

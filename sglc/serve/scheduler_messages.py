@@ -10,6 +10,7 @@ import json
 import re
 import struct
 from collections.abc import Callable, Sequence
+from ctypes import c_float
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
@@ -17,7 +18,7 @@ from pydantic import ValidationError
 from smg_grpc_proto import sglang_scheduler_pb2 as pb
 
 from sglc.ir.plan.events import GenDone, Sample, TokenLogprob
-from sglc.serve.bodies import GenerateBody
+from sglc.serve.bodies import OTHERWISE, GenerateBody
 from sglc.serve.fields import WHOLE_CHARACTERS
 from sglc.serve.limits import check_sizes
 from sglc.serve.logprobs import Tops
@@ -62,12 +63,11 @@ def body_of(request: Any, most: Callable[[int], int], max_len: int) -> GenerateB
         message = f"`request_id` has more than {_LONGEST_ID} characters"
         raise Refusal(400, message, param="request_id", code="invalid_value")
     ids = list(request.tokenized.input_ids)
-    asked = _sampling(request.sampling_params)
+    asked = _sampling(request.sampling_params) | _of_id(request.request_id)
     given: dict[str, Any] = {
         "cache_salt": asked.pop("cache_salt", ""),
         "input_ids": ids,
         "sampling_params": {"max_new_tokens": most(len(ids)), **asked},
-        "custom_params": _of_id(request.request_id),
         "return_logprob": request.return_logprob,
         "logprob_start_len": request.logprob_start_len,
         "top_logprobs_num": request.top_logprobs_num,
@@ -85,18 +85,23 @@ def _unsupported(name: str) -> Refusal:
 
 def _sampling(sampling: Any) -> dict[str, Any]:
     """What is set, under the names of `/generate`. `custom_params` are further fields of these."""
-    made: dict[str, Any] = dict(_OF_ZERO)
+    made: dict[str, Any] = {}
+    custom: dict[str, Any] = {}
     for field, value in sampling.ListFields():
         name = _NAMES.get(field.name, field.name)
         if name == "custom_params":
-            made |= {key: own if key == "cache_salt" else _whole(own) for key, own in _custom(value).items()}
+            custom = {key: own if key == "cache_salt" else _whole(own) for key, own in _custom(value).items()}
         elif name == "logit_bias":
             made[name] = {key: _short(bias) for key, bias in value.items()}
         elif isinstance(value, float):
             made[name] = _short(value)
         elif name not in _OF_TEXT:
             made[name] = value if isinstance(value, bool | int | str) else list(value)
-    return made
+    for name in made.keys() & custom.keys():
+        if not _equal(made[name], custom[name]):
+            param = f"sampling_params.{name}"
+            raise Refusal(400, f"`{param}`: {OTHERWISE}", param=param, code="invalid_value")
+    return {**_OF_ZERO, **made, **custom}
 
 
 def _custom(given: Any) -> dict[str, Any]:
@@ -124,6 +129,13 @@ def _short(value: float) -> float:
     """The number that was meant: 0.7 and not 0.699999988, which is what 32 bits have of it."""
     short = float(f"{value:.6g}")
     return short if struct.pack("f", short) == struct.pack("f", value) else value
+
+
+def _equal(value: Any, custom: Any) -> bool:
+    """Whether a field has what `custom_params` have of it: a float there may have all 64 bits."""
+    if isinstance(value, float) and isinstance(custom, int | float):
+        return value == custom or value == _short(c_float(custom).value)
+    return bool(value == custom)
 
 
 def _whole(value: Any) -> Any:

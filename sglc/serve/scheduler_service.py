@@ -34,7 +34,7 @@ from sglc.passes.chat.tool_markup import template_format, template_with_tools
 from sglc.runtime.model.registry import TEXT_FILES
 from sglc.runtime.model_files import read_json
 from sglc.serve import sampling
-from sglc.serve.access_log import REQUEST_ID
+from sglc.serve.access_log import REQUEST_ID, name_request
 from sglc.serve.cache_messages import kv_batches
 from sglc.serve.door import Access, guarded
 from sglc.serve.keys import share_of
@@ -58,13 +58,15 @@ _FOLLOW_S = 0.05  # between two looks at the cache
 _FOLLOWERS = 16  # of the cache, at most
 _LAST_NUMBER = 2**63 - 1  # that events can be counted from: their counts have 64 bits
 _SECTIONS = {"core", "memory", "spec", "lora", "disagg", "queues", "all"}
+_LONGEST_SAID = 600  # characters: each may take 12 bytes of the 8 KiB that clients read of a status
+_TRAILING = ("x-request-id", "retry-after", "x-should-retry")
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # equal files make equal archives
 _STATUSES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
     403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
-    409: grpc.StatusCode.CANCELLED,
+    409: grpc.StatusCode.FAILED_PRECONDITION,  # gateways ask again at `CANCELLED`
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     501: grpc.StatusCode.UNIMPLEMENTED,
     503: grpc.StatusCode.UNAVAILABLE,
@@ -160,6 +162,7 @@ class SchedulerService:
 
     async def _generate(self, request: Any, scope: Scope, writing: Writing) -> None:
         service = self._service
+        name_request(scope, request.request_id)
         most = lambda size: max(1, min(service.limits.chat_tokens, service.max_len - size))  # noqa: E731
         body = body_of(request, most, service.max_len)
         field, given = body.prompts
@@ -365,12 +368,15 @@ class _Told:
         if message["type"] == "http.response.start":
             self._status = message["status"]
             named = [(name.decode().lower(), value.decode()) for name, value in message["headers"]]
-            self.trailing = tuple(each for each in named if each[0] in ("x-request-id", "retry-after"))
+            self.trailing = tuple(each for each in named if each[0] in _TRAILING)
         elif self._status >= 400:
             error = msgspec.json.decode(message["body"])["error"]
             late = error["code"] == "timed_out"
             code = grpc.StatusCode.DEADLINE_EXCEEDED if late else _STATUSES.get(self._status)
-            self.refusal = code or grpc.StatusCode.INTERNAL, error["message"]
+            said = error["message"]
+            if len(said) > _LONGEST_SAID:
+                said = said[:_LONGEST_SAID] + "..."
+            self.refusal = code or grpc.StatusCode.INTERNAL, said
 
 
 def _header(key: str, value: str | bytes) -> tuple[bytes, bytes]:

@@ -116,9 +116,10 @@ class GrpcBackend(ServerBackend):
         if not isinstance(error, grpc.RpcError):
             return error
         name, details = error.code().name, error.details()
-        waits = dict(error.trailing_metadata() or ()).get("retry-after")
+        told = dict(error.trailing_metadata() or ())
+        waits, again = told.get("retry-after"), told.get("x-should-retry") != "false" and name in _AGAIN
         wait_s = float(waits) if isinstance(waits, str) and waits.isdecimal() else None
-        return Trouble(f"{name}: {details}", again=name in _AGAIN, wait_s=wait_s, hint=_HINTS.get(name, ""))
+        return Trouble(f"{name}: {details}", again=again, wait_s=wait_s, hint=_HINTS.get(name, ""))
 
     # -- the connection ------------------------------------------------------------------------------
 

@@ -164,9 +164,9 @@ class ServerProgram(BackendWrapper):
         if "error" in event:
             failed = event["error"]
             # It would take as long again. With a budget each generation is a request, which has its own time.
-            late = failed["code"] == "timed_out"
+            late, aborted = failed["code"] == "timed_out", failed["code"] == "aborted"
             hint = "give the server a longer `--request-timeout`, or the run a `max_calls`" if late else ""
-            raise Trouble(f"the server failed: {failed['message']}", again=not late, hint=hint)
+            raise Trouble(f"the server failed: {failed['message']}", again=not (late or aborted), hint=hint)
         if (result := event.get("result")) is not None:
             for failure in result["failures"]:
                 if failure["kind"] == "BackendError":
