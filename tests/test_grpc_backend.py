@@ -175,13 +175,18 @@ def test_no_server() -> None:
         _ = GrpcBackend(ServerOptions(url="grpc://127.0.0.1:9")).target
 
 
-def test_no_key(small_model: Path) -> None:
+def test_no_key(small_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving("--model", str(small_model), *NAMED, "--api-key", "one") as guarded:
         backend = GrpcBackend(ServerOptions(url=address(guarded), api_key="one", patience=QUICK))
         assert greet.run(backend=backend, seed=1)["x"]
         backend.close()
-        with pytest.raises(BackendError, match="key"):
+        with pytest.raises(BackendError, match="key") as refused:
             _ = GrpcBackend(ServerOptions(url=address(guarded))).target
+        assert "`SGLC_API_KEY`" in refused.value.hint
+        monkeypatch.setenv("SGLC_API_KEY", "one")
+        backend = GrpcBackend(ServerOptions(url=address(guarded), patience=QUICK))
+        assert greet.run(backend=backend, seed=1)["x"]
+        backend.close()
 
 
 def test_a_server_that_ends_is_noticed(small_model: Path) -> None:

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from sglc.backends.http.http_backend import ServerBackend
-from sglc.backends.http.http_trouble import missing
+from sglc.backends.http.http_trouble import KEY_HINT, missing
 from sglc.backends.http.server_info import ServerModel, model_of
 from sglc.backends.retry import Trouble
 from sglc.errors import BackendError
@@ -30,7 +30,7 @@ _AGAIN = (
     "UNKNOWN",
 )
 _HINTS = {
-    "UNAUTHENTICATED": "check the API key",
+    "UNAUTHENTICATED": KEY_HINT,
     "PERMISSION_DENIED": "check what the API key may do",
     "UNIMPLEMENTED": "is it a server of SGLang's scheduler protocol?",
 }
@@ -162,7 +162,7 @@ class GrpcBackend(ServerBackend):
         return sglang_scheduler_pb2_grpc.SglangSchedulerStub(channel)
 
     def _metadata(self, headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-        key = self.options.api_key
+        key = self._key
         return (*headers.items(), *((("authorization", f"Bearer {key}"),) if key is not None else ()))
 
     @property
