@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -133,8 +134,8 @@ def serve_behind_gateway(
         UsageError: SGLC038, it cannot be listened there.
         BackendError: SGLC550, the gateway has ended, or a replica before it served anything.
     """
-    with bound_socket(host, port) as reserved:
-        port = reserved.getsockname()[1]
+    reserved = bound_socket(host, port)
+    port = reserved.getsockname()[1]
     told: SimpleQueue[_Told] = SimpleQueue()
     gateway = _Child("gateway", [*command, *_address(command, host, port, drain_s)], told)
     served = [
@@ -146,15 +147,19 @@ def serve_behind_gateway(
     try:
         for child in served:
             child.begin()
-        return _watch(gateway, served, replicas.way, _url(host, port), told)
+        return _watch(gateway, served, replicas.way, _url(host, port), told, reserved)
     finally:
+        reserved.close()
         for child in (gateway, *served):
             child.signal(signal.SIGKILL)
         for number, handler in zip(ends, before, strict=True):
             signal.signal(number, handler)
 
 
-def _watch(gateway: _Child, replicas: Sequence[_Child], way: str, url: str, told: SimpleQueue[_Told]) -> int:
+def _watch(
+    gateway: _Child, replicas: Sequence[_Child], way: str, url: str, told: SimpleQueue[_Told],
+    reserved: socket.socket,
+) -> int:  # fmt: skip
     ending = False
     while True:
         match told.get():
@@ -172,6 +177,7 @@ def _watch(gateway: _Child, replicas: Sequence[_Child], way: str, url: str, told
                 child.serves, child.wait_s = True, _AGAIN_S[0]
                 if gateway.process is None and not ending and all(each.serves for each in replicas):
                     gateway.words += ["--worker-urls", *(each.urls[way] for each in replicas)]
+                    reserved.close()
                     gateway.begin()
                     threading.Thread(target=_await, args=(gateway, url), daemon=True).start()
             case "ended", child if ending:

@@ -220,6 +220,11 @@ def _serve(options: argparse.Namespace) -> int:
     for name in ("replicas", "gateway_command"):
         if getattr(options, name) is not None:
             raise UsageError("SGLC010", f"argument --{name.replace('_', '-')}: comes with `--gateway`")
+    if options.grpc_port and options.grpc_port == options.port:
+        raise UsageError(
+            "SGLC038", f"`--port` and `--grpc-port` are both {options.port}",
+            hint="`--grpc-port 0` takes any port that is free",
+        )  # fmt: skip
     model = options.model or default_model()
     access = Access(
         _keys(options.api_key, options.api_key_file),
