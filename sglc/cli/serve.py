@@ -306,6 +306,11 @@ def _serve_behind_gateway(options: argparse.Namespace) -> int:
                 "SGLC010", f"argument {name}: it is the gateway's, with `--gateway`",
                 hint=f"give the gateway options of its own: `--gateway-command '{_GATEWAY} ...'`",
             )  # fmt: skip
+    if options.gateway == "grpc" and (options.model or default_model()).startswith(_SCRIPTED):
+        raise UsageError(
+            "SGLC010", "argument --gateway: over gRPC it needs the files of a tokenizer, and a script has none",
+            hint="`--gateway http`",
+        )  # fmt: skip
     words = [f"{name}={value}" for name, value in given.items() if name not in ("--host", "--port")]
     if options.access_log:
         words.append("--access-log")
