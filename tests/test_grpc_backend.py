@@ -175,6 +175,15 @@ def test_no_server() -> None:
         _ = GrpcBackend(ServerOptions(url="grpc://127.0.0.1:9")).target
 
 
+@pytest.mark.parametrize(
+    ("verify", "said"), [(False, "cannot do without"), ("no-such.pem", "`no-such.pem` cannot be read")]
+)
+def test_certificates_that_cannot_be_checked(verify: str | bool, said: str) -> None:
+    with pytest.raises(BackendError, match=said) as refused:
+        _ = GrpcBackend(ServerOptions(url="grpcs://127.0.0.1:9", verify=verify)).target
+    assert refused.value.code == "SGLC547"
+
+
 def test_no_key(small_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving("--model", str(small_model), *NAMED, "--api-key", "one") as guarded:
         backend = GrpcBackend(ServerOptions(url=address(guarded), api_key="one", patience=QUICK))

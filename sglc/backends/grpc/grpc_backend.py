@@ -145,15 +145,18 @@ class GrpcBackend(ServerBackend):
                 ) from None  # fmt: skip
 
     def _channel(self, kind: Any) -> Any:
-        """A channel to the server, of `grpc` or `grpc.aio`."""
+        """A channel to the server, of `grpc` or `grpc.aio`.
+
+        Raises:
+            BackendError: SGLC547, its certificate cannot be checked as is said.
+        """
         import grpc
 
         scheme, _, address = self.options.url.partition("://")
         if scheme != "grpcs":
             return kind.insecure_channel(address.rstrip("/"), _OPTIONS)
-        verify = self.options.verify
-        root = Path(verify).read_bytes() if isinstance(verify, str) else None
-        return kind.secure_channel(address.rstrip("/"), grpc.ssl_channel_credentials(root), _OPTIONS)
+        credentials = grpc.ssl_channel_credentials(_root(self.options.verify))
+        return kind.secure_channel(address.rstrip("/"), credentials, _OPTIONS)
 
     @staticmethod
     def _stub(channel: Any) -> Any:
@@ -172,3 +175,16 @@ class GrpcBackend(ServerBackend):
         except ImportError as error:
             raise missing(error, "grpc") from None
         return grpc_wire
+
+
+def _root(verify: str | bool) -> bytes | None:
+    """The certificates to trust; None for those of gRPC."""
+    if not verify:
+        raise BackendError(
+            "SGLC547", "gRPC cannot do without the check of a server's certificate",
+            hint="give the file of its certificate: `verify=FILE`",
+        )  # fmt: skip
+    try:
+        return Path(verify).read_bytes() if isinstance(verify, str) else None
+    except OSError as error:
+        raise BackendError("SGLC547", f"`{verify}` cannot be read: {error.strerror or error}") from None

@@ -49,7 +49,7 @@ _ENGINES = {"vllm": vllm_wire, "llama.cpp": llama_wire}  # those asked in words 
 class ServerOptions:
     """Where a server is. `verify`: False, or a file of certificates. `concurrency`: None: the server's own.
 
-    `api_key`: None: that of `SGLC_API_KEY`, if there is one.
+    `api_key`: None: that of `SGLC_API_KEY`, if there is one. gRPC has no False of `verify`.
     `hints`: how it is told what follows a request: a dialect of `hint_fields`, "" for none; None: as it says.
     """
 
