@@ -27,6 +27,16 @@ def model() -> str:
     return os.environ.get("SGLC_MODEL", "") or "smollm2"
 
 
+def api_key() -> str | None:
+    """`SGLC_API_KEY`: the bearer token for servers of `http://` and `grpc://` where Python says none."""
+    raw = os.environ.get("SGLC_API_KEY", "")
+    if not raw.isascii() or not raw.isprintable() or " " in raw:  # not shown: most of it may be a key
+        raise UsageError(
+            "SGLC001", "`SGLC_API_KEY` is no key", hint="a key is of printable ASCII characters without spaces"
+        )
+    return raw or None
+
+
 def cpu_kernels() -> bool:
     """`SGLC_CPU_KERNELS`: on, models on the CPU run by kernels that are compiled here; off, by torch."""
     raw = os.environ.get("SGLC_CPU_KERNELS", "on")

@@ -6,7 +6,9 @@ import asyncio
 import os
 import random
 import re
+import shutil
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,6 +23,8 @@ import pytest
 import sglc as sgl
 from sglc.backends.local import LocalBackend
 from sglc.backends.registry import connect
+from sglc.cli import gateway as cli_gateway
+from sglc.cli import main
 from sglc.execution.result import Result
 from tests import last_steps
 from tests.api_programs import PROGRAMS
@@ -29,6 +33,7 @@ from tests.gateway import SMG, gateway, workers_of
 from tests.gateway_cases import CASES, MODEL, WAYS, clients, table
 from tests.processes import alive, descendants
 from tests.serving import Server, serving
+from tests.test_serve_door import made_certificate
 from tests.test_server_backend import sampled
 from tests.waiting import HANG_S, until
 
@@ -316,3 +321,53 @@ def test_no_row_is_lost_with_a_server_that_is_killed(small_model: Path, way: str
         killer.join()
         assert said[0] == said[1]
         until(one.idle)
+
+
+# A gateway that says STATUS of itself: STATUS [CERT KEY] --host H --port P ...
+ANOTHER = """
+import http.server, ssl, sys
+
+class Says(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(int(sys.argv[1]))
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+port = int(sys.argv[sys.argv.index("--port") + 1])
+server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Says)
+if not sys.argv[2].startswith("--"):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*sys.argv[2:4])
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture
+def another(tmp_path: Path) -> list[str]:
+    """Options of a script behind such a gateway; the last one begins its command."""
+    (tmp_path / "gateway.py").write_text(ANOTHER)
+    (tmp_path / "script.json").write_text('[{"text": "one"}]')
+    options = ["--model", f"scripted:{tmp_path}/script.json", "--gateway", "http", "--gateway-command"]
+    return [*options, f"{sys.executable} {tmp_path}/gateway.py"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
+def test_a_gateway_with_tls_says_where_it_serves(tmp_path: Path, another: list[str]) -> None:
+    *options, command = another
+    with serving(*options, f"{command} 200 {' '.join(made_certificate(tmp_path, 'one'))}") as server:
+        assert server.url.startswith("https://127.0.0.1:")
+        assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.slow
+def test_a_gateway_that_does_not_come_to_serve_is_an_error(
+    another: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli_gateway, "_READY_S", 0.5)
+    *options, command = another
+    assert main(["serve", "--port", "0", *options, f"{command} 503"]) == 1
+    assert "error[SGLC550]: the gateway has no server to ask 0.5 s after" in capsys.readouterr().err

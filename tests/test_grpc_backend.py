@@ -196,13 +196,27 @@ def test_no_server() -> None:
         _ = GrpcBackend(ServerOptions(url="grpc://127.0.0.1:9")).target
 
 
-def test_no_key(small_model: Path) -> None:
+@pytest.mark.parametrize(
+    ("verify", "said"), [(False, "cannot do without"), ("no-such.pem", "`no-such.pem` cannot be read")]
+)
+def test_certificates_that_cannot_be_checked(verify: str | bool, said: str) -> None:
+    with pytest.raises(BackendError, match=said) as refused:
+        _ = GrpcBackend(ServerOptions(url="grpcs://127.0.0.1:9", verify=verify)).target
+    assert refused.value.code == "SGLC547"
+
+
+def test_no_key(small_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving("--model", str(small_model), *NAMED, "--api-key", "one") as guarded:
         backend = GrpcBackend(ServerOptions(url=address(guarded), api_key="one", patience=QUICK))
         assert greet.run(backend=backend, seed=1)["x"]
         backend.close()
-        with pytest.raises(BackendError, match="key"):
+        with pytest.raises(BackendError, match="key") as refused:
             _ = GrpcBackend(ServerOptions(url=address(guarded))).target
+        assert "`SGLC_API_KEY`" in refused.value.hint
+        monkeypatch.setenv("SGLC_API_KEY", "one")
+        backend = GrpcBackend(ServerOptions(url=address(guarded), patience=QUICK))
+        assert greet.run(backend=backend, seed=1)["x"]
+        backend.close()
 
 
 def test_a_server_that_ends_is_noticed(small_model: Path) -> None:

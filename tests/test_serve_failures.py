@@ -10,7 +10,8 @@ import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx2
 import openai
@@ -306,6 +307,58 @@ def test_a_port_that_is_taken_is_refused_before_anything_is_loaded(capsys: pytes
         port = str(other.getsockname()[1])
         assert main(["serve", "--model", "no-such-model", "--port", port]) == 2
     assert "error[SGLC038]" in capsys.readouterr().err
+
+
+def test_a_port_that_another_server_has_while_it_loads_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    """It does not listen there yet, and others that reuse addresses get none of it, either."""
+    from sglc.cli import main
+    from sglc.serve.server import bound_socket
+
+    with bound_socket("127.0.0.1", 0) as loading, socket.socket() as other:
+        port = loading.getsockname()[1]
+        assert main(["serve", "--model", "no-such-model", "--port", str(port)]) == 2
+        assert "error[SGLC038]" in capsys.readouterr().err
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("0.0.0.0", port))
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+
+
+def test_a_port_is_free_as_soon_as_its_server_has_ended(tmp_path: Path) -> None:
+    """Whatever is left of connections that the server itself has closed; and it has one owner then, too."""
+    script = tmp_path / "script.json"
+    script.write_text('[{"text": "one"}]')
+    port = "0"
+    for _ in range(2):
+        with serving("--model", f"scripted:{script}", "--port", port) as server:
+            assert server.ask("GET", "/health")[0] == 200
+            port = server.url.rpartition(":")[2]
+            with socket.create_connection(("127.0.0.1", int(port))) as left:
+                left.sendall(b"GET / HTTP/1.0\r\n\r\n")  # the server closes first
+                while left.recv(4096):
+                    pass
+    from sglc.errors import UsageError
+    from sglc.serve.server import bound_socket
+
+    with bound_socket("127.0.0.1", int(port)), pytest.raises(UsageError, match="SGLC038"):
+        bound_socket("127.0.0.1", int(port))
+
+
+def test_a_port_that_is_taken_as_grpc_begins() -> None:
+    from sglc.errors import UsageError
+    from sglc.serve.door import Access
+    from sglc.serve.grpc_server import GrpcServer
+    from sglc.serve.service import Service
+    from tests.oracle_backend import Characters
+
+    async def begin(taken: Any) -> None:
+        await GrpcServer(Service(cast(Any, None), Characters(), "none", 4_000), Access(), taken).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = SimpleNamespace(getsockname=other.getsockname, close=lambda: None)
+        with pytest.raises(UsageError, match="SGLC038"):
+            asyncio.run(begin(taken))
 
 
 def test_a_missing_package_is_named(

@@ -18,6 +18,7 @@ from sglc.backends.local import LocalBackend
 from sglc.backends.registry import connect, disconnect
 from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.backends.retry import Patience
+from sglc.cli import main
 from sglc.cli.program_file import open_function
 from sglc.errors import BackendError, RunError
 from sglc.execution.result import Result
@@ -322,8 +323,39 @@ def test_a_scripted_server_answers_too(tmp_path: Path) -> None:
         backend = sgl.RuntimeEndpoint(server.url, api_key="secret")
         assert ask.run(backend=backend)["x"] == "Hello there."
         backend.close()
-        with pytest.raises(BackendError, match="HTTP 401"):
+        with pytest.raises(BackendError, match="HTTP 401") as refused:
             _ = sgl.RuntimeEndpoint(server.url).target
+        assert "`SGLC_API_KEY`" in refused.value.hint
+
+
+@pytest.mark.slow
+def test_a_key_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For commands, and for objects that were given none. No error shows what stands there."""
+    (tmp_path / "prog.py").write_text(
+        "import sglc as sgl\n"
+        "@sgl.function\n"
+        "def ask(s):\n"
+        "    s += sgl.user('Hi') + sgl.assistant(sgl.gen('x'))\n"
+    )
+    (tmp_path / "answers.json").write_text(json.dumps([{"prompt": "Hi", "text": "Hello there."}]))
+    program = f"{tmp_path}/prog.py:ask"
+    with serving("--model", f"scripted:{tmp_path}/answers.json", "--api-key", "secret") as server:
+        monkeypatch.setenv("SGLC_API_KEY", "secret")
+        assert main(["run", program, "--backend", server.url]) == 0
+        assert "Hello there." in capsys.readouterr().out
+        assert sgl.RuntimeEndpoint(server.url).model.name
+        with pytest.raises(BackendError, match="HTTP 401"):
+            _ = sgl.RuntimeEndpoint(server.url, api_key="another").target
+        disconnect()
+        for wrong, status in (("wrong-one", 1), ("two words", 2)):
+            monkeypatch.setenv("SGLC_API_KEY", wrong)
+            assert main(["run", program, "--backend", server.url]) == status
+            said = capsys.readouterr().err
+            assert "`SGLC_API_KEY`" in said
+            assert wrong not in said
+        disconnect()
 
 
 @sgl.function

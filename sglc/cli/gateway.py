@@ -6,12 +6,15 @@ gateway ends first, with the answers that it has begun, and then the replicas.
 
 from __future__ import annotations
 
+import http.client
 import math
 import os
 import re
 import shlex
 import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -33,6 +36,7 @@ _SERVES = re.compile(r"sglc: serving (.*) at ((?:http|grpc)://\S+)")
 _AGAIN_S = (1.0, 30.0)  # before a replica that has ended is begun anew: at first, and at last
 _LOOK_S = 0.2  # between looks whether the gateway answers
 _ASK_S = 5.0
+_READY_S = 300.0  # that a gateway may take to have a server to ask, when all of them serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ class Replicas:
     way: str
 
 
-# A signal, or what has come of a process: it `serves`, has `ended`, or is to be begun `again`.
+# A signal, or what has come of a process: it `serves`, is `late`, has `ended`, or is to be begun `again`.
 _Told: TypeAlias = "int | tuple[str, _Child]"
 
 
@@ -131,12 +135,13 @@ def serve_behind_gateway(
 
     Raises:
         UsageError: SGLC038, it cannot be listened there.
-        BackendError: SGLC550, the gateway has ended, or a replica before it served anything.
+        BackendError: SGLC550, the gateway has ended, or does not come to serve, or a replica has ended before
+            it served anything.
     """
-    with bound_socket(host, port) as reserved:
-        port = reserved.getsockname()[1]
+    reserved = bound_socket(host, port)
+    port = reserved.getsockname()[1]
     told: SimpleQueue[_Told] = SimpleQueue()
-    gateway = _Child("gateway", [*command, *_address(command, host, port, drain_s)], told)
+    gateway = _Child("gateway", [*command, *_options(command, host, port, drain_s)], told)
     served = [
         _Child(f"replica {number}", _server(replicas), told, environment)
         for number, environment in enumerate(replicas.environments)
@@ -146,15 +151,19 @@ def serve_behind_gateway(
     try:
         for child in served:
             child.begin()
-        return _watch(gateway, served, replicas.way, _url(host, port), told)
+        return _watch(gateway, served, replicas.way, _address(host, port), told, reserved)
     finally:
+        reserved.close()
         for child in (gateway, *served):
             child.signal(signal.SIGKILL)
         for number, handler in zip(ends, before, strict=True):
             signal.signal(number, handler)
 
 
-def _watch(gateway: _Child, replicas: Sequence[_Child], way: str, url: str, told: SimpleQueue[_Told]) -> int:
+def _watch(
+    gateway: _Child, replicas: Sequence[_Child], way: str, address: str, told: SimpleQueue[_Told],
+    reserved: socket.socket,
+) -> int:  # fmt: skip
     ending = False
     while True:
         match told.get():
@@ -167,13 +176,21 @@ def _watch(gateway: _Child, replicas: Sequence[_Child], way: str, url: str, told
                 else:
                     _end(replicas)
             case "serves", child if child is gateway:
+                (url,) = gateway.urls.values()
                 say(f"sglc: serving {replicas[0].model} at {url}")
+            case "late", _ if not ending:
+                raise BackendError(
+                    "SGLC550", f"the gateway has no server to ask {_READY_S:g} s after all of them have begun",
+                    note="what it said stands above",
+                    hint="it says more with `--log-level info` in `--gateway-command`",
+                )  # fmt: skip
             case "serves", child:
                 child.serves, child.wait_s = True, _AGAIN_S[0]
                 if gateway.process is None and not ending and all(each.serves for each in replicas):
                     gateway.words += ["--worker-urls", *(each.urls[way] for each in replicas)]
+                    reserved.close()
                     gateway.begin()
-                    threading.Thread(target=_await, args=(gateway, url), daemon=True).start()
+                    threading.Thread(target=_await, args=(gateway, address), daemon=True).start()
             case "ended", child if ending:
                 if child is gateway:
                     _end(replicas)
@@ -218,7 +235,7 @@ def _where(child: _Child) -> list[str]:
             for word in child.words]  # fmt: skip
 
 
-def _address(command: Sequence[str], host: str, port: int, drain_s: float) -> list[str]:
+def _options(command: Sequence[str], host: str, port: int, drain_s: float) -> list[str]:
     """The options of a gateway that are ours to say, and those that its command leaves to us."""
     ours = {
         "--prometheus-host": "127.0.0.1",
@@ -232,15 +249,33 @@ def _address(command: Sequence[str], host: str, port: int, drain_s: float) -> li
     return [*left, "--host", host, "--port", str(port)]
 
 
-def _url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _await(gateway: _Child, url: str) -> None:
-    """Tell when the gateway has a server to ask."""
-    reached = re.sub(r"//(0\.0\.0\.0|\[::\]):", "//localhost:", url)
+def _await(gateway: _Child, address: str) -> None:
+    """Tell when the gateway has a server to ask, or that it does not come to have one."""
+    reached = re.sub(r"^(0\.0\.0\.0|\[::\]):", "localhost:", address)
+    last = time.monotonic() + _READY_S
     while gateway.runs():
-        with suppress(OSError), urllib.request.urlopen(f"{reached}/readiness", timeout=_ASK_S):
+        if scheme := _ready(reached):
+            gateway.urls[scheme] = f"{scheme}://{address}"
             gateway.told.put(("serves", gateway))
             return
+        if time.monotonic() > last:
+            gateway.told.put(("late", gateway))
+            return
         time.sleep(_LOOK_S)
+
+
+def _ready(address: str) -> str:
+    """What a gateway speaks that says at `address` that it has a server to ask: `http`, or `https`; else ""."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # we have begun it, whoever its certificate is of
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    ways = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusting)
+    asking = urllib.request.build_opener(*ways)
+    for scheme in ("http", "https"):
+        with suppress(OSError, http.client.HTTPException):
+            asking.open(f"{scheme}://{address}/readiness", timeout=_ASK_S).close()
+            return scheme
+    return ""

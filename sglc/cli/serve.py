@@ -224,6 +224,11 @@ def _serve(options: argparse.Namespace) -> int:
     for name in ("replicas", "gateway_command"):
         if getattr(options, name) is not None:
             raise UsageError("SGLC010", f"argument --{name.replace('_', '-')}: comes with `--gateway`")
+    if options.grpc_port and options.grpc_port == options.port:
+        raise UsageError(
+            "SGLC038", f"`--port` and `--grpc-port` are both {options.port}",
+            hint="`--grpc-port 0` takes any port that is free",
+        )  # fmt: skip
     model = options.model or default_model()
     access = Access(
         _keys(options.api_key, options.api_key_file),
@@ -300,6 +305,11 @@ def _serve_behind_gateway(options: argparse.Namespace) -> int:
                 "SGLC010", f"argument {name}: it is the gateway's, with `--gateway`",
                 hint=f"give the gateway options of its own: `--gateway-command '{_GATEWAY} ...'`",
             )  # fmt: skip
+    if options.gateway == "grpc" and (options.model or default_model()).startswith(_SCRIPTED):
+        raise UsageError(
+            "SGLC010", "argument --gateway: over gRPC it needs the files of a tokenizer, and a script has none",
+            hint="`--gateway http`",
+        )  # fmt: skip
     words = [f"{name}={value}" for name, value in given.items() if name not in ("--host", "--port")]
     if options.access_log:
         words.append("--access-log")

@@ -22,7 +22,7 @@ class RuntimeEndpoint(ServerBackend):
     """An sglc or SGLang server at `base_url`. It is asked what it has with the first use.
 
     Args:
-        api_key: sent as bearer token.
+        api_key: sent as bearer token; that of `SGLC_API_KEY` without it.
         verify: of HTTPS: False, or a file of certificates.
         chat_template_name: a template that `register_chat_template` knows; the model's own without it.
         concurrency: requests at once; as many as the server says it runs without it.

@@ -10,6 +10,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from sglc.errors import UsageError
 from sglc.serve.door import Access
 from sglc.serve.scheduler_service import SERVICE, SchedulerService
 from sglc.serve.service import Service
@@ -37,7 +38,11 @@ class GrpcServer:
     _health: health.aio.HealthServicer = field(default_factory=health.aio.HealthServicer)
 
     async def start(self) -> str:
-        """Begin; gives the address."""
+        """Begin; gives the address.
+
+        Raises:
+            UsageError: SGLC038, another program has come to have it.
+        """
         most, longest = self.service.limits, _BESIDE_BYTES + _ID_BYTES * self.service.max_len
         self._server = grpc.aio.server(
             options=(
@@ -63,12 +68,15 @@ class GrpcServer:
         host, port, *_ = self.reserved.getsockname()
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.reserved.close()
-        if self.certificate is None:
-            self._server.add_insecure_port(address)
-        else:
-            cert, key = self.certificate.cert, self.certificate.key or self.certificate.cert
-            pair = (Path(key).read_bytes(), Path(cert).read_bytes())
-            self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+        try:
+            if self.certificate is None:
+                self._server.add_insecure_port(address)
+            else:
+                cert, key = self.certificate.cert, self.certificate.key or self.certificate.cert
+                pair = (Path(key).read_bytes(), Path(cert).read_bytes())
+                self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+        except RuntimeError as error:
+            raise UsageError("SGLC038", f"`{host}` port {port} cannot be listened at: {error}") from None
         await self._server.start()
         return f"{'grpc' if self.certificate is None else 'grpcs'}://{address}"
 

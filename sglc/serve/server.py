@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import math
@@ -11,7 +12,7 @@ import socket
 import sys
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -34,7 +35,7 @@ _BACKLOG = 2048  # connections that wait to be taken
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that does not listen yet.
+    """A socket that does not listen yet, whose address nobody else gets.
 
     Raises:
         UsageError: SGLC038, there is no such address, or another program has it.
@@ -45,21 +46,38 @@ def bound_socket(host: str, port: int) -> socket.socket:
         )
         bound = socket.socket(family, socket.SOCK_STREAM)
         try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             # Connections inherit these. Without the second a small answer waits for an acknowledgement.
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            bound.bind(address)
+            _bind(bound, address)
         except OSError:
             bound.close()
             raise
     except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(
-            "SGLC038", f"`{host}` port {port} cannot be listened at: {why.lower()}",
-            hint="`--port 0` takes any port that is free",
-        ) from None  # fmt: skip
+        raise not_there(host, port, error) from None
     return bound
+
+
+def _bind(bound: socket.socket, address: tuple[Any, ...]) -> None:
+    """Bind for this socket alone: Linux gives an address to two that reuse it while neither listens."""
+    try:
+        bound.bind(address)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        # Perhaps by nothing but the last connections of a server that has ended.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+
+
+def not_there(host: str, port: int, error: Exception) -> UsageError:
+    """What it is that nobody can listen at an address."""
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return UsageError(
+        "SGLC038", f"`{host}` port {port} cannot be listened at: {why.lower()}",
+        hint="`--port 0` takes any port that is free",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +110,9 @@ def serve(
         host: what its address is called.
         certificate: of HTTPS; plain HTTP without.
         beside: answers as long.
+
+    Raises:
+        UsageError: SGLC038, another program has come to have the address.
     """
     # A connection that was given up must not stay for what its client never reads.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * patience.stall_s))
@@ -107,7 +128,12 @@ def serve(
         ssl_keyfile=None if certificate is None else certificate.key,
     )  # fmt: skip
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # that a client left while it was sent to is no news
-    listening.listen(_BACKLOG)
+    # For connections to have it, which else keep the next server away when this one has ended.
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        raise not_there(host, listening.getsockname()[1], error) from None
     # As in the runtime's process: what a server consists of never becomes garbage, and answers make few cycles.
     gc.collect()
     gc.freeze()

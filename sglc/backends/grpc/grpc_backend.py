@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from sglc.backends.http.http_backend import ServerBackend
-from sglc.backends.http.http_trouble import missing
+from sglc.backends.http.http_trouble import KEY_HINT, missing
 from sglc.backends.http.server_info import ServerModel, model_of
 from sglc.backends.retry import Trouble
 from sglc.errors import BackendError
@@ -30,7 +30,7 @@ _AGAIN = (
     "UNKNOWN",
 )
 _HINTS = {
-    "UNAUTHENTICATED": "check the API key",
+    "UNAUTHENTICATED": KEY_HINT,
     "PERMISSION_DENIED": "check what the API key may do",
     "UNIMPLEMENTED": "is it a server of SGLang's scheduler protocol?",
 }
@@ -146,15 +146,18 @@ class GrpcBackend(ServerBackend):
                 ) from None  # fmt: skip
 
     def _channel(self, kind: Any) -> Any:
-        """A channel to the server, of `grpc` or `grpc.aio`."""
+        """A channel to the server, of `grpc` or `grpc.aio`.
+
+        Raises:
+            BackendError: SGLC547, its certificate cannot be checked as is said.
+        """
         import grpc
 
         scheme, _, address = self.options.url.partition("://")
         if scheme != "grpcs":
             return kind.insecure_channel(address.rstrip("/"), _OPTIONS)
-        verify = self.options.verify
-        root = Path(verify).read_bytes() if isinstance(verify, str) else None
-        return kind.secure_channel(address.rstrip("/"), grpc.ssl_channel_credentials(root), _OPTIONS)
+        credentials = grpc.ssl_channel_credentials(_root(self.options.verify))
+        return kind.secure_channel(address.rstrip("/"), credentials, _OPTIONS)
 
     @staticmethod
     def _stub(channel: Any) -> Any:
@@ -163,7 +166,7 @@ class GrpcBackend(ServerBackend):
         return sglang_scheduler_pb2_grpc.SglangSchedulerStub(channel)
 
     def _metadata(self, headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-        key = self.options.api_key
+        key = self._key
         return (*headers.items(), *((("authorization", f"Bearer {key}"),) if key is not None else ()))
 
     @property
@@ -173,3 +176,16 @@ class GrpcBackend(ServerBackend):
         except ImportError as error:
             raise missing(error, "grpc") from None
         return grpc_wire
+
+
+def _root(verify: str | bool) -> bytes | None:
+    """The certificates to trust; None for those of gRPC."""
+    if not verify:
+        raise BackendError(
+            "SGLC547", "gRPC cannot do without the check of a server's certificate",
+            hint="give the file of its certificate: `verify=FILE`",
+        )  # fmt: skip
+    try:
+        return Path(verify).read_bytes() if isinstance(verify, str) else None
+    except OSError as error:
+        raise BackendError("SGLC547", f"`{verify}` cannot be read: {error.strerror or error}") from None

@@ -37,6 +37,7 @@ from sglc.ir.plan.plan import Plan
 from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.plan.without_host import is_json
 from sglc.ir.target import Target
+from sglc.knobs import api_key
 
 PATIENCE = Patience()
 _INFO_S = 30.0  # for what a server says of itself
@@ -48,6 +49,7 @@ _ENGINES = {"vllm": vllm_wire, "llama.cpp": llama_wire}  # those asked in words 
 class ServerOptions:
     """Where a server is. `verify`: False, or a file of certificates. `concurrency`: None: the server's own.
 
+    `api_key`: None: that of `SGLC_API_KEY`, if there is one. gRPC has no False of `verify`.
     `hints`: how it is told what follows a request: a dialect of `hint_fields`, "" for none; None: as it says.
     """
 
@@ -387,8 +389,12 @@ class ServerBackend:
         except ValueError:
             return {}
 
+    @property
+    def _key(self) -> str | None:
+        return api_key() if self.options.api_key is None else self.options.api_key
+
     def _door(self) -> dict[str, Any]:
-        key = self.options.api_key
+        key = self._key
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         return {"headers": headers, "verify": self.options.verify}
 

@@ -9,6 +9,8 @@ from typing import Any
 from sglc.backends.retry import Trouble, status_trouble
 from sglc.errors import BackendError
 
+KEY_HINT = "set `SGLC_API_KEY` to a key of the server, or give it as `api_key=`"
+
 
 def missing(error: ImportError, extra: str) -> BackendError:
     """The package is not here that a server is reached through."""
@@ -33,7 +35,10 @@ def refused(response: Any) -> Trouble:
         data = {}
     error = data.get("error") if isinstance(data, Mapping) else None
     said = error.get("message") if isinstance(error, Mapping) else error
-    return status_trouble(response.status_code, str(said or response.text[:200]), response.headers)
+    trouble = status_trouble(response.status_code, str(said or response.text[:200]), response.headers)
+    if response.status_code == 401:
+        trouble.hint = KEY_HINT
+    return trouble
 
 
 def problem_of(error: Exception) -> Exception:
