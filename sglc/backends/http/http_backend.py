@@ -13,7 +13,7 @@ from typing import Any
 from sglc.backends.http import llama_wire, vllm_wire
 from sglc.backends.http.hint_fields import DIALECTS, spoken
 from sglc.backends.http.http_program import ServerProgram, part_of
-from sglc.backends.http.http_trouble import events_of, missing, problem_of, refused
+from sglc.backends.http.http_trouble import FINAL, events_of, missing, problem_of, refused
 from sglc.backends.http.http_wire import (
     Spoken,
     alone,
@@ -420,7 +420,8 @@ def _answers(data: Any) -> list[Mapping[str, Any]]:
     """
     made = data if isinstance(data, list) else [data]
     if not made or not all(isinstance(item, Mapping) and {"text", "meta_info"} <= item.keys() for item in made):
-        said = data.get("error") if isinstance(data, Mapping) else None
-        said = said.get("message") if isinstance(said, Mapping) else said
-        raise Trouble(f"the server failed: {said}" if said else "the answer is malformed")
+        error = data.get("error") if isinstance(data, Mapping) else None
+        said, code = (error.get("message"), error.get("code")) if isinstance(error, Mapping) else (error, None)
+        what = f"the server failed: {said}" if said else "the answer is malformed"
+        raise Trouble(what, again=code not in FINAL)
     return made

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sglc import errors
-from sglc.backends.http.http_trouble import events_of, problem_of, refused
+from sglc.backends.http.http_trouble import FINAL, events_of, problem_of, refused
 from sglc.backends.remote.connection import Connection
 from sglc.backends.retry import Patience, Trouble, patiently
 from sglc.errors import BackendError, Loc, SglcError
@@ -164,9 +164,9 @@ class ServerProgram(BackendWrapper):
         if "error" in event:
             failed = event["error"]
             # It would take as long again. With a budget each generation is a request, which has its own time.
-            late, aborted = failed["code"] == "timed_out", failed["code"] == "aborted"
+            late, again = failed["code"] == "timed_out", failed["code"] not in FINAL
             hint = "give the server a longer `--request-timeout`, or the run a `max_calls`" if late else ""
-            raise Trouble(f"the server failed: {failed['message']}", again=not (late or aborted), hint=hint)
+            raise Trouble(f"the server failed: {failed['message']}", again=again, hint=hint)
         if (result := event.get("result")) is not None:
             for failure in result["failures"]:
                 if failure["kind"] == "BackendError":

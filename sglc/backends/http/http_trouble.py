@@ -9,6 +9,7 @@ from typing import Any
 from sglc.backends.retry import Trouble, status_trouble
 from sglc.errors import BackendError
 
+FINAL = ("aborted", "timed_out")  # codes of errors with which a request is not to be asked again
 KEY_HINT = "set `SGLC_API_KEY` to a key of the server, or give it as `api_key=`"
 
 
