@@ -512,8 +512,8 @@ def test_a_thousand_rows_from_the_command_line(planned: bool, folder: Path) -> N
         (line["index"], line["value"], error["code"], error["loc"])
         for line, error in zip(lines, errors, strict=True)
     ]
-    if not planned:  # there an exception of the body is told as such; stderr has its place
-        assert shown[123][2:] == ("LookupError", None)
+    if not planned:  # there an exception of the body is told as such, at its column
+        assert shown[123][2:] == ("LookupError", "ask.py:9:9")
         shown[123] = (123, None, "SGLC409", "ask.py:9")
     check(shown, 1_000, {123: "SGLC409", 456: "SGLC411", 789: "SGLC408"})
     told = [line for line in done.stderr.splitlines() if line.startswith("row ")]
