@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sglc.cli.options import say
-from sglc.errors import RunError, SglcError, render
+from sglc.errors import SglcError, render
 from sglc.execution.progress import Counted
-from sglc.frontend.locate import of_error
 from sglc.ir.plan.events import Usage
 
 if TYPE_CHECKING:
@@ -112,14 +111,12 @@ def texts_stay(function: Function | LoadedPlan) -> str | None:
 
 def _as_sglc(function: Function | LoadedPlan, error: BaseException) -> SglcError:
     from sglc.api.function import Function
+    from sglc.execution.unread import with_place
     from sglc.frontend.tracing.trace import failed
 
-    if isinstance(error, SglcError):
-        return error
-    if isinstance(function, Function):
+    if isinstance(function, Function) and not isinstance(error, SglcError):
         return failed(function.definition, error)
-    message = f"`{type(error).__name__}` in `{function.__name__}`: {error}"
-    return RunError("SGLC401", message, of_error(error))
+    return with_place(error, function.__name__)
 
 
 class Summed(Counted, Protocol):

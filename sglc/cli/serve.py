@@ -349,8 +349,9 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
 
 def _backend(options: argparse.Namespace, model: str) -> ServedBackend:
     if model.startswith(_SCRIPTED):
+        given = _given(options)
         for name in _MODELS_OWN:
-            if name in _given(options):
+            if name in given:
                 raise UsageError("SGLC010", f"argument {name}: a script has no use for it")
         from sglc.backends.scripted import read_script
 

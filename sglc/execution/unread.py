@@ -40,12 +40,12 @@ def report(result: Unread) -> None:
     """Print the failure of a run if nobody looked at it."""
     error = result.unread_error()
     if error is not None:
-        shown = render(_with_place(error, result.name))
+        shown = render(with_place(error, result.name))
         message = f"sglc: row {result.row} of `{result.name}` failed, and its error was never read:\n{shown}"
         print(message, file=sys.stderr)
 
 
-def _with_place(error: BaseException, name: str) -> SglcError:
+def with_place(error: BaseException, name: str) -> SglcError:
     """An error of the user's code with its place in the first file outside of sglc that it went through."""
     if isinstance(error, SglcError):
         return error
