@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import zmq
 
@@ -820,8 +821,8 @@ def test_what_ends_in_this_process_gives_its_memory_back(folder: Path) -> None:
 class _Steps:
     """In the place of a machine: what was submitted when each step began. Idle without rows."""
 
-    def __init__(self) -> None:
-        self.engine = SimpleNamespace(new_rows=5)
+    def __init__(self, decoding: int) -> None:
+        self.engine = SimpleNamespace(new_rows=5, rows=SimpleNamespace(decoding=lambda: np.arange(decoding)))
         self.rows = 0
         self.before_steps: list[int] = []
 
@@ -840,9 +841,12 @@ class _Steps:
         pass
 
 
-@pytest.mark.parametrize(("text", "before_steps"), [("abc", [5, 10]), ("abc" * 3000, [3, 6, 9, 12])])
+@pytest.mark.parametrize(
+    ("text", "decoding", "before_steps"),
+    [("abc", 7, [5, 10]), ("abc" * 3000, 7, [3, 6, 9, 12]), ("abc" * 3000, 0, [5, 10])],
+)
 def test_a_step_is_not_put_off_for_commands_that_go_on_coming(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, before_steps: list[int]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, decoding: int, before_steps: list[int]
 ) -> None:
     """Rows of one message start together, as far as a step may be put off; no command is lost."""
     monkeypatch.setattr(runtime_service, "describe", lambda machine, _: {"rows": machine.rows})
@@ -853,7 +857,7 @@ def test_a_step_is_not_put_off_for_commands_that_go_on_coming(
         reports.bind(f"ipc://{tmp_path / wire.REPORTS}")
         link = Link(context, tmp_path)
         commands.send_multipart([*submits, wire.encode(wire.Close())])
-        machine = _Steps()
+        machine = _Steps(decoding)
         Worker(machine, LocalOptions("m"), link).serve()  # type: ignore[arg-type]
         context.destroy(linger=0)
     assert machine.rows == 12

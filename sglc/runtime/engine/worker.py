@@ -97,7 +97,8 @@ class Worker:
 
         But a step is not put off for long: commands may come as fast as they are obeyed. While there is other
         work as many are taken as rows may begin with it: about what a host does in the time of a step. A long
-        one counts as several. They are not timed, so that programs of many calls, whose commands take longest,
+        one counts as several, if rows decode: where none does nobody waits, and each step is to begin more rows
+        than the one before it. They are not timed, so that programs of many calls, whose commands take longest,
         begin together too.
 
         Raises:
@@ -105,12 +106,13 @@ class Worker:
         """
         try:
             while True:
-                left = self._machine.engine.new_rows
+                engine = self._machine.engine
+                left, decoding = engine.new_rows, engine.rows.decoding().size > 0
                 for frame in self._link.commands(wait=self._machine.idle):
                     if not self._obey(frame):
                         self._machine.fail_all(closed())
                         return
-                    left -= 1 + len(frame) // _ROW_BYTES
+                    left -= 1 + (len(frame) // _ROW_BYTES if decoding else 0)
                     if left <= 0 and not self._machine.idle:
                         break
                 self._link.flush()
