@@ -29,10 +29,10 @@ from sglc.backends.http.http_wire import (
 from sglc.backends.http.server_info import ServerModel, model_behind, model_of, model_of_engine
 from sglc.backends.remote.connection import Connection
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
-from sglc.backends.retry import Patience, Places, Trouble, patiently
+from sglc.backends.retry import Paid, Patience, Places, Trouble, patiently
 from sglc.errors import BackendError
 from sglc.ir.plan.backend import ProgramRun
-from sglc.ir.plan.events import Event
+from sglc.ir.plan.events import Event, Usage
 from sglc.ir.plan.plan import Plan
 from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.plan.without_host import is_json
@@ -245,11 +245,15 @@ class ServerBackend:
         found = None
         while found is None:
             asked = choosing(request, self.model, size)
-            answers, more = await self._whole(request, asked.body)
-            found, size, tries = scores(asked, answers), 0, tries + more
+            with Paid(Usage(calls=tries)):
+                answers, more = await self._whole(request, asked.body)
+            tries += more
+            with Paid(Usage(calls=tries)):
+                found, size = scores(asked, answers), 0
         own: list[Mapping[str, Any]] = []
         if needs_alone(request):
-            own, more = await self._whole(request, alone(found.ids))
+            with Paid(Usage(calls=tries)):
+                own, more = await self._whole(request, alone(found.ids))
             tries += more
         return chosen(request, found, own, answers[-len(request.choices)]["meta_info"], tries)
 

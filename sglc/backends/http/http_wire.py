@@ -12,6 +12,7 @@ from sglc.backends.http.server_info import ServerModel
 from sglc.backends.remote.prompts import Prompt, ids_and_tail
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.backends.remote.text_tokenizer import TextTokenizer
+from sglc.backends.retry import Paid
 from sglc.errors import BackendError, RunError
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
 from sglc.ir.plan.dataflow import with_ids
@@ -161,14 +162,16 @@ def gen_answer(
     """
     node = request.node
     assert isinstance(node, GenNode)
-    samples = [_sample(answer, node.sampling) for answer in answers]
     first = answers[0]["meta_info"]
     completion = sum(int(answer["meta_info"].get("completion_tokens") or 0) for answer in answers)
+    usage = _usage(first, tries, completion)
+    with Paid(usage):
+        samples = [_sample(answer, node.sampling) for answer in answers]
     event = GenDone(
         request.index,
         (),
         tuple(samples),
-        _usage(first, tries, completion),
+        usage,
         _triples(first.get("input_token_logprobs")) if node.sampling.logprobs_from is not None else (),
         _tops(first.get("input_top_logprobs")) if node.sampling.logprobs_from is not None else (),
     )

@@ -28,6 +28,8 @@ UNKNOWN_ID = -1  # of a token of which only the text is known
 
 Logprobs = tuple[tuple[float, ...], tuple[str, ...], tuple[tuple[TokenLogprob, ...], ...]]
 NO_LOGPROBS: Logprobs = ((), (), ())
+_OF_CHOICE = "use a model that keeps to schemas"
+_OF_TEXT = f"give it more `max_tokens`, or `retries`, or {_OF_CHOICE}"
 
 
 @made_often
@@ -245,7 +247,7 @@ def sample_of(reply: Reply, sampling: Sampling, form: AnswerForm | None, name: s
     )
 
 
-def read_with(read: Callable[[str], _T], text: str, finish: str, name: str) -> _T:
+def read_with(read: Callable[[str], _T], text: str, finish: str, name: str, hint: str = _OF_TEXT) -> _T:
     """What `read` makes of an answer.
 
     Raises:
@@ -255,14 +257,14 @@ def read_with(read: Callable[[str], _T], text: str, finish: str, name: str) -> _
         return read(text)
     except (ValueError, RecursionError) as error:
         why = "it ended at `max_tokens`" if finish == "length" else f"it is not what was asked for: {error}"
-        raise _not_held(name, why, text) from None
+        raise _not_held(name, why, text, hint) from None
 
 
-def _not_held(name: str, why: str, text: str) -> BackendError:
+def _not_held(name: str, why: str, text: str, hint: str = _OF_TEXT) -> BackendError:
     shown = text if len(text) <= 80 else f"{text[:77]}..."
     return BackendError(
         "SGLC546", f"the answer for `{name}` does not have its form: {why}", note=f"the API gave {shown!r}",
-        hint="give it more `max_tokens`, use `retries=2`, or a model that keeps to schemas",
+        hint=hint,
     )  # fmt: skip
 
 
@@ -278,9 +280,9 @@ def chosen(request: ApiRequest, reply: Reply, form: AnswerForm, usage: Usage) ->
         BackendError: SGLC546, it wrote something else.
     """
     name = request.node.site.name
-    text = read_with(form.read, whole_characters(reply.text), reply.finish, name)
+    text = read_with(form.read, whole_characters(reply.text), reply.finish, name, _OF_CHOICE)
     if text not in request.choices:
-        raise _not_held(name, "it is none of the choices", reply.text)
+        raise _not_held(name, "it is none of the choices", reply.text, _OF_CHOICE)
     choice = request.choices.index(text)
     event = SelectDone(request.index, (), choice, text, (), (), (), usage, decided="constrained")
     return ApiAnswer(event, Made(text))

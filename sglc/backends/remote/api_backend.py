@@ -32,7 +32,7 @@ from sglc.backends.remote.connection import Connection
 from sglc.backends.remote.fused_request import ask_fused
 from sglc.backends.remote.joint_request import JointReply, ask_jointly
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
-from sglc.backends.retry import Patience, Places, Trouble, patiently
+from sglc.backends.retry import Paid, Patience, Places, Trouble, patiently
 from sglc.errors import BackendError
 from sglc.ir.plan.events import Delta, Event, Usage
 from sglc.ir.plan.segment import GenNode, Segment
@@ -228,7 +228,8 @@ class ApiBackend(ABC):
         if not isinstance(request.node, GenNode):
             answer = _counted(*await self._answer(request, asked[0], None))
             assert form is not None
-            return chosen(request, answer.replies[0], form, answer.usage)
+            with Paid(answer.usage):
+                return chosen(request, answer.replies[0], form, answer.usage)
         live = request.streams and len(asked) == 1 and asked[0].count == 1
         live = live and request.node.sampling.tools is None  # calls are a text when they are whole
         say = None
@@ -240,13 +241,15 @@ class ApiBackend(ABC):
         else:
             each = await _together([self._answer(request, body, say) for body in asked])
             answers = [_counted(*one) for one in each]
-        samples = [sample_of(reply, sampling, form, name) for answer in answers for reply in answer.replies]
-        if len(samples) != sampling.n:
-            raise BackendError(
-                "SGLC544", f"the API gave {len(samples)} of {sampling.n} samples of `{name}`",
-                hint="it gives one at a time: say so with `takes=Takes(samples=1, ...)`",
-            )  # fmt: skip
-        return gen_answer(request, samples, sum((answer.usage for answer in answers[1:]), answers[0].usage))
+        usage = sum((answer.usage for answer in answers[1:]), answers[0].usage)
+        with Paid(usage):
+            samples = [sample_of(reply, sampling, form, name) for one in answers for reply in one.replies]
+            if len(samples) != sampling.n:
+                raise BackendError(
+                    "SGLC544", f"the API gave {len(samples)} of {sampling.n} samples of `{name}`",
+                    hint="it gives one at a time: say so with `takes=Takes(samples=1, ...)`",
+                )  # fmt: skip
+        return gen_answer(request, samples, usage)
 
     def _answer(
         self, request: ApiRequest, body: RequestBody, say: Callable[[str], None] | None
@@ -332,13 +335,18 @@ def _counted(answer: Answer, tries: int) -> Answer:
     return answer if tries == 1 else replace(answer, usage=replace(answer.usage, calls=tries))
 
 
-async def _together(asked: list[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """All of them side by side; the first failure cancels the others."""
+async def _together(asked: list[Coroutine[Any, Any, tuple[Answer, int]]]) -> list[tuple[Answer, int]]:
+    """All of them side by side; the first failure cancels the others, and has taken what all have."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in asked]
     except ExceptionGroup as several:
-        raise several.exceptions[0] from None
+        first, *others = several.exceptions
+        ended = [task.result() for task in tasks if not task.cancelled() and task.exception() is None]
+        spent = [_counted(*one).usage for one in ended]
+        spent += [one.usage for one in others if isinstance(one, BackendError) and one.usage]
+        with Paid(sum(spent, Usage())):
+            raise first from None
     return [task.result() for task in tasks]
 
 
