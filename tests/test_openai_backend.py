@@ -707,6 +707,58 @@ def test_requests_that_failed_are_counted() -> None:
         assert (result.usage.calls, len(api.bodies)) == (2, 2)
 
 
+@sgl.function
+def three(s: Any) -> list[Any]:
+    s += sgl.user("Say something.")
+    forks = s.fork(3)
+    for fork in forks:
+        fork += sgl.assistant(sgl.gen("x", dtype=int))
+    said: list[Any] = []
+    for fork in forks:
+        try:
+            said.append(fork["x"])
+        except BackendError as error:
+            said.append(error.code)
+    return said
+
+
+def samples_of(*said: str, finish: str = "content_filter") -> dict[str, Any]:
+    """An answer of several samples; the empty ones ended as is said."""
+    choices = [
+        {"index": i, "finish_reason": "stop" if text else finish, "message": {"content": text}}
+        for i, text in enumerate(said)
+    ]
+    usage = {"prompt_tokens": 5, "completion_tokens": 9}
+    return {
+        "id": "x",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "m",
+        "choices": choices,
+        "usage": usage,
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        (["1", "", "3"], ["1", "SGLC545", "3"]),
+        (["", "2", "3"], ["SGLC545", "2", "3"]),
+        (["1", "many", "3"], ["1", "SGLC546", "3"]),
+        (["1"], ["1", "SGLC544", "SGLC544"]),  # it leaves `n` unread
+        (["", "", ""], ["SGLC545"] * 3),
+    ],
+)
+def test_a_sample_that_fails_is_the_end_of_its_own_branch_alone(said: list[str], wanted: list[str]) -> None:
+    answers = [text and (text if text == "many" else f'{{"value": {text}}}') for text in said]
+    with serving(lambda body: samples_of(*answers)) as api:
+        result = three.run(backend=backend(api))
+        assert result.ret_value == wanted
+        assert len(result.failures) == sum(code.startswith("SGLC") for code in wanted)
+        assert (len(api.bodies), api.bodies[0]["n"]) == (1, 3)
+        assert (result.usage.calls, result.usage.prompt, result.usage.completion) == (1, 5, 9)
+
+
 # -- many at once ----------------------------------------------------------------------------------
 
 
