@@ -27,6 +27,7 @@ from sglc.backends.http.http_wire import (
     scores,
 )
 from sglc.backends.http.server_info import ServerModel, model_behind, model_of, model_of_engine
+from sglc.backends.remote.answers import Cut
 from sglc.backends.remote.connection import Connection
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.backends.retry import Paid, Patience, Places, Trouble, patiently
@@ -287,9 +288,13 @@ class ServerBackend:
         self, request: ApiRequest, body: Mapping[str, Any], emit: Callable[[Event], None]
     ) -> tuple[list[Mapping[str, Any]], int]:
         """The answer to one request for one sample, handed on as it comes."""
-        spoken = Spoken()
+        assert isinstance(request.node, GenNode)
+        sampling, spoken = request.node.sampling, Spoken()
+        stops = tuple(body["sampling_params"].get("stop", ()))
 
         async def attempt(client: Any) -> list[Mapping[str, Any]]:
+            nonlocal spoken
+            spoken = Spoken(None if self.model.own else Cut(replace(sampling, stop=stops)))
             last: list[Mapping[str, Any]] = []
             async with aclosing(self._told_by(client, body, _routed(request))) as answers:
                 async for last in answers:
