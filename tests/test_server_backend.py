@@ -431,6 +431,60 @@ def test_lines_of_a_stream_end_where_they_do_however_they_come(size: int) -> Non
     assert asyncio.run(read()) == ['"é\u2028"', "2", "3", "[DONE]"]
 
 
+@pytest.mark.parametrize(
+    "answer",
+    few(
+        [
+            {"text": None, "meta_info": {"finish_reason": {"type": "stop"}}},
+            {"text": "x", "meta_info": None},
+            {"text": "x", "meta_info": {"finish_reason": "stop"}},
+            {"text": "x", "meta_info": {"finish_reason": {"type": "stop"}, "prompt_tokens": "many"}},
+            {"text": "x"},
+        ],
+        2,
+    ),
+)
+@pytest.mark.parametrize("live", [False, True])
+def test_an_answer_of_another_shape_is_asked_for_again(answer: Any, live: bool) -> None:
+    sent = {"content-type": "text/event-stream"} if live else {"content-type": "application/json"}
+    body = f"data: {json.dumps(answer)}\n\ndata: [DONE]\n\n" if live else json.dumps(answer)
+    left = [Fault(200, sent, body=body)]
+    with api_serving(lambda body: left.pop() if left else "Hello") as api:
+        result = greet.run(backend=endpoint(api), stream=live)
+        assert (result["x"], result.usage.calls) == ("Hello", 2)
+
+
+def test_an_error_told_in_a_stream_is_tried_again_by_its_status() -> None:
+    def told(code: int) -> Fault:
+        error = {"error": {"message": "too long", "type": "BadRequestError", "code": code}}
+        return Fault(200, {"content-type": "text/event-stream"}, body=f"data: {json.dumps(error)}\n\n")
+
+    with api_serving(lambda body: told(400)) as api:
+        error = greet.run(backend=endpoint(api), stream=True).error()
+        assert isinstance(error, BackendError)
+        assert (error.code, len(api.bodies)) == ("SGLC542", 1)
+        assert "HTTP 400: too long" in error.message
+    left = [told(503)]
+    with api_serving(lambda body: left.pop() if left else "Hello") as api:
+        assert greet.run(backend=endpoint(api), stream=True)["x"] == "Hello"
+
+
+@pytest.mark.parametrize("info", [{"concurrency": "many"}, {"control_tokens": 7}, {"special_tokens": "a"}])
+def test_a_server_that_says_something_odd_of_itself_is_refused(info: dict[str, Any]) -> None:
+    with api_serving(lambda body: "Hello") as api:
+        api.model_info.update(info)
+        with pytest.raises(BackendError, match=r"SGLC547.*of itself is malformed"):
+            greet.run(backend=endpoint(api)).sync()
+
+
+def test_no_password_of_an_address_is_shown() -> None:
+    backend = sgl.RuntimeEndpoint("http://me:secret@127.0.0.1:1")
+    with pytest.raises(BackendError, match="SGLC547") as caught:
+        greet.run(backend=backend)
+    assert "`http://127.0.0.1:1`" in str(caught.value)
+    assert "secret" not in f"{caught.value}{backend!r}"
+
+
 def test_retries_are_bounded_and_a_batch_goes_on() -> None:
     with api_serving(lambda body: Fault(503) if "bad" in body["text"] else "Hello") as api:
         backend = endpoint(api, concurrency=2)

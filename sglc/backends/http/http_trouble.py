@@ -23,6 +23,11 @@ def missing(error: ImportError, extra: str) -> BackendError:
     )  # fmt: skip
 
 
+def address_of(url: str) -> str:
+    """A server's URL for people: without the name and password that may stand in it."""
+    return re.sub(r"//[^/@]*@", "//", url.rstrip("/"))
+
+
 async def events_of(response: Any) -> AsyncGenerator[str, None]:
     """The data of each event of a stream; the last one of those that are whole is `[DONE]`.
 
