@@ -125,7 +125,9 @@ class Paused(RunError):
 
 
 class BackendError(SglcError):
-    """A back end, or the model behind it, failed."""
+    """A back end, or the model behind it, failed. `usage` has what that took, as of `Usage`, if it took any."""
+
+    usage: Any = None
 
 
 def shown(text: str, most: int = 300) -> str:

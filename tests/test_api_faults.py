@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+import sglc as sgl
 from sglc.backends import retry
 from sglc.backends.retry import Patience
 from sglc.errors import BackendError
@@ -203,10 +205,30 @@ NO_ANSWERS: Mapping[str, tuple[str, Any, str]] = {
 def test_no_answer_is_said_and_not_asked_for_again(what: str) -> None:
     name, answer, said = NO_ANSWERS[what]
     with serving(lambda body: answer) as api, at(api, name) as backend:
-        error = question.run(backend=backend).error()
+        result = question.run(backend=backend)
+        error = result.error()
         assert isinstance(error, BackendError)
         assert (error.code, error.loc is not None, len(api.bodies)) == ("SGLC545", True, 1)
         assert said in error.message
+        counted = result.usage.prompt > 0
+        assert (result.usage.calls, counted) == (1, "usage" in answer or "usageMetadata" in answer)
+
+
+def test_a_candidate_that_is_stopped_is_the_end_of_its_own_branch_alone() -> None:
+    @sgl.function
+    def two(s: Any) -> None:
+        s += sgl.user("Say something.")
+        forks = s.fork(2)
+        forks += sgl.assistant(sgl.gen("x"))
+        with suppress(BackendError):
+            _ = forks[0]["x"]
+        s.set_var("second", forks[1]["x"])
+
+    answer = gemini_whole(["a", "b"], _BODY)
+    answer["candidates"][0]["finishReason"] = "SAFETY"
+    with serving(lambda body: answer) as api, at(api, GEMINI) as backend:
+        result = two.run(backend=backend)
+        assert (result["second"], len(result.failures), len(api.bodies)) == ("b", 1, 1)
 
 
 def streamed(chunks: Iterable[str]) -> Fault:

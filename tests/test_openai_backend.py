@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -612,6 +613,150 @@ def test_answers_that_are_none(choice: dict[str, Any] | None, code: str) -> None
         assert isinstance(error, BackendError)
         assert error.code == code
         assert error.loc is not None
+
+
+# -- answers without their form --------------------------------------------------------------------
+
+
+@sgl.function
+def counted(s: Any, q: str = "How many?") -> Any:
+    s += sgl.user(q) + sgl.assistant(sgl.gen("count", dtype=int, retries=2))
+    s += sgl.user("And now?") + sgl.assistant(sgl.gen("more", dtype=int))
+    return s["count"]
+
+
+def missing_first(count: int) -> Callable[[dict[str, Any]], str]:
+    """The first requests are answered in a wrong form, each with one token made."""
+    left = [count]
+
+    def answer(body: dict[str, Any]) -> str:
+        left[0] -= 1
+        return "many" if left[0] >= 0 else '{"value": 7}'
+
+    return answer
+
+
+@pytest.mark.parametrize("way", ["run", "stream", "batch"])
+def test_an_answer_that_misses_its_form_is_made_again_and_counted(way: str, tmp_path: Path) -> None:
+    with serving(missing_first(2)) as api:
+        if way == "batch":
+            (result,) = counted.run_batch([{}], backend=backend(api), seed=1)
+        else:
+            folder = str(tmp_path / "tape")
+            result = counted.run(backend=backend(api), seed=1, stream=way == "stream", record=folder)
+        assert (result["count"], result["more"], result.ret_value) == ("7", "7", "7")
+        assert (result.error(), result.failures) == (None, ())
+        assert len({body["seed"] for body in api.bodies}) == len(api.bodies) == result.usage.calls == 4
+        assert result.usage.completion == sum(call.usage.completion for call in result.calls) + 2
+        assert result.text().count("ASSISTANT:") == 2
+    if way != "batch":
+        again = counted.run(replay=folder)
+        assert (again.ret_value, again.text(), again.usage) == ("7", result.text(), result.usage)
+        assert again.failures == ()
+
+
+def test_an_answer_that_always_misses_its_form_fails_when_it_was_made_often_enough(tmp_path: Path) -> None:
+    with serving(lambda body: "many") as api:
+        result = counted.run(backend=backend(api), record=str(tmp_path / "tape"))
+        error = result.error()
+        assert isinstance(error, BackendError)
+        assert error.code == "SGLC546"
+        assert "the answer for `count`" in error.message
+        assert len(api.bodies) == result.usage.calls == result.usage.completion == 3
+        assert [failure.site.name for failure in result.failures] == ["count"]
+        replayed = counted.run(replay=str(tmp_path / "tape"))
+        assert (str(replayed.error()), replayed.usage) == (str(error), result.usage)
+        over = counted.run(backend=backend(api), max_calls=2)
+        assert "SGLC408" in str(over.error())
+        assert len(api.bodies) == over.usage.calls + 3 == 5
+
+
+@sgl.function
+def undaunted(s: Any) -> None:
+    for i in range(6):
+        (fork,) = s.fork(1)
+        fork += sgl.user("x") + sgl.assistant(sgl.gen(f"x{i}", dtype=int))
+        with suppress(BackendError):
+            _ = fork[f"x{i}"]
+
+
+def test_what_failed_answers_took_is_in_the_budget() -> None:
+    with serving(lambda body: "many") as api:
+        result = undaunted.run(backend=backend(api))
+        assert (result.error(), result.usage.calls, result.usage.completion) == (None, 6, 6)
+        result = undaunted.run(backend=backend(api), max_tokens=2)
+        assert "SGLC408" in str(result.error())
+        assert (len(api.bodies), result.usage.calls, result.usage.completion) == (8, 2, 2)
+    with serving(lambda body: "how many of them") as api:  # one answer passes it
+        result = undaunted.run(backend=backend(api), max_tokens=2)
+        assert "`x0` passes the run's budget of 2 generated tokens" in str(result.error())
+        assert (len(api.bodies), result.usage.calls) == (1, 1)
+
+
+def test_requests_that_failed_are_counted() -> None:
+    @sgl.function
+    def ideas(s: Any) -> None:
+        s += sgl.user("An idea") + sgl.assistant(sgl.gen("idea", n=2, dtype=int))
+
+    with serving(lambda body: Fault(500)) as api:
+        assert one.run(backend=backend(api)).usage == Usage(calls=4)
+    with serving(missing_first(1)) as api:
+        takes = Takes(samples=1, json_schema="strict", regex=False)
+        result = ideas.run(backend=backend(api, takes=takes))
+        assert "SGLC546" in str(result.error())
+        assert (result.usage.calls, len(api.bodies)) == (2, 2)
+
+
+@sgl.function
+def three(s: Any) -> list[Any]:
+    s += sgl.user("Say something.")
+    forks = s.fork(3)
+    for fork in forks:
+        fork += sgl.assistant(sgl.gen("x", dtype=int))
+    said: list[Any] = []
+    for fork in forks:
+        try:
+            said.append(fork["x"])
+        except BackendError as error:
+            said.append(error.code)
+    return said
+
+
+def samples_of(*said: str, finish: str = "content_filter") -> dict[str, Any]:
+    """An answer of several samples; the empty ones ended as is said."""
+    choices = [
+        {"index": i, "finish_reason": "stop" if text else finish, "message": {"content": text}}
+        for i, text in enumerate(said)
+    ]
+    usage = {"prompt_tokens": 5, "completion_tokens": 9}
+    return {
+        "id": "x",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "m",
+        "choices": choices,
+        "usage": usage,
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        (["1", "", "3"], ["1", "SGLC545", "3"]),
+        (["", "2", "3"], ["SGLC545", "2", "3"]),
+        (["1", "many", "3"], ["1", "SGLC546", "3"]),
+        (["1"], ["1", "SGLC544", "SGLC544"]),  # it leaves `n` unread
+        (["", "", ""], ["SGLC545"] * 3),
+    ],
+)
+def test_a_sample_that_fails_is_the_end_of_its_own_branch_alone(said: list[str], wanted: list[str]) -> None:
+    answers = [text and (text if text == "many" else f'{{"value": {text}}}') for text in said]
+    with serving(lambda body: samples_of(*answers)) as api:
+        result = three.run(backend=backend(api))
+        assert result.ret_value == wanted
+        assert len(result.failures) == sum(code.startswith("SGLC") for code in wanted)
+        assert (len(api.bodies), api.bodies[0]["n"]) == (1, 3)
+        assert (result.usage.calls, result.usage.prompt, result.usage.completion) == (1, 5, 9)
 
 
 # -- many at once ----------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.http import llama_wire, server_info, vllm_wire
+from sglc.backends.http.http_trouble import events_of
 from sglc.backends.http.http_wire import Choosing, scores
 from sglc.backends.http.server_info import model_of
 from sglc.backends.local import LocalBackend
@@ -378,6 +380,109 @@ def test_faults_that_pass_are_tried_again_and_counted(fault: Fault, live: bool) 
             "<|im_start|>user\nGreet you<|im_end|>\n<|im_start|>assistant\n"
         }
         assert api.bodies[-1]["sampling_params"]["stop"] == ["!", "<|im_end|>"]
+
+
+def so_far(*texts: str) -> Fault:
+    """A stream of SGLang's, with these texts in its chunks."""
+    chunks = [
+        {"text": text, "meta_info": {"finish_reason": {"type": "stop"} if number == len(texts) else None}}
+        for number, text in enumerate(texts, 1)
+    ]
+    body = "".join(f"data: {json.dumps(chunk, ensure_ascii=False)}\r\n\r\n" for chunk in chunks)
+    return Fault(200, {"content-type": "text/event-stream"}, body=f"{body}data: [DONE]\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("sent", "pieces"),
+    [
+        # Line ends of Unicode's are none of the protocol's.
+        (["one", "one\u2028two\x85th", "one\u2028two\x85three"], ["one", "\u2028two\x85th", "ree"]),
+        (["foo", "foo <|im", "foo "], ["foo", " "]),  # the beginning of a stop is taken back
+        (["a ", "a <|im", "a <|im_port"], ["a ", "<|im_port"]),  # it was none
+        (["a <", "a <b", "a <b>"], ["a ", "<b", ">"]),
+    ],
+)
+def test_a_stream_s_pieces_are_its_text(sent: list[str], pieces: list[str]) -> None:
+    with api_serving(lambda body: so_far(*sent)) as api:
+        result = greet.run(backend=endpoint(api, chat_template_name="chatml"), stream=True)
+        assert list(result.text_iter("x")) == pieces
+        assert result["x"] == "".join(pieces)
+
+
+def test_a_stream_that_has_only_what_is_new_is_refused() -> None:
+    with api_serving(lambda body: so_far("foo ", "barbaz ", "qux")) as api:
+        error = greet.run(backend=endpoint(api), stream=True).error()
+        assert isinstance(error, BackendError)
+        assert (error.code, len(api.bodies)) == ("SGLC544", 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_lines_of_a_stream_end_where_they_do_however_they_come(size: int) -> None:
+    sent = 'data: "é\u2028"\r\n\r\ndata:2\n\nevent: x\rdata: 3\r\rdata: [DONE]'.encode()
+
+    class Response:
+        async def aiter_bytes(self) -> AsyncIterator[bytes]:
+            for at in range(0, len(sent), size):
+                yield sent[at : at + size]
+
+    async def read() -> list[str]:
+        return [data async for data in events_of(Response())]
+
+    assert asyncio.run(read()) == ['"é\u2028"', "2", "3", "[DONE]"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    few(
+        [
+            {"text": None, "meta_info": {"finish_reason": {"type": "stop"}}},
+            {"text": "x", "meta_info": None},
+            {"text": "x", "meta_info": {"finish_reason": "stop"}},
+            {"text": "x", "meta_info": {"finish_reason": {"type": "stop"}, "prompt_tokens": "many"}},
+            {"text": "x"},
+        ],
+        2,
+    ),
+)
+@pytest.mark.parametrize("live", [False, True])
+def test_an_answer_of_another_shape_is_asked_for_again(answer: Any, live: bool) -> None:
+    sent = {"content-type": "text/event-stream"} if live else {"content-type": "application/json"}
+    body = f"data: {json.dumps(answer)}\n\ndata: [DONE]\n\n" if live else json.dumps(answer)
+    left = [Fault(200, sent, body=body)]
+    with api_serving(lambda body: left.pop() if left else "Hello") as api:
+        result = greet.run(backend=endpoint(api), stream=live)
+        assert (result["x"], result.usage.calls) == ("Hello", 2)
+
+
+def test_an_error_told_in_a_stream_is_tried_again_by_its_status() -> None:
+    def told(code: int) -> Fault:
+        error = {"error": {"message": "too long", "type": "BadRequestError", "code": code}}
+        return Fault(200, {"content-type": "text/event-stream"}, body=f"data: {json.dumps(error)}\n\n")
+
+    with api_serving(lambda body: told(400)) as api:
+        error = greet.run(backend=endpoint(api), stream=True).error()
+        assert isinstance(error, BackendError)
+        assert (error.code, len(api.bodies)) == ("SGLC542", 1)
+        assert "HTTP 400: too long" in error.message
+    left = [told(503)]
+    with api_serving(lambda body: left.pop() if left else "Hello") as api:
+        assert greet.run(backend=endpoint(api), stream=True)["x"] == "Hello"
+
+
+@pytest.mark.parametrize("info", [{"concurrency": "many"}, {"control_tokens": 7}, {"special_tokens": "a"}])
+def test_a_server_that_says_something_odd_of_itself_is_refused(info: dict[str, Any]) -> None:
+    with api_serving(lambda body: "Hello") as api:
+        api.model_info.update(info)
+        with pytest.raises(BackendError, match=r"SGLC547.*of itself is malformed"):
+            greet.run(backend=endpoint(api)).sync()
+
+
+def test_no_password_of_an_address_is_shown() -> None:
+    backend = sgl.RuntimeEndpoint("http://me:secret@127.0.0.1:1")
+    with pytest.raises(BackendError, match="SGLC547") as caught:
+        greet.run(backend=backend)
+    assert "`http://127.0.0.1:1`" in str(caught.value)
+    assert "secret" not in f"{caught.value}{backend!r}"
 
 
 def test_retries_are_bounded_and_a_batch_goes_on() -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sglc.errors import BackendError
+from sglc.ir.plan.events import Usage
 
 _T = TypeVar("_T")
 _AGAIN = (408, 409, 429)
@@ -42,6 +43,22 @@ class Trouble(Exception):
         self.again = again
         self.wait_s = wait_s
         self.hint = hint
+
+
+class Paid:
+    """What fails inside has taken so much before."""
+
+    __slots__ = ("_usage",)
+
+    def __init__(self, usage: Usage) -> None:
+        self._usage = usage
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, BackendError):
+            error.usage = self._usage + (error.usage or Usage())
 
 
 def status_trouble(status: int, message: str, headers: Mapping[str, str], *, final: bool = False) -> Trouble:
@@ -162,18 +179,20 @@ async def patiently(
             except Exception as error:
                 trouble = error if isinstance(error, Trouble) else meaning(error)
             left_s -= time.monotonic() - began
-        if not isinstance(trouble, Trouble):
-            raise trouble from None
-        if not trouble.again:
-            raise _given_up("SGLC542", "refuses", name, trouble, number)
-        if told():
-            raise _given_up("SGLC543", "broke off its answer for", name, trouble, number)
+        with Paid(Usage(calls=number)):
+            if not isinstance(trouble, Trouble):
+                raise trouble from None
+            if not trouble.again:
+                raise _given_up("SGLC542", "refuses", name, trouble, number)
+            if told():
+                raise _given_up("SGLC543", "broke off its answer for", name, trouble, number)
         wait_s = min(patience.longest_wait_s, patience.first_wait_s * 2 ** (number - 1))
         jitter = jitter or random.Random(seed)
         wait_s = max(wait_s * jitter.uniform(0.5, 1.0), trouble.wait_s or 0.0)
         if number == patience.attempts or wait_s >= left_s:
             late = "" if number == patience.attempts else f"; in {wait_s:.0f} s it would be too late"
-            raise _given_up("SGLC543", "does not answer", name, trouble, number, late)
+            with Paid(Usage(calls=number)):
+                raise _given_up("SGLC543", "does not answer", name, trouble, number, late)
         await asyncio.sleep(wait_s)
         left_s -= wait_s
     raise AssertionError("the last attempt returns or raises")

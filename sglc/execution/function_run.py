@@ -254,6 +254,9 @@ class _Shown:
         with self.observer.waiting(str(site)):
             return self._session.text_of_site(site)
 
+    def made_again(self, site: Site) -> None:
+        self._session.made_again(site)
+
     def text_in_prompt(self, site: Site) -> str:
         return self._session.text_in_prompt(site)
 

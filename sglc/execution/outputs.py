@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from sglc.errors import MissingVariable, RunError, SglcError
+from sglc.errors import BackendError, MissingVariable, RunError, SglcError
 from sglc.execution.call_record import CallRecord, call_of
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.instance import Awaited, Gathered, Scoped, Variable
 from sglc.frontend.values.recorded import Generated
 from sglc.ir.core import Site
-from sglc.ir.plan.events import Delta, GenDone, SelectDone
+from sglc.ir.plan.events import Delta, GenDone, SelectDone, Usage
 from sglc.ir.plan.segment import GenNode, SelectNode
 
 _T = TypeVar("_T")
@@ -50,6 +50,8 @@ class PendingOutput:
     event: GenDone | SelectDone | None = None
     cause: PendingOutput | None = None  # the one whose failure took this one with it
     raised: bool = False  # to the program, which may have caught it
+    replaced: bool = False  # another one was made for it
+    spent: Usage | None = None  # what it took to fail
 
     @property
     def site(self) -> Site:
@@ -322,6 +324,8 @@ class RunOutputs:
                 # The back end only knows that the stream is not there; its reader wants to know why.
                 error = cause.error if error.code == "SGLC403" else error
             output.error, output.cause = error, cause
+            if cause is None and isinstance(error, BackendError):
+                output.spent = error.usage
             self.failed.append(output)
         self._tell_around(lambda outer: outer.failed.append(output))
 
@@ -486,8 +490,19 @@ class RunOutputs:
         """The generations that failed by themselves or with others, in the order of the program."""
         own = {id(output): output.order for output in self.generations.values()}
         failed = sorted(self.failed, key=lambda output: own.get(id(output), len(own)))
-        found = [Failure(output.site, output.error) for output in failed if output.error is not None]
+        found = [
+            Failure(output.site, output.error)
+            for output in failed
+            if output.error is not None and not output.replaced
+        ]
         return tuple(found + [Failure(site, error) for site, error in self.refused.items()])
+
+    @property
+    def usage(self) -> Usage:
+        """The counts of those that ended, well or not."""
+        ended = [output.event.usage for output in self.done if output.event is not None]
+        ended += [output.spent for output in self.failed if output.spent is not None]
+        return sum(ended, Usage())
 
     @property
     def calls(self) -> tuple[CallRecord, ...]:

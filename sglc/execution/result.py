@@ -299,8 +299,9 @@ class Result(CallText):
 
     @property
     def usage(self) -> Usage:
-        """Token counts of the run."""
-        return total(self.calls)
+        """Token counts of the run, those of generations that failed among them."""
+        self._wait()
+        return self.outputs.usage
 
     def as_json(self) -> dict[str, Any]:
         """`index` (the row), `text`, `vars`, `value`, `usage`, `error` and `timing` as plain data.

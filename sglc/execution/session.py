@@ -225,6 +225,10 @@ class Session:
         assert output.text is not None
         return output.text
 
+    def made_again(self, site: Site) -> None:
+        """Another generation was made for one that failed, which is no failure of the run then."""
+        self.outputs.generations[self.outputs.at(site)].replaced = True
+
     def text_in_prompt(self, site: Site) -> str:
         """What stands in a prompt where a generation was made: nothing, if the program caught its failure.
 
@@ -366,9 +370,10 @@ class Session:
 
     @property
     def _spent(self) -> int:
-        """Tokens that the generations which ended have made."""
-        done = (self.counted or self.outputs).done
-        return sum(output.event.usage.completion for output in done if output.event is not None)
+        """Tokens that the generations which ended have made, those that failed among them."""
+        counted = self.counted or self.outputs
+        made = sum(output.event.usage.completion for output in counted.done if output.event is not None)
+        return made + sum(output.spent.completion for output in counted.failed if output.spent is not None)
 
     def wait(self) -> BaseException | None:
         """Wait until everything submitted has ended; gives the first failure in program order."""
@@ -501,8 +506,7 @@ class Session:
                     self.on_text(output.site, event.text)
                 self._done(output, event.text, event)
             case NodeFailed():
-                cause = cause_of((segment, event.node), self._launched)
-                self.outputs.fail(output, event.error, cause)
+                self._fail(output, event.error, cause_of((segment, event.node), self._launched))
             case Delta():
                 if output.first_s is None:
                     output.first_s = self.elapsed_s
@@ -516,9 +520,24 @@ class Session:
             told(output)
         return True
 
-    def _done(self, output: PendingOutput, text: str | list[str], event: GenDone | SelectDone) -> None:
-        limit = None if self.budget is None else self.budget.tokens
+    def _fail(self, output: PendingOutput, error: SglcError, cause: PendingOutput | None) -> None:
         reason: RunError | None = None
+        with self.outputs.change:
+            self.outputs.fail(output, error, cause)
+            if output.spent is not None:
+                reason = self._overspent(output)
+                output.error = reason or output.error
+        if reason is not None:
+            self.stop(reason)
+
+    def _overspent(self, output: PendingOutput) -> RunError | None:
+        """Why the run ends with this generation, if it has passed the budget."""
+        limit = None if self.budget is None else self.budget.tokens
+        if limit is None or self._spent <= limit:
+            return None
+        return passed(output.node, f"{limit} generated tokens")
+
+    def _done(self, output: PendingOutput, text: str | list[str], event: GenDone | SelectDone) -> None:
         came_whole = output.first_s is None  # before who observes says when it came the first time
         output.ended_s, output.event = self.elapsed_s, event
         if self.observer is not None:
@@ -533,8 +552,7 @@ class Session:
                 outputs.add(output, first(text))
             output.text = text
             outputs.finish(output)
-            if limit is not None and self._spent > limit:
-                reason = passed(output.node, f"{limit} generated tokens")
+            if (reason := self._overspent(output)) is not None:
                 output.text, output.error = None, reason  # it may have been cut short
         if reason is not None:
             self.stop(reason)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from sglc.backends.anthropic.anthropic_wire import bodies, finish_of, reply_of, usage_of
 from sglc.backends.anthropic.kept_prompts import KeptPrompts
 from sglc.backends.models.vendor_rules import ApiModel, messages_model
-from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, text_of
+from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, or_why_not, text_of
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing, unreachable
 from sglc.backends.remote.sdk_errors import sdk_trouble
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
@@ -73,7 +73,7 @@ class AnthropicBackend(ApiBackend):
         """As of `ApiBackend`."""
         made = await client.messages.create(**body.fields)
         with Reading():
-            return Answer((reply_of(made),), usage_of(made.usage))
+            return Answer((or_why_not(reply_of, made),), usage_of(made.usage))
 
     async def pieces(self, client: Any, body: RequestBody) -> AsyncIterator[Piece]:
         """As of `ApiBackend`."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from sglc.backends.gemini.gemini_wire import bodies, pieces_of, usage_of
+from sglc.backends.gemini.gemini_wire import bodies, pieces_of, replies_of, usage_of
 from sglc.backends.models.vendor_rules import ApiModel, gemini_model
-from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, whole_reply
+from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing, unreachable
 from sglc.backends.remote.sdk_errors import network_trouble, said
 from sglc.backends.remote.segment_runner import ApiRequest
@@ -71,10 +71,10 @@ class GeminiBackend(ApiBackend):
         """As of `ApiBackend`."""
         made = await client.aio.models.generate_content(**body.fields)
         with Reading():
-            replies = [whole_reply([piece]) for piece in pieces_of(made)]
-        if not replies or None in replies:
-            raise Trouble("the answer is malformed: it has no candidates, or one that did not end")
-        return Answer(tuple(reply for reply in replies if reply is not None), usage_of(made.usage_metadata))
+            replies = replies_of(made)
+        if not replies:
+            raise Trouble("the answer is malformed: it has no candidates")
+        return Answer(tuple(replies), usage_of(made.usage_metadata))
 
     async def pieces(self, client: Any, body: RequestBody) -> AsyncIterator[Piece]:
         """As of `ApiBackend`."""

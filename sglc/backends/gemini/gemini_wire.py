@@ -11,19 +11,23 @@ from sglc.backends.remote.answers import (
     NO_LOGPROBS,
     Logprobs,
     Piece,
+    Reply,
     RequestBody,
     Unanswered,
     asks_logprobs,
     declared,
     form_of_request,
     in_batches,
+    or_why_not,
     sampling_of,
     sent_stops,
     text_of,
+    whole_reply,
     with_calls,
 )
 from sglc.backends.remote.prompts import Message, messages, no_prefill, picture, system_apart
 from sglc.backends.remote.segment_runner import ApiRequest
+from sglc.backends.retry import Trouble
 from sglc.errors import LegalizeError, Loc
 from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS, AnswerForm
 from sglc.ir.plan.events import Usage
@@ -123,16 +127,36 @@ def _tools(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pieces_of(made: Any) -> list[Piece]:
-    """What a whole answer, or a part of a streamed one, has of each sample, in order.
+    """What a part of a streamed answer has of each sample, in order.
 
     Raises:
         Unanswered: the prompt is blocked, or the answer.
     """
+    return [_piece(candidate) for candidate in _candidates(made)]
+
+
+def replies_of(made: Any) -> list[Reply | Unanswered]:
+    """The samples of a whole answer.
+
+    Raises:
+        Trouble: one did not end.
+        Unanswered: the prompt is blocked.
+    """
+    return [or_why_not(_reply, candidate) for candidate in _candidates(made)]
+
+
+def _reply(candidate: Any) -> Reply:
+    reply = whole_reply([_piece(candidate)])
+    if reply is None:
+        raise Trouble("the answer is malformed: it has a candidate that did not end")
+    return reply
+
+
+def _candidates(made: Any) -> list[Any]:
     blocked = getattr(getattr(made, "prompt_feedback", None), "block_reason", None)
     if blocked is not None:
         raise Unanswered(f"the provider's filter blocks the prompt: {_word(blocked)}")
-    candidates = sorted(made.candidates or [], key=lambda candidate: candidate.index or 0)
-    return [_piece(candidate) for candidate in candidates]
+    return sorted(made.candidates or [], key=lambda candidate: candidate.index or 0)
 
 
 def _piece(candidate: Any) -> Piece:

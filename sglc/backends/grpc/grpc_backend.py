@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from sglc.backends.http.http_backend import ServerBackend
-from sglc.backends.http.http_trouble import KEY_HINT, missing
+from sglc.backends.http.http_trouble import KEY_HINT, address_of, missing
 from sglc.backends.http.server_info import ServerModel, model_of
 from sglc.backends.retry import Trouble
 from sglc.errors import BackendError
@@ -40,7 +40,7 @@ class GrpcBackend(ServerBackend):
     """Runs segments on a server; `options.url` is `grpc://HOST:PORT`, or `grpcs://` with TLS."""
 
     def __repr__(self) -> str:
-        return f"<sglc gRPC back end {self.options.url}>"
+        return f"<sglc gRPC back end {address_of(self.options.url)}>"
 
     @cached_property
     def model(self) -> ServerModel:
@@ -142,7 +142,8 @@ class GrpcBackend(ServerBackend):
                     error.code().name, "start one with `sglc serve --grpc-port`, and give its URL"
                 )
                 raise BackendError(
-                    "SGLC547", f"`{self.options.url}` does not say what it has: {error.details()}", hint=hint
+                    "SGLC547", f"`{address_of(self.options.url)}` does not say what it has: {error.details()}",
+                    hint=hint,
                 ) from None  # fmt: skip
 
     def _channel(self, kind: Any) -> Any:

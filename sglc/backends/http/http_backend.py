@@ -13,7 +13,7 @@ from typing import Any
 from sglc.backends.http import llama_wire, vllm_wire
 from sglc.backends.http.hint_fields import DIALECTS, spoken
 from sglc.backends.http.http_program import ServerProgram, part_of
-from sglc.backends.http.http_trouble import FINAL, events_of, missing, problem_of, refused
+from sglc.backends.http.http_trouble import FINAL, address_of, events_of, missing, problem_of, refused
 from sglc.backends.http.http_wire import (
     Spoken,
     alone,
@@ -27,12 +27,14 @@ from sglc.backends.http.http_wire import (
     scores,
 )
 from sglc.backends.http.server_info import ServerModel, model_behind, model_of, model_of_engine
+from sglc.backends.remote.answers import Cut, Reading
 from sglc.backends.remote.connection import Connection
+from sglc.backends.remote.sdk_errors import said
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
-from sglc.backends.retry import Patience, Places, Trouble, patiently
+from sglc.backends.retry import Paid, Patience, Places, Trouble, patiently, status_trouble
 from sglc.errors import BackendError
 from sglc.ir.plan.backend import ProgramRun
-from sglc.ir.plan.events import Event
+from sglc.ir.plan.events import Event, Usage
 from sglc.ir.plan.plan import Plan
 from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.plan.without_host import is_json
@@ -41,6 +43,7 @@ from sglc.knobs import api_key
 
 PATIENCE = Patience()
 _INFO_S = 30.0  # for what a server says of itself
+_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 _POOL = 32  # connections of a client, about
 _ENGINES = {"vllm": vllm_wire, "llama.cpp": llama_wire}  # those asked in words of their own
 
@@ -111,15 +114,24 @@ class ServerBackend:
         self._walker = Walker(self._ask, hinted=lambda: self.target.takes.hints)
 
     def __repr__(self) -> str:
-        return f"<sglc back end {self.options.url}>"
+        return f"<sglc back end {address_of(self.options.url)}>"
 
     @cached_property
     def model(self) -> ServerModel:
         """What the server says of its model. The first use asks it.
 
         Raises:
-            BackendError: SGLC540 no package, SGLC547 no such server.
+            BackendError: SGLC540 no package, SGLC547 no such server, or one that says something odd.
         """
+        try:
+            return self._said_model()
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise BackendError(
+                "SGLC547", f"what the server at `{address_of(self.options.url)}` says of itself is malformed: "
+                f"{said(error)}", hint="is it an sglc or SGLang server?",
+            ) from None  # fmt: skip
+
+    def _said_model(self) -> ServerModel:
         response = self._told("GET", "/get_model_info")
         if response.status_code == 501:
             return model_behind(self._state("GET", "/workers")["workers"], self.options.chat_template)
@@ -149,7 +161,7 @@ class ServerBackend:
         """
         model = self.model
         return Target(
-            name=self.options.url.rstrip("/"),
+            name=address_of(self.options.url),
             tokenizer=model.tokenizer,
             scores_tokens=model.scores_tokens,
             continues_text=True,
@@ -241,15 +253,19 @@ class ServerBackend:
             (answer,), tries = await self._whole(
                 request, {**prompt, "sampling_params": {"max_new_tokens": 0, "temperature": 0.0}}
             )
-            size = int(answer["meta_info"]["prompt_tokens"])
+            size = answer["meta_info"].get("prompt_tokens") or 0
         found = None
         while found is None:
             asked = choosing(request, self.model, size)
-            answers, more = await self._whole(request, asked.body)
-            found, size, tries = scores(asked, answers), 0, tries + more
+            with Paid(Usage(calls=tries)):
+                answers, more = await self._whole(request, asked.body)
+            tries += more
+            with Paid(Usage(calls=tries)):
+                found, size = scores(asked, answers), 0
         own: list[Mapping[str, Any]] = []
         if needs_alone(request):
-            own, more = await self._whole(request, alone(found.ids))
+            with Paid(Usage(calls=tries)):
+                own, more = await self._whole(request, alone(found.ids))
             tries += more
         return chosen(request, found, own, answers[-len(request.choices)]["meta_info"], tries)
 
@@ -274,18 +290,23 @@ class ServerBackend:
         for response in responses:
             if response.status_code != 200:
                 raise refused(response)
-        told = [response.json() for response in responses]
-        if wire is not None:
-            return list(wire.told(told, body, self.model.tokenizer))
+        with Reading():
+            told = [response.json() for response in responses]
+            if wire is not None:
+                return list(wire.told(told, body, self.model.tokenizer))
         return [each for data in told for each in _answers(data)]
 
     async def _spoken(
         self, request: ApiRequest, body: Mapping[str, Any], emit: Callable[[Event], None]
     ) -> tuple[list[Mapping[str, Any]], int]:
         """The answer to one request for one sample, handed on as it comes."""
-        spoken = Spoken()
+        assert isinstance(request.node, GenNode)
+        sampling, spoken = request.node.sampling, Spoken()
+        stops = tuple(body["sampling_params"].get("stop", ()))
 
         async def attempt(client: Any) -> list[Mapping[str, Any]]:
+            nonlocal spoken
+            spoken = Spoken(None if self.model.own else Cut(replace(sampling, stop=stops)))
             last: list[Mapping[str, Any]] = []
             async with aclosing(self._told_by(client, body, _routed(request))) as answers:
                 async for last in answers:
@@ -372,7 +393,7 @@ class ServerBackend:
             return http.request(method, f"{url}{path}", json=json, timeout=_INFO_S, **self._door())
         except (http.HTTPError, http.InvalidURL, OSError) as error:
             raise BackendError(
-                "SGLC547", f"there is no server at `{url}`: {str(error) or type(error).__name__}",
+                "SGLC547", f"there is no server at `{address_of(url)}`: {str(error) or type(error).__name__}",
                 hint="start one with `sglc serve`, and give its URL",
             ) from None  # fmt: skip
 
@@ -381,7 +402,7 @@ class ServerBackend:
             trouble = refused(response)
             raise BackendError(
                 "SGLC547",
-                f"the server at `{self.options.url.rstrip('/')}` does not say what it has: {trouble.message}",
+                f"the server at `{address_of(self.options.url)}` does not say what it has: {trouble.message}",
                 hint=trouble.hint,
             )
         try:
@@ -419,9 +440,21 @@ def _answers(data: Any) -> list[Mapping[str, Any]]:
         Trouble: it is none.
     """
     made = data if isinstance(data, list) else [data]
-    if not made or not all(isinstance(item, Mapping) and {"text", "meta_info"} <= item.keys() for item in made):
+    if not made or not all(map(_is_answer, made)):
         error = data.get("error") if isinstance(data, Mapping) else None
-        said, code = (error.get("message"), error.get("code")) if isinstance(error, Mapping) else (error, None)
-        what = f"the server failed: {said}" if said else "the answer is malformed"
+        why, code = (error.get("message"), error.get("code")) if isinstance(error, Mapping) else (error, None)
+        if why and isinstance(code, int) and code >= 400:
+            raise status_trouble(code, str(why), {})
+        what = f"the server failed: {why}" if why else "the answer is malformed"
         raise Trouble(what, again=code not in FINAL)
     return made
+
+
+def _is_answer(item: Any) -> bool:
+    """Whether it has the shape of one, as far as each is read."""
+    if not (isinstance(item, Mapping) and isinstance(item.get("text"), str)):
+        return False
+    meta = item.get("meta_info")
+    if not (isinstance(meta, Mapping) and isinstance(meta.get("finish_reason"), Mapping | None)):
+        return False
+    return all(isinstance(meta.get(name), int | None) for name in _COUNTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from sglc.backends.retry import Trouble, status_trouble
 from sglc.errors import BackendError
 
 FINAL = ("aborted", "timed_out")  # codes of errors with which a request is not to be asked again
+_LINE_END = re.compile(rb"[\r\n]")
 KEY_HINT = "set `SGLC_API_KEY` to a key of the server, or give it as `api_key=`"
 
 
@@ -21,11 +23,28 @@ def missing(error: ImportError, extra: str) -> BackendError:
     )  # fmt: skip
 
 
+def address_of(url: str) -> str:
+    """A server's URL for people: without the name and password that may stand in it."""
+    return re.sub(r"//[^/@]*@", "//", url.rstrip("/"))
+
+
 async def events_of(response: Any) -> AsyncGenerator[str, None]:
-    """The data of each event of a stream; the last one of those that are whole is `[DONE]`."""
-    async for line in response.aiter_lines():
-        if line.startswith("data:"):
-            yield line.removeprefix("data:").strip()
+    """The data of each event of a stream; the last one of those that are whole is `[DONE]`.
+
+    Only CR and LF end a line here: in a text there may be others of Unicode's.
+    """
+    rest = b""
+    async for chunk in response.aiter_bytes():
+        *lines, rest = _LINE_END.split(rest + chunk)
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield _data(line)
+    if rest.startswith(b"data:"):
+        yield _data(rest)
+
+
+def _data(line: bytes) -> str:
+    return line.removeprefix(b"data:").decode("utf-8", "replace").strip()
 
 
 def refused(response: Any) -> Trouble:

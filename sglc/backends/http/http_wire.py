@@ -9,10 +9,12 @@ from typing import Any
 from uuid import uuid4
 
 from sglc.backends.http.server_info import ServerModel
+from sglc.backends.remote.answers import Cut
 from sglc.backends.remote.prompts import Prompt, ids_and_tail
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.backends.remote.text_tokenizer import TextTokenizer
-from sglc.errors import BackendError, RunError
+from sglc.backends.retry import Paid
+from sglc.errors import BackendError, RunError, shown
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
 from sglc.ir.plan.dataflow import with_ids
 from sglc.ir.plan.events import Delta, GenDone, Sample, SelectDone, TokenLogprob, Usage
@@ -130,23 +132,44 @@ def wants_logprobs(sampling: Sampling) -> bool:
 
 @dataclass(slots=True)
 class Spoken:
-    """How far a streamed answer was handed on."""
+    """How far a streamed answer was handed on.
 
+    `cut` is for servers that send what may begin a stop, and take it back.
+    """
+
+    cut: Cut | None = None
     text: str = ""
     tokens: int = 0
+    heard: str = ""  # of it, what `cut` has
 
     def delta(self, index: int, answer: Mapping[str, Json]) -> Delta | None:
-        """What is new in `answer`, which has all the text so far; None if nothing is."""
-        new = str(answer["text"])[len(self.text) :]
+        """What is new in `answer`, which has all the text so far; None if nothing is.
+
+        Raises:
+            BackendError: SGLC544, it has something else.
+        """
+        whole, meta = str(answer["text"]), answer["meta_info"]
+        held = self.cut if not meta.get("finish_reason") else None
+        before = self.text if held is None else self.heard
+        if not whole.startswith(before):
+            raise BackendError(
+                "SGLC544", "the server streams something else than all of the text so far",
+                note=f"{shown(whole)!r} is no more of {shown(before)!r}",
+                hint="start it without `--incremental-streaming-output`",
+            )  # fmt: skip
+        new = whole[len(before) :]
+        if held is not None:
+            self.heard, new = whole, held.push(new)
         if not new:
             return None
-        meta = answer["meta_info"]
         prompt = () if self.text else _triples(meta.get("input_token_logprobs"))
         tops = () if self.text else _tops(meta.get("input_top_logprobs"))
         begin = self.tokens
-        tokens = _triples(meta.get("output_token_logprobs"))
-        likeliest = _tops(meta.get("output_top_logprobs"))
-        self.text, self.tokens = str(answer["text"]), len(tokens)
+        self.text += new
+        surely = len(self.text) == len(whole)  # else it is not known which of them belong to what was held back
+        tokens = _triples(meta.get("output_token_logprobs")) if surely else ()
+        likeliest = _tops(meta.get("output_top_logprobs")) if surely else ()
+        self.tokens = max(begin, len(tokens))
         made = tuple(place or () for place in likeliest[begin:])
         return Delta(index, new, tokens[begin:], made, prompt, tops)
 
@@ -161,14 +184,16 @@ def gen_answer(
     """
     node = request.node
     assert isinstance(node, GenNode)
-    samples = [_sample(answer, node.sampling) for answer in answers]
     first = answers[0]["meta_info"]
     completion = sum(int(answer["meta_info"].get("completion_tokens") or 0) for answer in answers)
+    usage = _usage(first, tries, completion)
+    with Paid(usage):
+        samples = [_sample(answer, node.sampling) for answer in answers]
     event = GenDone(
         request.index,
         (),
         tuple(samples),
-        _usage(first, tries, completion),
+        usage,
         _triples(first.get("input_token_logprobs")) if node.sampling.logprobs_from is not None else (),
         _tops(first.get("input_top_logprobs")) if node.sampling.logprobs_from is not None else (),
     )

@@ -7,14 +7,14 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from sglc.backends.models.vendor_rules import ApiModel, dialect_model, openai_model
 from sglc.backends.openai.dialects import DIALECTS, OPENAI, in_dialect
 from sglc.backends.openai.echoed_choices import EchoedText, echo, echoed, scored
 from sglc.backends.openai.openai_wire import Steering, bodies, piece_of, reply_of, steered, usage_of
-from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, Unanswered
+from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, Unanswered, or_why_not
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing, unreachable
 from sglc.backends.remote.prompts import Prompt
 from sglc.backends.remote.sdk_errors import sdk_trouble
@@ -158,7 +158,8 @@ class OpenAIBackend(ApiBackend):
         made = await self.create(client, body.fields)
         with Reading():
             made = _whole(made)
-            replies = [reply_of(choice, self.model.protocol) for choice in _choices(made)]
+            read = partial(reply_of, protocol=self.model.protocol)
+            replies = [or_why_not(read, choice) for choice in _choices(made)]
             return Answer(tuple(replies), usage_of(made.get("usage")))
 
     async def pieces(self, client: Any, body: RequestBody) -> AsyncIterator[Piece]:

@@ -24,10 +24,14 @@ from sglc.ir.target import Takes
 from sglc.runtime.tokenizer.detokenize import StopStream
 
 _T = TypeVar("_T")
+_Given = TypeVar("_Given")
 UNKNOWN_ID = -1  # of a token of which only the text is known
 
 Logprobs = tuple[tuple[float, ...], tuple[str, ...], tuple[tuple[TokenLogprob, ...], ...]]
 NO_LOGPROBS: Logprobs = ((), (), ())
+_LOST = Sample("", (), "abort")  # in the place of one that failed
+_OF_CHOICE = "use a model that keeps to schemas"
+_OF_TEXT = f"give it more `max_tokens`, or `retries`, or {_OF_CHOICE}"
 
 
 @made_often
@@ -55,9 +59,9 @@ class Reply:
 @made_often
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The samples of one request, in order, and its counts."""
+    """The samples of one request, in order, and its counts; of some there may be none, and why."""
 
-    replies: tuple[Reply, ...]
+    replies: tuple[Reply | Unanswered, ...]
     usage: Usage
 
 
@@ -73,6 +77,30 @@ class Piece:
 
 class Unanswered(Exception):
     """The model, or the provider's filter, gives no answer; the same will be so again."""
+
+
+def or_why_not(read: Callable[[_Given], Reply], given: _Given) -> Reply | Unanswered:
+    """The sample that `read` finds, or why there is none: others of the request may be good."""
+    try:
+        return read(given)
+    except Unanswered as why:
+        return why
+
+
+def reply_for(name: str, reply: Reply | Unanswered) -> Reply:
+    """The sample.
+
+    Raises:
+        BackendError: SGLC545, there is none.
+    """
+    if isinstance(reply, Unanswered):
+        raise no_answer(name, reply)
+    return reply
+
+
+def no_answer(name: str, why: Unanswered) -> BackendError:
+    """The error of a generation that has none."""
+    return BackendError("SGLC545", f"the API gives no answer for `{name}`: {why}")
 
 
 class Reading:
@@ -245,7 +273,7 @@ def sample_of(reply: Reply, sampling: Sampling, form: AnswerForm | None, name: s
     )
 
 
-def read_with(read: Callable[[str], _T], text: str, finish: str, name: str) -> _T:
+def read_with(read: Callable[[str], _T], text: str, finish: str, name: str, hint: str = _OF_TEXT) -> _T:
     """What `read` makes of an answer.
 
     Raises:
@@ -255,20 +283,22 @@ def read_with(read: Callable[[str], _T], text: str, finish: str, name: str) -> _
         return read(text)
     except (ValueError, RecursionError) as error:
         why = "it ended at `max_tokens`" if finish == "length" else f"it is not what was asked for: {error}"
-        raise _not_held(name, why, text) from None
+        raise _not_held(name, why, text, hint) from None
 
 
-def _not_held(name: str, why: str, text: str) -> BackendError:
+def _not_held(name: str, why: str, text: str, hint: str = _OF_TEXT) -> BackendError:
     shown = text if len(text) <= 80 else f"{text[:77]}..."
     return BackendError(
         "SGLC546", f"the answer for `{name}` does not have its form: {why}", note=f"the API gave {shown!r}",
-        hint="give it more `max_tokens`, use `retries=2`, or a model that keeps to schemas",
+        hint=hint,
     )  # fmt: skip
 
 
-def gen_answer(request: ApiRequest, samples: Sequence[Sample], usage: Usage) -> ApiAnswer:
-    """The end of a generation."""
-    return ApiAnswer(GenDone(request.index, (), tuple(samples), usage), Made(samples[0].text))
+def gen_answer(request: ApiRequest, samples: Sequence[Sample | BackendError], usage: Usage) -> ApiAnswer:
+    """The end of a generation; of a request whose samples are `apart`, some may have failed."""
+    lost = tuple([(place, one) for place, one in enumerate(samples) if isinstance(one, BackendError)])
+    kept = tuple([_LOST if isinstance(one, BackendError) else one for one in samples])
+    return ApiAnswer(GenDone(request.index, (), kept, usage), Made(kept[0].text), lost=lost)
 
 
 def chosen(request: ApiRequest, reply: Reply, form: AnswerForm, usage: Usage) -> ApiAnswer:
@@ -278,9 +308,9 @@ def chosen(request: ApiRequest, reply: Reply, form: AnswerForm, usage: Usage) ->
         BackendError: SGLC546, it wrote something else.
     """
     name = request.node.site.name
-    text = read_with(form.read, whole_characters(reply.text), reply.finish, name)
+    text = read_with(form.read, whole_characters(reply.text), reply.finish, name, _OF_CHOICE)
     if text not in request.choices:
-        raise _not_held(name, "it is none of the choices", reply.text)
+        raise _not_held(name, "it is none of the choices", reply.text, _OF_CHOICE)
     choice = request.choices.index(text)
     event = SelectDone(request.index, (), choice, text, (), (), (), usage, decided="constrained")
     return ApiAnswer(event, Made(text))

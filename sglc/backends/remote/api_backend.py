@@ -24,7 +24,9 @@ from sglc.backends.remote.answers import (
     chosen,
     form_of_request,
     gen_answer,
+    no_answer,
     of_whole_characters,
+    reply_for,
     sample_of,
     whole_reply,
 )
@@ -32,9 +34,9 @@ from sglc.backends.remote.connection import Connection
 from sglc.backends.remote.fused_request import ask_fused
 from sglc.backends.remote.joint_request import JointReply, ask_jointly
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
-from sglc.backends.retry import Patience, Places, Trouble, patiently
+from sglc.backends.retry import Paid, Patience, Places, Trouble, patiently
 from sglc.errors import BackendError
-from sglc.ir.plan.events import Delta, Event, Usage
+from sglc.ir.plan.events import Delta, Event, Sample, Usage
 from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.target import Encoding, Takes, Target, Tokenizer
 
@@ -218,7 +220,8 @@ class ApiBackend(ABC):
         """One request of one sample, its text as it came."""
         (body,) = self.bodies(request)
         answer = _counted(*await self._answer(request, body, hear))
-        reply = of_whole_characters(answer.replies[0])
+        with Paid(answer.usage):
+            reply = of_whole_characters(reply_for(request.node.site.name, answer.replies[0]))
         return JointReply(reply.text, reply.finish, answer.usage)
 
     async def ask_one(self, request: ApiRequest, emit: Callable[[Event], None]) -> ApiAnswer:
@@ -228,7 +231,9 @@ class ApiBackend(ABC):
         if not isinstance(request.node, GenNode):
             answer = _counted(*await self._answer(request, asked[0], None))
             assert form is not None
-            return chosen(request, answer.replies[0], form, answer.usage)
+            with Paid(answer.usage):
+                reply = reply_for(request.node.site.name, answer.replies[0])
+                return chosen(request, reply, form, answer.usage)
         live = request.streams and len(asked) == 1 and asked[0].count == 1
         live = live and request.node.sampling.tools is None  # calls are a text when they are whole
         say = None
@@ -240,13 +245,21 @@ class ApiBackend(ABC):
         else:
             each = await _together([self._answer(request, body, say) for body in asked])
             answers = [_counted(*one) for one in each]
-        samples = [sample_of(reply, sampling, form, name) for answer in answers for reply in answer.replies]
-        if len(samples) != sampling.n:
-            raise BackendError(
-                "SGLC544", f"the API gave {len(samples)} of {sampling.n} samples of `{name}`",
-                hint="it gives one at a time: say so with `takes=Takes(samples=1, ...)`",
-            )  # fmt: skip
-        return gen_answer(request, samples, sum((answer.usage for answer in answers[1:]), answers[0].usage))
+        usage = sum((answer.usage for answer in answers[1:]), answers[0].usage)
+        replies = [reply for answer in answers for reply in answer.replies]
+
+        def sample(place: int) -> Sample | BackendError:
+            try:
+                if not place < len(replies) <= sampling.n:
+                    raise _miscounted(len(replies), sampling.n, name)
+                return sample_of(reply_for(name, replies[place]), sampling, form, name)
+            except BackendError as error:
+                if request.apart:
+                    return error
+                raise
+
+        with Paid(usage):
+            return gen_answer(request, [sample(place) for place in range(sampling.n)], usage)
 
     def _answer(
         self, request: ApiRequest, body: RequestBody, say: Callable[[str], None] | None
@@ -304,7 +317,7 @@ class ApiBackend(ABC):
 
         def meaning(error: Exception) -> Exception:
             if isinstance(error, Unanswered):
-                return BackendError("SGLC545", f"the API gives no answer for `{name}`: {error}")
+                return no_answer(name, error)
             return error if isinstance(error, BackendError) else self.trouble(error)
 
         return patiently(
@@ -332,13 +345,25 @@ def _counted(answer: Answer, tries: int) -> Answer:
     return answer if tries == 1 else replace(answer, usage=replace(answer.usage, calls=tries))
 
 
-async def _together(asked: list[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """All of them side by side; the first failure cancels the others."""
+def _miscounted(count: int, wanted: int, name: str) -> BackendError:
+    return BackendError(
+        "SGLC544", f"the API gave {count} of {wanted} samples of `{name}`",
+        hint="it gives one at a time: say so with `takes=Takes(samples=1, ...)`",
+    )  # fmt: skip
+
+
+async def _together(asked: list[Coroutine[Any, Any, tuple[Answer, int]]]) -> list[tuple[Answer, int]]:
+    """All of them side by side; the first failure cancels the others, and has taken what all have."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in asked]
     except ExceptionGroup as several:
-        raise several.exceptions[0] from None
+        first, *others = several.exceptions
+        ended = [task.result() for task in tasks if not task.cancelled() and task.exception() is None]
+        spent = [_counted(*one).usage for one in ended]
+        spent += [one.usage for one in others if isinstance(one, BackendError) and one.usage]
+        with Paid(sum(spent, Usage())):
+            raise first from None
     return [task.result() for task in tasks]
 
 

@@ -9,6 +9,7 @@ from sglc.backends.remote.answers import Reply, chosen, gen_answer, read_with, s
 from sglc.backends.remote.joint_request import JointReply
 from sglc.backends.remote.prompts import open_turn
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
+from sglc.backends.retry import Paid
 from sglc.errors import BackendError, LegalizeError, SglcError
 from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS
 from sglc.ir.grammar.captures import Captured, CaptureForm, capture_form, most_characters, why_ambiguous
@@ -48,15 +49,17 @@ async def ask_fused(
     asked, spent, failed = _asked(members, form, takes), Usage(), _unproved(request, captured)
     for attempt in range(0 if failed else 1 + retries if anew else 1):
         node = replace(asked, seed=None if asked.seed is None else asked.seed + attempt)
-        said = await once(replace(own, node=node, prompt=prompt, choices=()))
+        with Paid(spent):
+            said = await once(replace(own, node=node, prompt=prompt, choices=()))
         spent += said.usage
         try:
             return _answer(members, form, said, spent)
         except BackendError as error:
             failed = error
-    if anew and failed is not None:
-        raise failed
-    single = await alone(replace(request, node=replace(request.node, fused=False), behind=()))
+    with Paid(spent):
+        if anew and failed is not None:
+            raise failed
+        single = await alone(replace(request, node=replace(request.node, fused=False), behind=()))
     return replace(single, event=replace(single.event, usage=single.event.usage + spent), alone=True)
 
 

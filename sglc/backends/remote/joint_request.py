@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from sglc.backends.remote.joint import Heard, JointMatch, JointStep, limit_of, match
 from sglc.backends.remote.prompts import open_turn
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
+from sglc.backends.retry import Paid
 from sglc.errors import BackendError
 from sglc.ir.plan.events import Delta, Event, GenDone, Sample, Usage
 from sglc.ir.plan.segment import GenNode, Made
@@ -73,7 +74,8 @@ async def ask_jointly(
         # Patterns are searched from the beginning each time; of a whole turn nothing is sure before its end.
         heard = request.streams and not whole_turn and not any(step.sampling.stop_regex for step in steps)
         hearing = hear if heard else None
-        said = await once(replace(request, node=asked, prompt=prompt, behind=()), hearing)
+        with Paid(spent):
+            said = await once(replace(request, node=asked, prompt=prompt, behind=()), hearing)
         spent += said.usage
         tokens = min(said.usage.completion or limit, limit)
         found = match(steps, Heard(said.text, tokens, said.finish), whole_turn=whole_turn)
@@ -81,9 +83,10 @@ async def ask_jointly(
             if request.streams:
                 told.tell(found)
             return _answer(told.indices, found, spent, said.usage.prompt)
-    if whole_turn:
-        raise _no_match(request, found.why, 1 + retries)
-    single = await alone(replace(request, node=replace(node, ahead=0), behind=()))
+    with Paid(spent):
+        if whole_turn:
+            raise _no_match(request, found.why, 1 + retries)
+        single = await alone(replace(request, node=replace(node, ahead=0), behind=()))
     assert isinstance(single.event, GenDone)
     event = replace(single.event, usage=single.event.usage + spent)
     return ApiAnswer(event, single.made, alone=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 from sglc.backends.remote.prompt_hints import PromptHints
@@ -48,7 +49,8 @@ class ApiRequest:
     """One generation or choice that is asked for. `choices` are the texts of a choice.
 
     The answer of a generation with `node.ahead`, or of one that is `fused`, may have those that are `behind` it
-    too, in their order.
+    too, in their order. `apart`: its samples are those of several generations, so one that fails is not the end
+    of the others.
     """
 
     index: int
@@ -58,6 +60,7 @@ class ApiRequest:
     streams: bool = True  # deltas are wanted
     behind: tuple[Behind, ...] = ()
     hints: Hints | None = None
+    apart: bool = False
 
 
 @made_often
@@ -66,14 +69,17 @@ class ApiAnswer:
     """What a request brought: the event that says so, and what the stream goes on with.
 
     `others` is the same of the first of those that were `behind`. `alone`: guessing did not pay, so whatever
-    goes on from here is asked for one by one.
+    goes on from here is asked for one by one. `lost`: which samples failed of those that are `apart`, and why.
     """
 
     event: GenDone | SelectDone
     made: Made
     others: tuple[tuple[GenDone | SelectDone, Made], ...] = ()
     alone: bool = False
+    lost: tuple[tuple[int, BackendError], ...] = ()
 
+
+_Ended = tuple[GenDone | SelectDone, Made] | BackendError
 
 # Asks for one; emits deltas on the way. Raises SglcError.
 Ask = Callable[[ApiRequest, Callable[[Event], None]], Awaitable[ApiAnswer]]
@@ -150,7 +156,7 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
         self.tasks: dict[int, asyncio.Task[None] | None] = {}  # by node that is asked for; None: it begins
         self.next: ApiRequest | None = None  # what a task that has its answer goes on with
         self.answering = False  # whether a task looks for that
-        self.guessed: dict[int, tuple[GenDone | SelectDone, Made]] = {}  # answered before they were asked for
+        self.guessed: dict[int, _Ended] = {}  # answered before they were asked for
         self.twins: dict[int, Sequence[int]] = {}  # whose samples the request of a generation has, too
         self.promised: dict[int, bool] = {}  # these, and whether it is their turn
         self.alone: set[int] = set()  # generations that were asked for in vain together with others
@@ -185,7 +191,10 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
             case ForkNode(stream):
                 self.prompts[index] = self.prompts[stream]
             case GenNode() | SelectNode() if index in self.guessed:
-                self.made(index, node, *self.guessed.pop(index))
+                ended = self.guessed.pop(index)
+                if isinstance(ended, BackendError):
+                    raise ended
+                self.made(index, node, *ended)
             case GenNode() if index in self.promised:
                 self.promised[index] = True
                 return False
@@ -213,7 +222,8 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
         hints, prompt = None, self.prompts[node.stream]
         if self.program is not None:
             hints = self.hints[index] = self.walker.hints.of(node, prompt, self.program)
-        request = ApiRequest(index, node, prompt, choices, self.streams, behind, hints)
+        apart = index in self.twins
+        request = ApiRequest(index, node, prompt, choices, self.streams, behind, hints, apart)
         if self.answering and self.next is None:
             self.next, self.tasks[index] = request, None
         else:
@@ -248,22 +258,21 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
         self.fail(index, located(problem, node.loc))
         for twin in self.twins.get(index, ()):
             if self.promised.pop(twin):
-                self.fail(twin, located(problem, node.loc))
+                self.fail(twin, located(_unpaid(problem), node.loc))
 
     def answered(self, index: int, answer: ApiAnswer) -> None:
-        node = self.nodes[index]
-        assert isinstance(node, GenNode | SelectNode)
-        if index in self.twins:
-            answer = _one_each((index, *self.twins[index]), answer)
         if answer.alone:
             self.alone.add(index)
-        self.guessed.update((event.node, (event, made)) for event, made in answer.others)
-        self.made(index, node, answer.event, answer.made)
-        self.advance(index)
-        for twin in self.twins.get(index, ()):
+        twins = self.twins.get(index, ())
+        if twins:
+            self.guessed.update(_one_each((index, *twins), answer))
+        else:
+            self.guessed[index] = answer.event, answer.made
+            self.guessed.update((event.node, (event, made)) for event, made in answer.others)
+        self._execute_all((index,))
+        for twin in twins:
             if self.promised.pop(twin):
-                self.execute(twin, self.nodes[twin])  # type: ignore[arg-type]  # a generation
-                self.advance(twin)
+                self._execute_all((twin,))
 
     def made(self, index: int, node: GenNode | SelectNode, event: GenDone | SelectDone, made: Made) -> None:
         self.prompts[index] = Prompt(self.prompts[node.stream], (made,))
@@ -341,14 +350,26 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
                 yield Behind(index, node, before, self.choices(node))
 
 
-def _one_each(indices: Sequence[int], answer: ApiAnswer) -> ApiAnswer:
+def _one_each(indices: Sequence[int], answer: ApiAnswer) -> Iterator[tuple[int, _Ended]]:
     """An answer whose samples are those of several generations: the first has the request's counts."""
     assert isinstance(answer.event, GenDone)
-    ends = []
+    spent, lost = answer.event.usage, dict(answer.lost)
     for number, (index, sample) in enumerate(zip(indices, answer.event.samples, strict=True)):
-        usage = Usage(saved_calls=1, saved_prompt=answer.event.usage.prompt) if number else answer.event.usage
-        ends.append((GenDone(index, (), (sample,), usage), Made(sample.text)))
-    return ApiAnswer(*ends[0], others=tuple(ends[1:]))
+        usage = Usage(saved_calls=1, saved_prompt=spent.prompt) if number else spent
+        if number not in lost:
+            yield index, (GenDone(index, (), (sample,), usage), Made(sample.text))
+            continue
+        error = lost[number]
+        error.usage = None if number else spent
+        yield index, error
+
+
+def _unpaid(problem: SglcError) -> SglcError:
+    """The same error of another generation, which took nothing of its own."""
+    made = copy(problem)
+    if isinstance(made, BackendError):
+        made.usage = None
+    return made
 
 
 def _together(node: GenNode | SelectNode) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from sglc.errors import LegalizeError, TraceError
+from sglc.errors import BackendError, LegalizeError, TraceError
 from sglc.frontend.language.choices import ChoicesSamplingMethod
 from sglc.frontend.language.expr import GenExpr, SelectExpr
 from sglc.frontend.language.reasoning import Share, Tags
@@ -23,6 +23,7 @@ from sglc.ir.choice_scoring import fmean
 from sglc.ir.core import Type, Value
 
 REASONING = "{}_reasoning_content"
+_NOT_HELD = "SGLC546"  # a back end that only asks for the form has an answer that misses it
 
 
 class Pending:
@@ -77,7 +78,7 @@ class Pending:
         """Wait for it, and have the prompt go on behind it; gives what is stored now.
 
         Raises:
-            the error of the generation; RunError SGLC410, no text has its form.
+            the error of the generation; RunError SGLC410, BackendError SGLC546, no text has its form.
         """
         if self._problem is not None:
             raise self._problem
@@ -179,13 +180,19 @@ class Pending:
         check = expr.check if isinstance(expr, GenExpr) and expr.retries else None
         attempts = 1 + (expr.retries if isinstance(expr, GenExpr) else 0)
         for attempt in range(1, attempts + 1):
-            text = launcher.text_of_site(self._site.site)
-            problem = _problem(check, text)
-            if check is None or problem is None:
-                return text
-            if attempt == attempts:
-                self._end_branch()
-                raise unparsable(check, *problem, attempts, expr.loc)
+            try:
+                text = launcher.text_of_site(self._site.site)
+            except BackendError as error:
+                if error.code != _NOT_HELD or attempt == attempts:
+                    raise
+                launcher.made_again(self._site.site)
+            else:
+                problem = _problem(check, text)
+                if check is None or problem is None:
+                    return text
+                if attempt == attempts:
+                    self._end_branch()
+                    raise unparsable(check, *problem, attempts, expr.loc)
             self._again()
             launcher = self.state._instance.observe(self.what, expr.loc)
         raise AssertionError("the last attempt returns or raises")

@@ -55,6 +55,9 @@ class Launcher(Protocol):
 
     def text_of_site(self, site: Site) -> str | list[str]: ...
 
+    def made_again(self, site: Site) -> None:
+        """Another generation is made for one that failed."""
+
     def text_in_prompt(self, site: Site) -> str:
         """What stands in a prompt where a generation was made: nothing, if the program caught its failure."""
 

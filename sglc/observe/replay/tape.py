@@ -246,6 +246,8 @@ def error_json(error: BaseException) -> Json:
         "class": type(error).__name__, "code": error.code, "message": error.message, "loc": loc,
         "note": error.note, "hint": error.hint,
     }  # fmt: skip
+    if isinstance(error, BackendError) and error.usage:
+        data["usage"] = {key: value for key, value in _shallow(error.usage).items() if value}
     if isinstance(error, Paused):
         (asked,), _ = given_json([error.data], {})
         data["paused"] = {"name": error.name, "question": error.question, "data": asked}
@@ -260,7 +262,10 @@ def error_of(data: Json) -> SglcError:
     known: type[SglcError] = made if isinstance(made, type) and issubclass(made, SglcError) else RunError
     loc = None if data["loc"] is None else Loc(*data["loc"])
     more = data.get("paused", {})
-    return known(data["code"], data["message"], loc, note=data["note"], hint=data["hint"], **more)
+    error = known(data["code"], data["message"], loc, note=data["note"], hint=data["hint"], **more)
+    if isinstance(error, BackendError) and "usage" in data:
+        error.usage = Usage(**data["usage"])
+    return error
 
 
 # -- what declared functions are given and return ------------------------------------------------------
