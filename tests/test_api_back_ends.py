@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -373,6 +375,53 @@ def test_by_name_with_what_the_environment_says(
             assert len(api.bodies) == 1
         finally:
             disconnect()
+
+
+REACHED = [*KEYS, "http://127.0.0.1:9"]
+
+
+@pytest.mark.parametrize("name", REACHED)
+@pytest.mark.parametrize("key", ["sk-SECRET\r", "sk-S\u00c9CRET"])
+def test_a_key_that_cannot_be_sent_is_not_shown(name: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if key.endswith("\r") and "gemini" in name:
+        return  # Google's client strips it
+    for variables in KEYS.values():
+        for variable, value in variables.items():
+            monkeypatch.setenv(variable, value.format(root="http://127.0.0.1:9") if value != "k" else key)
+    made = sgl.RuntimeEndpoint(name, api_key=key) if name.startswith("http") else connect(name)
+    with pytest.raises(BackendError, match="SGLC541") as caught:
+        question.run(backend=made)
+    assert "CRET" not in str(caught.value)
+    assert "printable" in caught.value.hint
+    disconnect()
+
+
+def test_a_header_that_cannot_be_sent_is_not_shown() -> None:
+    with serving(speaking()) as api:
+        made = sgl.OpenAI("m", api_key="k", base_url=api.url, default_headers={"x": "SECRET\n"})
+        error = str(question.run(backend=made).error())
+        made.close()
+    assert "a header cannot be sent" in error
+    assert "5 attempts" not in error
+    assert "SECRET" not in error
+
+
+@pytest.mark.parametrize("name", REACHED)
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "nonsense://x"])
+def test_a_proxy_that_cannot_be_used_is_said(name: str, proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variables in KEYS.values():
+        for variable, value in variables.items():
+            monkeypatch.setenv(variable, value.format(root="http://127.0.0.1:9"))
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    made = sgl.RuntimeEndpoint(name) if name.startswith("http") else connect(name)
+    with pytest.raises(BackendError, match="SGLC541") as caught:
+        question.run(backend=made)
+    assert "`ALL_PROXY`" in caught.value.hint
+    disconnect()
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # the SDKs cannot close what is half made
+    del caught, made
+    gc.collect()
 
 
 @pytest.mark.parametrize(

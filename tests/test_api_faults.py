@@ -103,6 +103,38 @@ def test_an_answer_that_cannot_be_read_is_asked_for_again(name: str, what: str) 
 
 
 @pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(200, {"content-encoding": "gzip"}, body="no gzip"),
+        Fault(200, body=b'{"choices": "\xff"}'),
+    ],
+)
+def test_bytes_that_are_no_text_are_asked_for_again(name: str, fault: Fault) -> None:
+    with serving(then_fine(fault)) as api, at(api, name) as backend:
+        assert question.run(backend=backend)["answer"] == "fine"
+        assert len(api.bodies) == 2
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_redirects_without_end_are_no_answer(name: str) -> None:
+    with serving(lambda body: Fault(307, {"location": "?"})) as api, at(api, name) as backend:
+        error = question.run(backend=backend).error()
+        assert "SGLC543" in str(error)
+        assert "redirects" in str(error)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_an_address_that_is_none_is_asked_once(name: str) -> None:
+    with serving(lambda body: "fine") as api:
+        api.url = "127.0.0.1:9/v1"
+        with at(api, name) as backend:
+            error = question.run(backend=backend).error()
+        assert isinstance(error, BackendError)
+        assert (error.code, error.note) == ("SGLC542", "1 attempt")
+
+
+@pytest.mark.parametrize("name", TARGETS)
 def test_a_stream_that_breaks_is_not_asked_for_again(name: str) -> None:
     with serving(lambda body: Fault(0, said="so far so good")) as api, at(api, name) as backend:
         result = question.run(backend=backend, stream=True)

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 from sglc.backends.gemini.gemini_wire import bodies, pieces_of, usage_of
 from sglc.backends.models.vendor_rules import ApiModel, gemini_model
 from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, whole_reply
-from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing, unreachable
+from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing
+from sglc.backends.remote.connection import see_keys, unreachable
 from sglc.backends.remote.sdk_errors import network_trouble, said
 from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.backends.retry import Trouble, status_trouble
@@ -120,8 +121,9 @@ class GeminiBackend(ApiBackend):
             given["vertexai"] = True
         try:
             client = GoogleClient(**given)
-        except (ValueError, GoogleAuthError) as error:
+        except (ValueError, ImportError, GoogleAuthError) as error:
             raise unreachable(name, error, hint) from None
+        see_keys(name, client._api_client.api_key)
         return client, client.aio.aclose
 
 

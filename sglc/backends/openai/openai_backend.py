@@ -15,7 +15,8 @@ from sglc.backends.openai.dialects import DIALECTS, OPENAI, in_dialect
 from sglc.backends.openai.echoed_choices import EchoedText, echo, echoed, scored
 from sglc.backends.openai.openai_wire import Steering, bodies, piece_of, reply_of, steered, usage_of
 from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, Unanswered
-from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing, unreachable
+from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing
+from sglc.backends.remote.connection import see_keys, unreachable
 from sglc.backends.remote.prompts import Prompt
 from sglc.backends.remote.sdk_errors import sdk_trouble
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
@@ -206,8 +207,9 @@ class OpenAIBackend(ApiBackend):
                 raise unreachable(name, ValueError("there is no key"), hint)
         try:
             client: Any = self._azure_client(given) if self.options.azure else openai.AsyncOpenAI(**given)
-        except openai.OpenAIError as error:
+        except (openai.OpenAIError, ImportError, ValueError) as error:  # the latter of proxies
             raise unreachable(name, error, hint) from None
+        see_keys(name, client.api_key)
         return client, client.close
 
     def _azure_client(self, given: dict[str, Any]) -> Any:

@@ -12,6 +12,7 @@ from sglc.backends.retry import Trouble, status_trouble
 from sglc.errors import shown
 
 _FINAL = ("insufficient_quota", "billing_error")  # will be the same again, whatever the status
+_HEADER = "Illegal header value"  # and it, which may be a key
 # Errors that are told inside a stream have no status of their own.
 _STATUSES = {
     "invalid_request_error": 400, "authentication_error": 401, "permission_error": 403, "not_found_error": 404,
@@ -21,12 +22,23 @@ _STATUSES = {
 
 def network_trouble(error: Exception) -> Exception:
     """What a failure below the SDK means; itself, if it is none."""
-    http = tuple(sys.modules[name].TransportError for name in ("httpx", "httpx2") if name in sys.modules)
-    if isinstance(error, json.JSONDecodeError):
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) or _is_http(error, "DecodingError"):
         return Trouble(f"the answer is malformed: {said(error)}")
-    if isinstance(error, http):
-        return Trouble(f"the connection broke: {said(error)}")
+    if _is_http(error, "RequestError"):
+        return _unconnected("broke", error)
     return error
+
+
+def _is_http(error: BaseException, kind: str) -> bool:
+    """Whether it is an error of this kind of `httpx`, which SDKs use in both of its versions."""
+    here = [sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules]
+    return isinstance(error, tuple(getattr(http, kind) for http in here))
+
+
+def _unconnected(how: str, error: BaseException) -> Trouble:
+    """A connection that failed; of what was never sent the next one would fail, too."""
+    never = _is_http(error, "UnsupportedProtocol") or _HEADER in str(error)
+    return Trouble(f"the connection {how}: {said(error)}", again=not never)
 
 
 def sdk_trouble(sdk: ModuleType, error: Exception) -> Exception:
@@ -43,7 +55,7 @@ def sdk_trouble(sdk: ModuleType, error: Exception) -> Exception:
         case sdk.APITimeoutError():
             return Trouble("no answer in time")
         case sdk.APIConnectionError():
-            return Trouble(f"the connection failed: {said(error.__cause__ or error)}")
+            return _unconnected("failed", error.__cause__ or error)
         case sdk.APIError():  # told inside a stream, or an answer that the SDK cannot read
             return Trouble(said(error))
         case _:
@@ -52,4 +64,5 @@ def sdk_trouble(sdk: ModuleType, error: Exception) -> Exception:
 
 def said(error: BaseException) -> str:
     """What an error says, or what it is, on one line."""
-    return shown((str(error).splitlines() or [type(error).__name__])[0])
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return "a header cannot be sent" if _HEADER in line else shown(line)
