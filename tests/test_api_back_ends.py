@@ -424,6 +424,22 @@ def test_a_proxy_that_cannot_be_used_is_said(name: str, proxy: str, monkeypatch:
     gc.collect()
 
 
+@pytest.mark.parametrize("endpoint", ["", "/", "/openai/v1", "/openai/v1/"])
+def test_azure_is_given_no_key_of_openai_s(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "not for others")
+    monkeypatch.delenv("OPENAI_API_VERSION", raising=False)
+    monkeypatch.delenv("AZURE_OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", f"https://own.openai.azure.com{endpoint}")
+    with pytest.raises(BackendError, match=r"SGLC541.*there is no key"):
+        connect("azure:gpt-4o").start()
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "k")
+    backend = connect("azure:gpt-4o")
+    assert isinstance(backend, OpenAIBackend)
+    client, _ = backend.connect()
+    assert (client.api_key, str(client.base_url)) == ("k", "https://own.openai.azure.com/openai/v1/")
+    disconnect()
+
+
 @pytest.mark.parametrize(
     ("name", "key"), [("mistral:m", "MISTRAL_API_KEY"), ("openrouter:a/m", "OPENROUTER_API_KEY")]
 )

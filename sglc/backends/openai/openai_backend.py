@@ -221,8 +221,11 @@ class OpenAIBackend(ApiBackend):
         endpoint = str(given.pop("azure_endpoint", None) or os.environ.get(_AZURE_ENDPOINT) or "")
         if not (endpoint or given.get("base_url")):
             raise openai.OpenAIError("there is no endpoint")
-        given.setdefault("base_url", f"{endpoint.rstrip('/')}/openai/v1/")
-        return openai.AsyncOpenAI(**{"api_key": os.environ.get(_AZURE_KEY), **given})
+        given.setdefault("base_url", f"{endpoint.rstrip('/').removesuffix('/openai/v1')}/openai/v1/")
+        given["api_key"] = given.get("api_key") or os.environ.get(_AZURE_KEY)
+        if not given["api_key"]:  # the SDK would take OpenAI's own
+            raise openai.OpenAIError("there is no key")
+        return openai.AsyncOpenAI(**given)
 
 
 @dataclass(frozen=True, slots=True)
