@@ -13,7 +13,7 @@ from sglc.backends.models.vendor_rules import ApiModel, gemini_model
 from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, whole_reply
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing
 from sglc.backends.remote.connection import see_keys, unreachable
-from sglc.backends.remote.sdk_errors import network_trouble, said
+from sglc.backends.remote.sdk_errors import message_of, network_trouble, said
 from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.backends.retry import Trouble, status_trouble
 
@@ -95,7 +95,9 @@ class GeminiBackend(ApiBackend):
             case errors.APIError():
                 headers = getattr(error.response, "headers", None) or {}
                 waits = {"retry-after": wait} if (wait := _asked_wait(error.details)) else {}
-                return status_trouble(int(error.code or 500), error.message or "", {**waits, **headers})
+                details = error.details if isinstance(error.details, Mapping) else {}
+                message = message_of({**details, "message": error.message or details.get("message")})
+                return status_trouble(int(error.code or 500), message, {**waits, **headers})
             case errors.UnknownApiResponseError():
                 return Trouble(f"the answer is malformed: {said(error)}")
             case ValueError() if type(error).__module__.startswith("pydantic"):

@@ -18,7 +18,7 @@ from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, Un
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing
 from sglc.backends.remote.connection import see_keys, unreachable
 from sglc.backends.remote.prompts import Prompt
-from sglc.backends.remote.sdk_errors import sdk_trouble
+from sglc.backends.remote.sdk_errors import sdk_trouble, told_trouble
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.backends.retry import Trouble
@@ -169,11 +169,11 @@ class OpenAIBackend(ApiBackend):
         async with aclosing(_Closing(await self.create(client, asked))) as stream:
             async for chunk in stream.chunks:
                 with Reading():
-                    pieces = [piece_of(choice, self.model.protocol) for choice in chunk["choices"]]
+                    pieces = [piece_of(choice, self.model.protocol) for choice in chunk.get("choices") or ()]
                     if usage := chunk.get("usage"):
                         pieces.append(Piece(usage=usage_of(usage)))
-                    for choice in chunk["choices"] if chat else ():
-                        refusal += choice["delta"].get("refusal") or ""
+                    for choice in (chunk.get("choices") or ()) if chat else ():
+                        refusal += (choice.get("delta") or {}).get("refusal") or ""
                 for piece in pieces:
                     yield piece
         if refusal:
@@ -265,6 +265,8 @@ def _choices(made: dict[str, Any]) -> list[Any]:
         Trouble: there are none.
     """
     choices = made.get("choices")
+    if not choices and made.get("error"):
+        raise told_trouble(made["error"])
     if not isinstance(choices, list) or not choices:
         raise Trouble("the answer is malformed: it has no choices")
     return sorted(choices, key=lambda choice: int(choice["index"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from types import ModuleType
@@ -45,21 +46,45 @@ def sdk_trouble(sdk: ModuleType, error: Exception) -> Exception:
     """The same of an SDK with OpenAI's tree of errors: `openai` and `anthropic`."""
     match error:
         case sdk.APIStatusError():
-            body: Any = error.body if isinstance(error.body, Mapping) else {}
+            body: Any = error.body if isinstance(error.body, Mapping) else {"message": error.body}
             body = body["error"] if isinstance(body.get("error"), Mapping) else body
-            kind = str(body.get("type"))
-            status = error.status_code if error.status_code >= 400 else _STATUSES.get(kind, 500)
-            final = body.get("code") in _FINAL or kind in _FINAL
-            message = shown(str(body["message"])) if body.get("message") else said(error)
-            return status_trouble(status, message, error.response.headers, final=final)
+            status = error.status_code if error.status_code >= 400 else _status_of(body) or 500
+            message = message_of(body) or said(error)
+            return status_trouble(status, message, error.response.headers, final=_is_final(body))
         case sdk.APITimeoutError():
             return Trouble("no answer in time")
         case sdk.APIConnectionError():
             return _unconnected("failed", error.__cause__ or error)
-        case sdk.APIError():  # told inside a stream, or an answer that the SDK cannot read
+        case sdk.APIError() if isinstance(error.body, Mapping):  # told inside a stream
+            return told_trouble(error.body)
+        case sdk.APIError():  # so, too, or an answer that the SDK cannot read
             return Trouble(said(error))
         case _:
             return network_trouble(error)
+
+
+def told_trouble(error: Any) -> Trouble:
+    """What an error means that stands where an answer should; its code may be the status that it has not."""
+    body = error if isinstance(error, Mapping) else {"message": error}
+    status, message = _status_of(body), message_of(body) or "the API failed"
+    if status is None:
+        return Trouble(message, again=not _is_final(body))
+    return status_trouble(status, message, {}, final=_is_final(body))
+
+
+def _status_of(body: Mapping[str, Any]) -> int | None:
+    code = str(body.get("code"))
+    return int(code) if re.fullmatch("[45][0-9][0-9]", code) else _STATUSES.get(str(body.get("type")))
+
+
+def _is_final(body: Mapping[str, Any]) -> bool:
+    return body.get("code") in _FINAL or body.get("type") in _FINAL
+
+
+def message_of(body: Mapping[str, Any]) -> str:
+    """What an error says: in `message`, in FastAPI's `detail`, or alone where an object should stand."""
+    said = next((body[name] for name in ("message", "detail", "error") if body.get(name)), "")
+    return shown((str(said).strip().splitlines() or [""])[0])
 
 
 def said(error: BaseException) -> str:
