@@ -257,7 +257,7 @@ def test_generate_content_says_turns_instructions_and_pictures() -> None:
                     ],
                 }
             ],
-            "generationConfig": {"maxOutputTokens": 9, "temperature": 0.0, "topK": 3, "seed": 5},
+            "generationConfig": {"maxOutputTokens": 9, "temperature": 0.0, "topP": 1.0, "topK": 3, "seed": 5},
         }
         assert [turn["role"] for turn in second["contents"]] == ["user", "model", "user"]
         assert second["generationConfig"]["presencePenalty"] == 0.5
@@ -473,9 +473,58 @@ def test_words_of_other_services() -> None:
                 assert asked.run(backend=backend).error() is None
     mistral, openrouter = api.bodies
     told = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "temperature": 0.5, "top_k": 3}
-    assert mistral == {**told, "model": "mistral-large-latest", "random_seed": 7}
+    assert mistral == {**told, "model": "mistral-large-latest", "random_seed": 7, "top_p": 1.0}
     require = {"provider": {"require_parameters": True}}
     assert openrouter == {**told, "model": "openai/gpt-4o", "seed": 7, **require}
+
+
+@sgl.function
+def as_it_is(s: Any) -> None:
+    s += sgl.user("Hi") + sgl.assistant(sgl.gen("x", max_tokens=4, temperature=1, top_p=1))
+
+
+BOTH = {"temperature": 1.0, "top_p": 1.0}
+SAID = {
+    "openai:gpt-4o": {}, "openai:gpt-5": {}, "azure:gpt-4o": {}, "anthropic:claude-opus-4-5": {},
+    "anthropic:claude-opus-5-5": {}, "mistral:mistral-large-latest": BOTH, "mistral:unheard-of": BOTH,
+    "gemini:gemini-2.5-flash": {"temperature": 1.0, "topP": 1.0}, "gemini:gemini-3.6-flash": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_is_usual_is_said_where_a_model_has_other_defaults(name: str) -> None:
+    with serving(speaking()) as api, at(api, name) as backend:
+        as_it_is.run(backend=backend).sync()
+    (body,) = api.bodies
+    body = body.get("generationConfig", body)
+    assert {key: body[key] for key in ("temperature", "top_p", "topP") if key in body} == SAID[name]
+
+
+def test_what_is_usual_is_said_to_servers_of_one_s_own() -> None:
+    with serving(speaking()) as api:
+        for chat in (True, False):
+            made = sgl.OpenAI(
+                "qwen", base_url=api.url, api_key="k", is_chat_model=chat, chat_template="chatml"
+            )  # fmt: skip
+            as_it_is.run(backend=made).sync()
+            made.close()
+            assert {key: api.bodies[-1].get(key) for key in BOTH} == BOTH
+        for takes in (Takes(temperature=None, top_p=False), Takes(top_p_at_any_temperature=False)):
+            made = sgl.OpenAI("qwen", base_url=api.url, api_key="k", takes=takes)
+            as_it_is.run(backend=made).sync()
+            made.close()
+            assert "top_p" not in api.bodies[-1]
+            assert ("temperature" in api.bodies[-1]) == (takes.temperature is not None)
+
+
+def test_sglang_is_told_all_that_a_model_may_have_defaults_of() -> None:
+    with serving(lambda body: "fine") as api:
+        made = sgl.RuntimeEndpoint(api.url.removesuffix("/v1"))
+        as_it_is.run(backend=made, seed=1).sync()
+        made.close()
+        told = api.bodies[-1]["sampling_params"]
+    rest = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+    assert {key: told.get(key) for key in (*BOTH, *rest)} == {**BOTH, **rest}
 
 
 # -- forms -------------------------------------------------------------------------------------------

@@ -122,10 +122,13 @@ def _sampling(
     fields: dict[str, Any] = {model.length: sampling.max_tokens + (OVERHEAD_TOKENS if form else 0)}
     if takes.reasons and choosing:  # how long it thinks about a choice is not known
         del fields[model.length]
-    if sampling.temperature != 1:
+    said = model.own_defaults
+    if sampling.temperature != 1 or (said and takes.temperature is not None):
         fields["temperature"] = sampling.temperature
-    for key, usual in (("top_p", 1.0), ("frequency_penalty", 0.0), ("presence_penalty", 0.0)):
-        if getattr(sampling, key) != usual:
+    if sampling.top_p != 1 or (said and takes.top_p and takes.top_p_at_any_temperature):
+        fields["top_p"] = sampling.top_p
+    for key in ("frequency_penalty", "presence_penalty"):
+        if getattr(sampling, key):
             fields[key] = getattr(sampling, key)
     if sampling.logit_bias:
         fields["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
