@@ -76,6 +76,14 @@ def test_what_passes_is_tried_again(name: str, what: str, live: bool) -> None:
         assert api.bodies[0] == api.bodies[1]
 
 
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_wait_that_is_asked_for_is_kept_to(name: str) -> None:
+    with serving(lambda body: Fault(429, {"retry-after": "1000"})) as api, at(api, name) as backend:
+        error = question.run(backend=backend).error()
+        assert isinstance(error, BackendError)
+        assert (error.note, len(api.bodies)) == ("1 attempt; in 1000 s it would be too late", 1)
+
+
 @pytest.mark.parametrize(
     ("name", "what"), some_of([(name, what) for name in TARGETS for what in STAYING], 2, 8)
 )
