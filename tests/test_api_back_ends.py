@@ -527,6 +527,18 @@ def test_sglang_is_told_all_that_a_model_may_have_defaults_of() -> None:
     assert {key: told.get(key) for key in (*BOTH, *rest)} == {**BOTH, **rest}
 
 
+@pytest.mark.parametrize("name", ["anthropic:claude-opus-5-5", "gemini:gemini-2.5-flash"])
+def test_instructions_alone_are_no_prompt(name: str) -> None:
+    @sgl.function
+    def instructed(s: Any) -> None:
+        s += sgl.system("Be brief.") + sgl.assistant(sgl.gen("x"))
+
+    with serving(speaking()) as api, at(api, name) as backend:
+        error = instructed.run(backend=backend).error()
+    assert "SGLC402" in str(error)
+    assert not api.bodies
+
+
 # -- forms -------------------------------------------------------------------------------------------
 
 
