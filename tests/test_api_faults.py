@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 import sglc as sgl
 from sglc.backends import retry
 from sglc.backends.retry import Patience
-from sglc.errors import BackendError
+from sglc.errors import BackendError, RunError
 from tests.api_programs import question
 from tests.api_targets import HERE, at
 from tests.depth import some_of
@@ -180,6 +180,16 @@ def test_a_run_that_is_stopped_leaves_its_request(name: str, live: bool) -> None
         assert "SGLC407" in str(result.error())
         until(lambda: not api.in_flight)
         assert (api.gone, len(api.bodies)) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["openai:gpt-4o", "anthropic:claude-opus-5-5", "http"])
+def test_half_of_a_character_is_not_sent(name: str) -> None:
+    with serving(lambda body: "fine") as api:
+        made = at(api, name) if name != "http" else closing(sgl.RuntimeEndpoint(api.url.removesuffix("/v1")))
+        with made as backend:
+            error = question.run("a\ud800b", backend=backend).error()
+        assert isinstance(error, RunError)
+        assert (error.code, error.loc is not None, len(api.bodies)) == ("SGLC430", True, 0)
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from sglc.backends.retry import Trouble, status_trouble
-from sglc.errors import shown
+from sglc.errors import RunError, shown
 
 _FINAL = ("insufficient_quota", "billing_error")  # will be the same again, whatever the status
 _HEADER = "Illegal header value"  # and it, which may be a key
@@ -27,7 +27,18 @@ def network_trouble(error: Exception) -> Exception:
         return Trouble(f"the answer is malformed: {said(error)}")
     if _is_http(error, "RequestError"):
         return _unconnected("broke", error)
-    return error
+    return unencodable(error)
+
+
+def unencodable(error: Exception) -> Exception:
+    """What it means that a request could not be written as UTF-8; itself, if it is another error."""
+    if not isinstance(error, UnicodeEncodeError) or error.encoding != "utf-8":
+        return error
+    char = f"\\u{ord(error.object[error.start]):04x}"
+    return RunError(
+        "SGLC430", f"text with the lone surrogate `{char}` cannot be sent",
+        hint="decode the input as UTF-8, or with `errors='replace'`",
+    )  # fmt: skip
 
 
 def _is_http(error: BaseException, kind: str) -> bool:
