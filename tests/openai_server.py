@@ -40,7 +40,7 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
     said: str = ""
     code: str = ""
-    body: str | None = None  # instead of an error in the vendor's shape
+    body: str | bytes | None = None  # instead of an error in the vendor's shape
 
 
 @dataclass(slots=True)

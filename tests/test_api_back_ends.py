@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -255,7 +257,7 @@ def test_generate_content_says_turns_instructions_and_pictures() -> None:
                     ],
                 }
             ],
-            "generationConfig": {"maxOutputTokens": 9, "temperature": 0.0, "topK": 3, "seed": 5},
+            "generationConfig": {"maxOutputTokens": 9, "temperature": 0.0, "topP": 1.0, "topK": 3, "seed": 5},
         }
         assert [turn["role"] for turn in second["contents"]] == ["user", "model", "user"]
         assert second["generationConfig"]["presencePenalty"] == 0.5
@@ -375,6 +377,69 @@ def test_by_name_with_what_the_environment_says(
             disconnect()
 
 
+REACHED = [*KEYS, "http://127.0.0.1:9"]
+
+
+@pytest.mark.parametrize("name", REACHED)
+@pytest.mark.parametrize("key", ["sk-SECRET\r", "sk-S\u00c9CRET"])
+def test_a_key_that_cannot_be_sent_is_not_shown(name: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if key.endswith("\r") and "gemini" in name:
+        return  # Google's client strips it
+    for variables in KEYS.values():
+        for variable, value in variables.items():
+            monkeypatch.setenv(variable, value.format(root="http://127.0.0.1:9") if value != "k" else key)
+    made = sgl.RuntimeEndpoint(name, api_key=key) if name.startswith("http") else connect(name)
+    with pytest.raises(BackendError, match="SGLC541") as caught:
+        question.run(backend=made)
+    assert "CRET" not in str(caught.value)
+    assert "printable" in caught.value.hint
+    disconnect()
+
+
+def test_a_header_that_cannot_be_sent_is_not_shown() -> None:
+    with serving(speaking()) as api:
+        made = sgl.OpenAI("m", api_key="k", base_url=api.url, default_headers={"x": "SECRET\n"})
+        error = str(question.run(backend=made).error())
+        made.close()
+    assert "a header cannot be sent" in error
+    assert "5 attempts" not in error
+    assert "SECRET" not in error
+
+
+@pytest.mark.parametrize("name", REACHED)
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "nonsense://x"])
+def test_a_proxy_that_cannot_be_used_is_said(name: str, proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variables in KEYS.values():
+        for variable, value in variables.items():
+            monkeypatch.setenv(variable, value.format(root="http://127.0.0.1:9"))
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    made = sgl.RuntimeEndpoint(name) if name.startswith("http") else connect(name)
+    with pytest.raises(BackendError, match="SGLC541") as caught:
+        question.run(backend=made)
+    assert "`ALL_PROXY`" in caught.value.hint
+    disconnect()
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # the SDKs cannot close what is half made
+    del caught, made
+    gc.collect()
+
+
+@pytest.mark.parametrize("endpoint", ["", "/", "/openai/v1", "/openai/v1/"])
+def test_azure_is_given_no_key_of_openai_s(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "not for others")
+    monkeypatch.delenv("OPENAI_API_VERSION", raising=False)
+    monkeypatch.delenv("AZURE_OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", f"https://own.openai.azure.com{endpoint}")
+    with pytest.raises(BackendError, match=r"SGLC541.*there is no key"):
+        connect("azure:gpt-4o").start()
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "k")
+    backend = connect("azure:gpt-4o")
+    assert isinstance(backend, OpenAIBackend)
+    client, _ = backend.connect()
+    assert (client.api_key, str(client.base_url)) == ("k", "https://own.openai.azure.com/openai/v1/")
+    disconnect()
+
+
 @pytest.mark.parametrize(
     ("name", "key"), [("mistral:m", "MISTRAL_API_KEY"), ("openrouter:a/m", "OPENROUTER_API_KEY")]
 )
@@ -408,9 +473,70 @@ def test_words_of_other_services() -> None:
                 assert asked.run(backend=backend).error() is None
     mistral, openrouter = api.bodies
     told = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "temperature": 0.5, "top_k": 3}
-    assert mistral == {**told, "model": "mistral-large-latest", "random_seed": 7}
+    assert mistral == {**told, "model": "mistral-large-latest", "random_seed": 7, "top_p": 1.0}
     require = {"provider": {"require_parameters": True}}
     assert openrouter == {**told, "model": "openai/gpt-4o", "seed": 7, **require}
+
+
+@sgl.function
+def as_it_is(s: Any) -> None:
+    s += sgl.user("Hi") + sgl.assistant(sgl.gen("x", max_tokens=4, temperature=1, top_p=1))
+
+
+BOTH = {"temperature": 1.0, "top_p": 1.0}
+SAID = {
+    "openai:gpt-4o": {}, "openai:gpt-5": {}, "azure:gpt-4o": {}, "anthropic:claude-opus-4-5": {},
+    "anthropic:claude-opus-5-5": {}, "mistral:mistral-large-latest": BOTH, "mistral:unheard-of": BOTH,
+    "gemini:gemini-2.5-flash": {"temperature": 1.0, "topP": 1.0}, "gemini:gemini-3.6-flash": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_is_usual_is_said_where_a_model_has_other_defaults(name: str) -> None:
+    with serving(speaking()) as api, at(api, name) as backend:
+        as_it_is.run(backend=backend).sync()
+    (body,) = api.bodies
+    body = body.get("generationConfig", body)
+    assert {key: body[key] for key in ("temperature", "top_p", "topP") if key in body} == SAID[name]
+
+
+def test_what_is_usual_is_said_to_servers_of_one_s_own() -> None:
+    with serving(speaking()) as api:
+        for chat in (True, False):
+            made = sgl.OpenAI(
+                "qwen", base_url=api.url, api_key="k", is_chat_model=chat, chat_template="chatml"
+            )  # fmt: skip
+            as_it_is.run(backend=made).sync()
+            made.close()
+            assert {key: api.bodies[-1].get(key) for key in BOTH} == BOTH
+        for takes in (Takes(temperature=None, top_p=False), Takes(top_p_at_any_temperature=False)):
+            made = sgl.OpenAI("qwen", base_url=api.url, api_key="k", takes=takes)
+            as_it_is.run(backend=made).sync()
+            made.close()
+            assert "top_p" not in api.bodies[-1]
+            assert ("temperature" in api.bodies[-1]) == (takes.temperature is not None)
+
+
+def test_sglang_is_told_all_that_a_model_may_have_defaults_of() -> None:
+    with serving(lambda body: "fine") as api:
+        made = sgl.RuntimeEndpoint(api.url.removesuffix("/v1"))
+        as_it_is.run(backend=made, seed=1).sync()
+        made.close()
+        told = api.bodies[-1]["sampling_params"]
+    rest = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+    assert {key: told.get(key) for key in (*BOTH, *rest)} == {**BOTH, **rest}
+
+
+@pytest.mark.parametrize("name", ["anthropic:claude-opus-5-5", "gemini:gemini-2.5-flash"])
+def test_instructions_alone_are_no_prompt(name: str) -> None:
+    @sgl.function
+    def instructed(s: Any) -> None:
+        s += sgl.system("Be brief.") + sgl.assistant(sgl.gen("x"))
+
+    with serving(speaking()) as api, at(api, name) as backend:
+        error = instructed.run(backend=backend).error()
+    assert "SGLC402" in str(error)
+    assert not api.bodies
 
 
 # -- forms -------------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 import sglc as sgl
 from sglc.backends import retry
 from sglc.backends.retry import Patience
-from sglc.errors import BackendError
+from sglc.errors import BackendError, RunError
 from tests.api_programs import question
 from tests.api_targets import HERE, at
 from tests.depth import some_of
@@ -76,6 +76,14 @@ def test_what_passes_is_tried_again(name: str, what: str, live: bool) -> None:
         assert api.bodies[0] == api.bodies[1]
 
 
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_wait_that_is_asked_for_is_kept_to(name: str) -> None:
+    with serving(lambda body: Fault(429, {"retry-after": "1000"})) as api, at(api, name) as backend:
+        error = question.run(backend=backend).error()
+        assert isinstance(error, BackendError)
+        assert (error.note, len(api.bodies)) == ("1 attempt; in 1000 s it would be too late", 1)
+
+
 @pytest.mark.parametrize(
     ("name", "what"), some_of([(name, what) for name in TARGETS for what in STAYING], 2, 8)
 )
@@ -102,6 +110,38 @@ def test_an_answer_that_cannot_be_read_is_asked_for_again(name: str, what: str) 
         assert isinstance(error, BackendError)
         assert (error.code, error.loc is not None, len(api.bodies)) == ("SGLC543", True, 4)
         assert "\n" not in error.message
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(200, {"content-encoding": "gzip"}, body="no gzip"),
+        Fault(200, body=b'{"choices": "\xff"}'),
+    ],
+)
+def test_bytes_that_are_no_text_are_asked_for_again(name: str, fault: Fault) -> None:
+    with serving(then_fine(fault)) as api, at(api, name) as backend:
+        assert question.run(backend=backend)["answer"] == "fine"
+        assert len(api.bodies) == 2
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_redirects_without_end_are_no_answer(name: str) -> None:
+    with serving(lambda body: Fault(307, {"location": "?"})) as api, at(api, name) as backend:
+        error = question.run(backend=backend).error()
+        assert "SGLC543" in str(error)
+        assert "redirects" in str(error)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_an_address_that_is_none_is_asked_once(name: str) -> None:
+    with serving(lambda body: "fine") as api:
+        api.url = "127.0.0.1:9/v1"
+        with at(api, name) as backend:
+            error = question.run(backend=backend).error()
+        assert isinstance(error, BackendError)
+        assert (error.code, error.note) == ("SGLC542", "1 attempt")
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -140,6 +180,16 @@ def test_a_run_that_is_stopped_leaves_its_request(name: str, live: bool) -> None
         assert "SGLC407" in str(result.error())
         until(lambda: not api.in_flight)
         assert (api.gone, len(api.bodies)) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["openai:gpt-4o", "anthropic:claude-opus-5-5", "http"])
+def test_half_of_a_character_is_not_sent(name: str) -> None:
+    with serving(lambda body: "fine") as api:
+        made = at(api, name) if name != "http" else closing(sgl.RuntimeEndpoint(api.url.removesuffix("/v1")))
+        with made as backend:
+            error = question.run("a\ud800b", backend=backend).error()
+        assert isinstance(error, RunError)
+        assert (error.code, error.loc is not None, len(api.bodies)) == ("SGLC430", True, 0)
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -182,6 +232,20 @@ def _refused(category: str) -> dict[str, Any]:
     details = {"type": "refusal", "category": category, "explanation": "That could do harm."}
     return {**anthropic_whole("", _BODY, "refusal"), "stop_details": details}
 
+
+def _delta(**choice: Any) -> str:
+    """A chunk of OpenAI's."""
+    data = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "m"}
+    return f"data: {json.dumps({**data, 'choices': [{'index': 0, 'finish_reason': None, **choice}]})}\n\n"
+
+
+_OPENED = _delta(delta={"content": "fi"})
+_CHECKED = {"content_filter_results": {"hate": {"filtered": False}}, "content_filter_offsets": {}}
+_BROKE_OFF = {"finish_reason": "error", "error": {"code": 502, "message": "Provider disconnected"}}
+# What Mistral's thinking models say where others have a text.
+_THOUGHT = [
+    {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "fine"},
+]  # fmt: skip
 
 NO_ANSWERS: Mapping[str, tuple[str, Any, str]] = {
     "OpenAI's filter": ("openai:gpt-4o", _openai(finish_reason="content_filter"), "filter"),
@@ -241,7 +305,7 @@ def _told(kind: str) -> str:
     return f"event: error\ndata: {json.dumps(error)}\n\n"
 
 
-CLAUDE, GEMINI = "anthropic:claude-opus-5-5", "gemini:gemini-2.5-flash"
+OPENAI, CLAUDE, GEMINI = "openai:gpt-4o", "anthropic:claude-opus-5-5", "gemini:gemini-2.5-flash"
 _BEGUN = list(anthropic_chunks("so far", _BODY, breaks=True))
 STREAMS: Mapping[str, tuple[str, Iterable[str], str | None, int]] = {
     "Claude refuses": (CLAUDE, anthropic_chunks("so", _BODY, breaks=False, stop="refusal"), "SGLC545", 1),
@@ -252,7 +316,68 @@ STREAMS: Mapping[str, tuple[str, Iterable[str], str | None, int]] = {
     "no end": (CLAUDE, _BEGUN[:3], None, 2),
     "no end behind text": (GEMINI, gemini_chunks("so", _BODY, breaks=True), "SGLC543", 1),
     "no JSON": (GEMINI, ["data: {so\n\n"], None, 2),
+    "Azure's filter behind the text": (
+        "azure:gpt-4o",
+        [
+            _OPENED,
+            _delta(**_CHECKED),
+            _delta(delta={"content": "ne"}),
+            _delta(delta=None, finish_reason="stop"),
+        ],
+        None,
+        1,
+    ),
+    "Azure's filter": ("azure:gpt-4o", [_OPENED, _delta(finish_reason="content_filter")], "SGLC545", 1),
+    "counts without a choice": (
+        OPENAI,
+        [_delta(delta={"content": "fine"}, finish_reason="stop"), 'data: {"usage": {"prompt_tokens": 3}}\n\n'],
+        None,
+        1,
+    ),
+    "broken off before the first text": ("openrouter:a/m", [_delta(delta={}, **_BROKE_OFF)], None, 2),
+    "broken off": ("openrouter:a/m", [_OPENED, _delta(delta={}, **_BROKE_OFF)], "SGLC543", 1),
+    "thoughts": (
+        "mistral:magistral-medium-latest",
+        [
+            _delta(delta={"content": _THOUGHT[:1]}),
+            _delta(delta={"content": _THOUGHT[1:]}, finish_reason="stop"),
+        ],
+        None,
+        1,
+    ),
 }
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        ({"code": 402, "message": "Insufficient credits"}, "SGLC542", "HTTP 402: Insufficient credits"),
+        ({"type": "invalid_request_error", "message": "too long"}, "SGLC542", "HTTP 400: too long"),
+        ({"code": "insufficient_quota", "message": "no money"}, "SGLC542", "no money"),
+        ({"code": 502, "message": "gone"}, "SGLC543", "HTTP 502: gone"),
+        ("gone", "SGLC543", "gone"),
+    ],
+)
+def test_an_error_in_the_place_of_an_answer(live: bool, error: Any, code: str, said: str) -> None:
+    told = json.dumps({"error": error})
+    answer = streamed([f"data: {told}\n\n"]) if live else Fault(200, body=told)
+    with serving(lambda body: answer) as api, at(api, "openrouter:a/m") as backend:
+        found = question.run(backend=backend, stream=live).error()
+        assert isinstance(found, BackendError)
+        assert (found.code, len(api.bodies)) == (code, 1 if code == "SGLC542" else 4)
+        assert said in found.message or (live and isinstance(error, str))  # which the SDK leaves out
+
+
+@pytest.mark.parametrize("name", ["openai:gpt-4o", "anthropic:claude-opus-5-5", "gemini:gemini-2.5-flash"])
+@pytest.mark.parametrize(
+    "body", [{"detail": [{"loc": ["body", "x"], "msg": "not an integer"}]}, {"error": "not an integer"}]
+)
+def test_what_an_error_of_another_shape_says_is_told(name: str, body: dict[str, Any]) -> None:
+    with serving(lambda _: Fault(422, body=json.dumps(body))) as api, at(api, name) as backend:
+        error = question.run(backend=backend).error()
+    assert isinstance(error, BackendError)
+    assert "not an integer" in error.message
 
 
 @pytest.mark.parametrize("what", STREAMS)
@@ -265,6 +390,49 @@ def test_streams_that_go_wrong(what: str) -> None:
         if code is None:
             assert result["answer"] == "fine"
             assert result.text().count("fine") == 1
+
+
+def test_an_answer_that_was_broken_off_is_none() -> None:
+    with serving(then_fine(_openai(**_BROKE_OFF))) as api, at(api, "openrouter:a/m") as backend:
+        assert question.run(backend=backend)["answer"] == "fine"
+        assert len(api.bodies) == 2
+    with serving(lambda body: _openai(**_BROKE_OFF)) as api, at(api, "openrouter:a/m") as backend:
+        assert "HTTP 502: Provider disconnected" in str(question.run(backend=backend).error())
+
+
+def test_answers_in_mistral_s_words() -> None:
+    with at_once(_openai(finish_reason="model_length"), "mistral:mistral-large-latest") as result:
+        assert result.get_meta_info("answer")["finish_reason"]["type"] == "length"
+    thought = _openai(message={"role": "assistant", "content": _THOUGHT})
+    with at_once(thought, "mistral:magistral-medium-latest") as result:
+        assert result["answer"] == "fine"
+
+
+@sgl.tool
+def now() -> str:
+    """The time."""
+    return "noon"
+
+
+@sgl.function
+def timed(s: Any) -> None:
+    s += sgl.user("?") + sgl.assistant(sgl.gen("answer", tools=[now]))
+
+
+@pytest.mark.parametrize("arguments", ["{}", "", None, {}])
+def test_a_call_without_arguments(arguments: Any) -> None:
+    called = {"id": "1", "type": "function", "function": {"name": "now", "arguments": arguments}}
+    answer = _openai(message={"role": "assistant", "content": None, "tool_calls": [called]})
+    with serving(lambda body: answer) as api, at(api, OPENAI) as backend:
+        (call,) = timed.run(backend=backend)["answer"].calls
+    assert (call.name, call.arguments) == ("now", {})
+
+
+@contextmanager
+def at_once(answer: Any, name: str) -> Iterator[Any]:
+    """The result of one question with this answer."""
+    with serving(lambda body: answer) as api, at(api, name) as backend:
+        yield question.run(backend=backend)
 
 
 # -- texts of another type -----------------------------------------------------------------------------

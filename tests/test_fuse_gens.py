@@ -164,7 +164,7 @@ def test_literals_are_properties_where_they_say_more_than_names() -> None:
 @pytest.mark.parametrize(
     "answer",
     ["", "{", "[]", "{}", '{"a": 1', '{"a": 1, "b": 2}', '{"a": 1} {', '{"a": 1, "a": 1}', '{"a" 1}', '{1: 1}',
-     '{"text": "other", "a": 1}', '{"b": 1}'],
+     '{"text": "other", "a": 1}', '{"b": 1}', '{"text": "so many: ", "a": null}'],
 )  # fmt: skip
 def test_answers_without_the_form_are_read_as_nothing(answer: str) -> None:
     form = capture_form((Captured("so many: ", "a", Sampling(regex="[0-9]")),), "strict")

@@ -70,10 +70,10 @@ def status_trouble(status: int, message: str, headers: Mapping[str, str], *, fin
         404: "check the model's name and the base URL",
     }  # fmt: skip
     text = f"HTTP {status}" + (f": {message}" if message else "")
-    return Trouble(text, again=again and not final, wait_s=_asked_wait_s(headers), hint=hints.get(status, ""))
+    return Trouble(text, again=again and not final, wait_s=asked_wait_s(headers), hint=hints.get(status, ""))
 
 
-def _asked_wait_s(headers: Mapping[str, str]) -> float | None:
+def asked_wait_s(headers: Mapping[str, str]) -> float | None:
     """Seconds of `retry-after-ms` or `retry-after`, which may be a date."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         raw = headers.get(name)

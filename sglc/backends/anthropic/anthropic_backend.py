@@ -12,7 +12,8 @@ from sglc.backends.anthropic.anthropic_wire import bodies, finish_of, reply_of, 
 from sglc.backends.anthropic.kept_prompts import KeptPrompts
 from sglc.backends.models.vendor_rules import ApiModel, messages_model
 from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, or_why_not, text_of
-from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing, unreachable
+from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing
+from sglc.backends.remote.connection import see_keys, unreachable
 from sglc.backends.remote.sdk_errors import sdk_trouble
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.ir.plan.events import Event
@@ -110,7 +111,7 @@ class AnthropicBackend(ApiBackend):
         if self.options.vertex:
             try:
                 on_vertex: Any = anthropic.AsyncAnthropicVertex(**given)
-            except (ValueError, anthropic.AnthropicError) as error:
+            except (ValueError, ImportError, anthropic.AnthropicError) as error:
                 raise unreachable(
                     name, error, "set `CLOUD_ML_REGION` and `ANTHROPIC_VERTEX_PROJECT_ID`"
                 ) from None
@@ -118,8 +119,9 @@ class AnthropicBackend(ApiBackend):
         hint = "set `ANTHROPIC_API_KEY`"
         try:
             client = anthropic.AsyncAnthropic(**given)
-        except anthropic.AnthropicError as error:
+        except (ValueError, ImportError, anthropic.AnthropicError) as error:  # the former of proxies
             raise unreachable(name, error, hint) from None
         if client.api_key is None and client.auth_token is None and client.credentials is None:
             raise unreachable(name, ValueError("there is no key"), hint)
+        see_keys(name, client.api_key, client.auth_token)
         return client, client.close

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 from sglc.backends.gemini.gemini_wire import bodies, pieces_of, replies_of, usage_of
 from sglc.backends.models.vendor_rules import ApiModel, gemini_model
 from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody
-from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing, unreachable
-from sglc.backends.remote.sdk_errors import network_trouble, said
+from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing
+from sglc.backends.remote.connection import see_keys, unreachable
+from sglc.backends.remote.sdk_errors import message_of, network_trouble, said
 from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.backends.retry import Trouble, status_trouble
 
@@ -94,7 +95,9 @@ class GeminiBackend(ApiBackend):
             case errors.APIError():
                 headers = getattr(error.response, "headers", None) or {}
                 waits = {"retry-after": wait} if (wait := _asked_wait(error.details)) else {}
-                return status_trouble(int(error.code or 500), error.message or "", {**waits, **headers})
+                details = error.details if isinstance(error.details, Mapping) else {}
+                message = message_of({**details, "message": error.message or details.get("message")})
+                return status_trouble(int(error.code or 500), message, {**waits, **headers})
             case errors.UnknownApiResponseError():
                 return Trouble(f"the answer is malformed: {said(error)}")
             case ValueError() if type(error).__module__.startswith("pydantic"):
@@ -120,8 +123,9 @@ class GeminiBackend(ApiBackend):
             given["vertexai"] = True
         try:
             client = GoogleClient(**given)
-        except (ValueError, GoogleAuthError) as error:
+        except (ValueError, ImportError, GoogleAuthError) as error:
             raise unreachable(name, error, hint) from None
+        see_keys(name, client._api_client.api_key)
         return client, client.aio.aclose
 
 

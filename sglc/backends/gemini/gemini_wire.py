@@ -89,13 +89,15 @@ def _picture(part: ImagePart, loc: Loc) -> dict[str, Any]:
 
 
 def _sampling(sampling: Sampling, takes: Takes, form: AnswerForm | None, *, choosing: bool) -> dict[str, Any]:
-    """Fields of `sampling` that are not what the API does anyway."""
+    """Fields of `sampling` that may not be what the API does anyway."""
     fields: dict[str, Any] = {"max_output_tokens": sampling.max_tokens + (OVERHEAD_TOKENS if form else 0)}
     if takes.reasons and choosing:  # how long it thinks about a choice is not known
         del fields["max_output_tokens"]
     usual = Sampling()
+    # The defaults of these two are each model's own (`topP` and `temperature` of its page of models).
+    said = {"temperature": takes.temperature is not None, "top_p": takes.top_p}
     for name in _STEERING:
-        if getattr(sampling, name) != getattr(usual, name):
+        if said.get(name) or getattr(sampling, name) != getattr(usual, name):
             fields[name] = getattr(sampling, name)
     if sent := sent_stops(sampling, takes, form):
         fields["stop_sequences"] = list(sent)

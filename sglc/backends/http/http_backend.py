@@ -28,7 +28,7 @@ from sglc.backends.http.http_wire import (
 )
 from sglc.backends.http.server_info import ServerModel, model_behind, model_of, model_of_engine
 from sglc.backends.remote.answers import Cut, Reading
-from sglc.backends.remote.connection import Connection
+from sglc.backends.remote.connection import Connection, see_keys, unreachable
 from sglc.backends.remote.sdk_errors import said
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.backends.retry import Paid, Patience, Places, Trouble, patiently, status_trouble
@@ -396,6 +396,8 @@ class ServerBackend:
                 "SGLC547", f"there is no server at `{address_of(url)}`: {str(error) or type(error).__name__}",
                 hint="start one with `sglc serve`, and give its URL",
             ) from None  # fmt: skip
+        except (ImportError, ValueError) as error:  # of proxies
+            raise unreachable(address_of(url), error, "") from None
 
     def _content(self, response: Any) -> Any:
         if response.status_code != 200:
@@ -412,7 +414,10 @@ class ServerBackend:
 
     @property
     def _key(self) -> str | None:
-        return api_key() if self.options.api_key is None else self.options.api_key
+        if self.options.api_key is None:
+            return api_key()
+        see_keys(address_of(self.options.url), self.options.api_key)
+        return self.options.api_key
 
     def _door(self) -> dict[str, Any]:
         key = self._key

@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
+from sglc.backends.remote.sdk_errors import unencodable
 from sglc.backends.retry import Trouble, status_trouble
 from sglc.errors import BackendError
 
@@ -73,4 +74,4 @@ def problem_of(error: Exception) -> Exception:
         case json.JSONDecodeError() | httpx2.DecodingError():
             return Trouble("the answer is malformed")
         case _:
-            return error
+            return unencodable(error)

@@ -26,6 +26,7 @@ Json = Any
 _NAMES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}
 _REPORTS = ("logprobs_from", "top_logprobs", "logprob_text", "logprobs")
 _USUAL = Sampling()
+_OF_MODELS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")  # in `generation_config.json`
 # Fields of sglc's servers that gateways leave out of `sampling_params` without a word.
 _CUSTOM = ("canonical", "logit_bias", "stop_regex", "strict", "structural_tag")
 _LOOK_BACK = 2  # ids before the end of a prompt that are looked at: a choice may merge with them
@@ -72,9 +73,11 @@ def gen_body(request: ApiRequest, model: ServerModel) -> dict[str, Any]:
     assert isinstance(node, GenNode)
     sampling = node.sampling
     asked: dict[str, Any] = {"max_new_tokens": sampling.max_tokens}
+    # SGLang's and vLLM's defaults may be the model's own; sglc's are ours, llama.cpp's stand in `llama_wire`.
+    said = () if model.own or model.engine == "llama.cpp" else _OF_MODELS
     for field in fields(Sampling):
-        value = getattr(sampling, field.name)
-        if field.name not in (*_REPORTS, "seed", "logit_bias") and value != getattr(_USUAL, field.name):
+        value, usual = getattr(sampling, field.name), getattr(_USUAL, field.name)
+        if field.name not in (*_REPORTS, "seed", "logit_bias") and (value != usual or field.name in said):
             asked[_NAMES.get(field.name, field.name)] = list(value) if isinstance(value, tuple) else value
     if more := [stop for stop in model.stops if stop not in sampling.stop]:
         asked["stop"] = [*sampling.stop, *more]

@@ -12,7 +12,7 @@ from sglc.backends.models.vendor_rules import ApiModel, litellm_model
 from sglc.backends.openai.openai_backend import OpenAIBackend, OpenAIOptions
 from sglc.backends.remote.api_backend import Client, missing
 from sglc.backends.remote.sdk_errors import said
-from sglc.backends.retry import Trouble, status_trouble
+from sglc.backends.retry import Trouble, asked_wait_s, status_trouble
 
 # Nothing is tried twice, and nothing left out that the vendor does not take.
 _AS_IT_IS = {"num_retries": 0, "max_retries": 0, "drop_params": False}
@@ -52,8 +52,11 @@ class LiteLLMBackend(OpenAIBackend):
         if isinstance(error, litellm.UnsupportedParamsError | litellm.BadRequestError):
             return Trouble(said(error), again=False)
         if isinstance(error, litellm.APIError):  # of a status that has no class of its own
-            return status_trouble(int(error.status_code), said(error), {})
-        return super().trouble(error)
+            return status_trouble(int(error.status_code), said(error), _headers(error))
+        trouble = super().trouble(error)
+        if isinstance(trouble, Trouble) and trouble.wait_s is None:
+            trouble.wait_s = asked_wait_s(_headers(error))
+        return trouble
 
     def connect(self) -> Client:
         """As of `ApiBackend`."""
@@ -70,6 +73,11 @@ class LiteLLMBackend(OpenAIBackend):
             """Its clients are its own."""
 
         return litellm, end
+
+
+def _headers(error: Exception) -> Mapping[str, str]:
+    """Those of the vendor's answer, which LiteLLM's own response of an error may lack."""
+    return getattr(error, "litellm_response_headers", None) or {}
 
 
 async def _chunks(stream: Any) -> AsyncIterator[Mapping[str, Any]]:

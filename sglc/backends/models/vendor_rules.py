@@ -18,6 +18,7 @@ class ApiModel:
     """A model behind an API. `protocol` as in `Target`; `length` is OpenAI's field for `max_tokens`.
 
     `longest`: tokens of an answer that thinks before it, where a request has to say how many.
+    `own_defaults`: where a request does not say temperature and top_p, they are not 1, but the model's own.
     """
 
     protocol: str
@@ -27,6 +28,7 @@ class ApiModel:
     known: bool = True
     length: str = "max_completion_tokens"
     longest: int = 4096
+    own_defaults: bool = False
 
 
 def api_model(target: str) -> ApiModel | None:
@@ -115,9 +117,11 @@ def _openai(facts: ModelFacts) -> Takes:
 def _unknown_openai(facts: ModelFacts | None, own_server: bool, chat: bool | None) -> ApiModel:
     if own_server and chat is False:
         takes = replace(_SERVER, logprobs=5, prefill=True, tools=False)
-        return ApiModel("text", takes, scores_tokens=True, known=False, length="max_tokens")
-    if own_server:
-        return ApiModel("chat", _SERVER, known=False, length="max_tokens")
+        return ApiModel(
+            "text", takes, scores_tokens=True, known=False, length="max_tokens", own_defaults=True
+        )  # fmt: skip
+    if own_server:  # vLLM and SGLang take defaults from the model's `generation_config.json`
+        return ApiModel("chat", _SERVER, known=False, length="max_tokens", own_defaults=True)
     if chat is False:
         return replace(_COMPLETIONS, known=False)
     return ApiModel("chat", _REASONING, known=False)
@@ -138,10 +142,12 @@ def dialect_model(target: str) -> ApiModel:
     facts = facts_of(target)
     if target.startswith("openrouter:"):
         return ApiModel("chat", _OPENROUTER, known=False, length="max_tokens")
+    # Which temperature is usual differs from model to model (Mistral's API reference).
     if facts is None:
-        return ApiModel("chat", replace(_MISTRAL, samples=1, cache_key=False), known=False, length="max_tokens")
+        takes = replace(_MISTRAL, samples=1, cache_key=False)
+        return ApiModel("chat", takes, known=False, length="max_tokens", own_defaults=True)
     takes = replace(_MISTRAL, json_schema="strict" if facts.schema else "", cache_key=facts.caches)
-    return ApiModel("chat", takes, facts.images, length="max_tokens")
+    return ApiModel("chat", takes, facts.images, length="max_tokens", own_defaults=True)
 
 
 # -- Anthropic's messages ----------------------------------------------------------------------------------

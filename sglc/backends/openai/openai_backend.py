@@ -15,9 +15,10 @@ from sglc.backends.openai.dialects import DIALECTS, OPENAI, in_dialect
 from sglc.backends.openai.echoed_choices import EchoedText, echo, echoed, scored
 from sglc.backends.openai.openai_wire import Steering, bodies, piece_of, reply_of, steered, usage_of
 from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, Unanswered, or_why_not
-from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing, unreachable
+from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing
+from sglc.backends.remote.connection import see_keys, unreachable
 from sglc.backends.remote.prompts import Prompt
-from sglc.backends.remote.sdk_errors import sdk_trouble
+from sglc.backends.remote.sdk_errors import sdk_trouble, told_trouble
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.backends.retry import Trouble
@@ -169,11 +170,11 @@ class OpenAIBackend(ApiBackend):
         async with aclosing(_Closing(await self.create(client, asked))) as stream:
             async for chunk in stream.chunks:
                 with Reading():
-                    pieces = [piece_of(choice, self.model.protocol) for choice in chunk["choices"]]
+                    pieces = [piece_of(choice, self.model.protocol) for choice in chunk.get("choices") or ()]
                     if usage := chunk.get("usage"):
                         pieces.append(Piece(usage=usage_of(usage)))
-                    for choice in chunk["choices"] if chat else ():
-                        refusal += choice["delta"].get("refusal") or ""
+                    for choice in (chunk.get("choices") or ()) if chat else ():
+                        refusal += (choice.get("delta") or {}).get("refusal") or ""
                 for piece in pieces:
                     yield piece
         if refusal:
@@ -207,8 +208,9 @@ class OpenAIBackend(ApiBackend):
                 raise unreachable(name, ValueError("there is no key"), hint)
         try:
             client: Any = self._azure_client(given) if self.options.azure else openai.AsyncOpenAI(**given)
-        except openai.OpenAIError as error:
+        except (openai.OpenAIError, ImportError, ValueError) as error:  # the latter of proxies
             raise unreachable(name, error, hint) from None
+        see_keys(name, client.api_key)
         return client, client.close
 
     def _azure_client(self, given: dict[str, Any]) -> Any:
@@ -220,8 +222,11 @@ class OpenAIBackend(ApiBackend):
         endpoint = str(given.pop("azure_endpoint", None) or os.environ.get(_AZURE_ENDPOINT) or "")
         if not (endpoint or given.get("base_url")):
             raise openai.OpenAIError("there is no endpoint")
-        given.setdefault("base_url", f"{endpoint.rstrip('/')}/openai/v1/")
-        return openai.AsyncOpenAI(**{"api_key": os.environ.get(_AZURE_KEY), **given})
+        given.setdefault("base_url", f"{endpoint.rstrip('/').removesuffix('/openai/v1')}/openai/v1/")
+        given["api_key"] = given.get("api_key") or os.environ.get(_AZURE_KEY)
+        if not given["api_key"]:  # the SDK would take OpenAI's own
+            raise openai.OpenAIError("there is no key")
+        return openai.AsyncOpenAI(**given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +266,8 @@ def _choices(made: dict[str, Any]) -> list[Any]:
         Trouble: there are none.
     """
     choices = made.get("choices")
+    if not choices and made.get("error"):
+        raise told_trouble(made["error"])
     if not isinstance(choices, list) or not choices:
         raise Trouble("the answer is malformed: it has no choices")
     return sorted(choices, key=lambda choice: int(choice["index"]))

@@ -23,6 +23,7 @@ from sglc.backends.remote.answers import (
     text_of,
 )
 from sglc.backends.remote.prompts import Message, messages, no_prefill, text
+from sglc.backends.remote.sdk_errors import told_trouble
 from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS, AnswerForm, form_for
 from sglc.ir.grammar.call_format import HERMES
@@ -121,10 +122,13 @@ def _sampling(
     fields: dict[str, Any] = {model.length: sampling.max_tokens + (OVERHEAD_TOKENS if form else 0)}
     if takes.reasons and choosing:  # how long it thinks about a choice is not known
         del fields[model.length]
-    if sampling.temperature != 1:
+    said = model.own_defaults
+    if sampling.temperature != 1 or (said and takes.temperature is not None):
         fields["temperature"] = sampling.temperature
-    for key, usual in (("top_p", 1.0), ("frequency_penalty", 0.0), ("presence_penalty", 0.0)):
-        if getattr(sampling, key) != usual:
+    if sampling.top_p != 1 or (said and takes.top_p and takes.top_p_at_any_temperature):
+        fields["top_p"] = sampling.top_p
+    for key in ("frequency_penalty", "presence_penalty"):
+        if getattr(sampling, key):
             fields[key] = getattr(sampling, key)
     if sampling.logit_bias:
         fields["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
@@ -176,23 +180,35 @@ def reply_of(choice: Mapping[str, Any], protocol: str) -> Reply:
 
     Raises:
         Unanswered: the model refuses, or the filter has stopped it.
+        Trouble: the provider has broken it off.
     """
     finish, logprobs = choice["finish_reason"], choice.get("logprobs")
     if protocol == "text":
-        return Reply(text_of(choice["text"]), _finish(finish), *_of_text(logprobs))
+        return Reply(text_of(choice["text"]), _finish(finish, choice), *_of_text(logprobs))
     message = choice["message"]
     if refusal := message.get("refusal"):
         raise Unanswered(f"the model refuses: {refusal}")
-    text = text_of(message.get("content"))
+    text = _said(message)
     if calls := message.get("tool_calls"):
         text = "\n".join(filter(None, [text, *map(_called, calls)]))
-    return Reply(text, _finish(finish), *_of_chat(logprobs))
+    return Reply(text, _finish(finish, choice), *_of_chat(logprobs))
+
+
+def _said(message: Mapping[str, Any]) -> str:
+    """The text of a message or of a part of one; Mistral's that think give pieces, thoughts among them."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return text_of(content)
+    return "".join(text_of(part["text"]) for part in content if part["type"] == "text")
 
 
 def _called(call: Mapping[str, Any]) -> str:
     """A call as a part of the text."""
     function = call["function"]
-    return HERMES.begun(function["name"]) + text_of(function["arguments"]) + HERMES.end
+    arguments = function["arguments"] or {}  # some servers say none as ""
+    if not isinstance(arguments, str):
+        return HERMES.written(function["name"], arguments)
+    return HERMES.begun(function["name"]) + arguments + HERMES.end
 
 
 def piece_of(choice: Mapping[str, Any], protocol: str) -> Piece:
@@ -202,9 +218,10 @@ def piece_of(choice: Mapping[str, Any], protocol: str) -> Piece:
         Unanswered: as `reply_of`.
     """
     finish, logprobs = choice.get("finish_reason"), choice.get("logprobs")
-    said = text_of(choice["delta"].get("content") if protocol == "chat" else choice["text"])
+    # Azure's filter tells apart from all text what it has found, in a choice that has no other field.
+    said = _said(choice.get("delta") or {}) if protocol == "chat" else text_of(choice.get("text"))
     told = _of_chat(logprobs) if protocol == "chat" else _of_text(logprobs)
-    return Piece(said, _finish(finish) if finish else "", logprobs=told)
+    return Piece(said, _finish(finish, choice) if finish else "", logprobs=told)
 
 
 def usage_of(data: Any) -> Usage:
@@ -217,10 +234,12 @@ def usage_of(data: Any) -> Usage:
     return Usage(prompt, cached, prompt - cached, 0, int(data.get("completion_tokens") or 0), 1)
 
 
-def _finish(said: Any) -> str:
+def _finish(said: Any, choice: Mapping[str, Any]) -> str:
     match said:
-        case "length":
+        case "length" | "model_length":  # the latter is Mistral's word for a full context
             return "length"
+        case "error":  # of OpenRouter and Mistral; what stands before it is a part of an answer
+            raise told_trouble(choice.get("error") or "the provider broke the answer off")
         case "content_filter":
             raise Unanswered("the provider's filter stopped it")
         case _:

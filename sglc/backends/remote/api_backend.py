@@ -372,9 +372,3 @@ def missing(name: str, package: str, extra: str, error: ImportError) -> BackendE
     return BackendError(
         "SGLC540", f"`{name}` needs the package `{package}`: {error}", hint=f"pip install 'sglc[{extra}]'"
     )
-
-
-def unreachable(name: str, error: Exception, hint: str) -> BackendError:
-    """There is no key, or no address."""
-    said = str(error) or type(error).__name__
-    return BackendError("SGLC541", f"`{name}` cannot be reached: {said.splitlines()[0]}", hint=hint)

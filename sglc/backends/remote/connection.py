@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglc.backends.retry import Places
+from sglc.errors import BackendError
 
 _CLOSING_S = 5.0
+_KEY_FORM = "a key is of printable ASCII characters; see that no line end stands behind it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +34,24 @@ class Connection:
             closing = asyncio.run_coroutine_threadsafe(self.end(), self.loop)
             with suppress(Exception):
                 closing.result(_CLOSING_S)
+
+
+def see_keys(name: str, *keys: object) -> None:
+    """See that the keys of a client, as far as it has them as texts, can stand in a header.
+
+    Else the client shows them in its errors.
+
+    Raises:
+        BackendError: SGLC541, one cannot.
+    """
+    given = [key for key in keys if isinstance(key, str)]
+    if not all(key.isascii() and key.isprintable() and key == key.strip() for key in given):
+        raise unreachable(name, ValueError("the key cannot be sent"), _KEY_FORM)
+
+
+def unreachable(name: str, error: Exception, hint: str) -> BackendError:
+    """There is no key, no address, or nothing that the client can go through."""
+    said = str(error) or type(error).__name__
+    if "proxy" in said.lower():
+        hint = "look at the environment's `ALL_PROXY`, `HTTP_PROXY` and `HTTPS_PROXY`"
+    return BackendError("SGLC541", f"`{name}` cannot be reached: {said.splitlines()[0]}", hint=hint)

@@ -165,11 +165,17 @@ def system_apart(turns: Sequence[Message], takes: Takes, loc: Loc) -> tuple[Turn
     Raises:
         LegalizeError: SGLC318 a turn that the model takes not at all, or not at its place. Programs that are
             compiled as a whole fail before.
+        RunError: SGLC402, there are no turns behind them.
     """
     count = next((i for i, turn in enumerate(turns) if turn.role != "system"), len(turns))
     for number, turn in enumerate(turns):
         if why := takes.turn_refused(turn.role, behind=number >= count):
             raise LegalizeError("SGLC318", why, loc)
+    if count == len(turns):
+        raise RunError(
+            "SGLC402", "there are instructions before this generation, and nothing else", loc,
+            hint="add a user's turn: `s += sgl.user(...)`",
+        )  # fmt: skip
     return tuple(turns[:count]), tuple(turns[count:])
 
 

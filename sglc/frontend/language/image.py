@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from sglc.errors import Loc, TraceError
+from sglc.errors import Loc, TraceError, shown
 
 _ADDRESSES = ("http://", "https://", "data:")
 _KINDS = (
@@ -34,8 +34,7 @@ def data_of(source: Any, loc: Loc) -> str:
     """
     match source:
         case str() if source.startswith(_ADDRESSES):
-            if source.startswith("data:") and not source.startswith("data:image/"):
-                what = f"`{source.partition(',')[0]}` is no picture"
+            if source.startswith("data:") and (what := _no_picture(source)):
                 raise TraceError("SGLC118", what, loc, hint="`data:image/png;base64,...`")
             return source
         case str() | PathLike():
@@ -49,6 +48,18 @@ def data_of(source: Any, loc: Loc) -> str:
                 "SGLC118", f"`image` takes no `{type(source).__name__}`", loc,
                 hint="give it a path, bytes, a PIL image, a URL or a data URI",
             )  # fmt: skip
+
+
+def _no_picture(uri: str) -> str:
+    """Why a data URI is none of a picture that APIs take; "" if it is one. They read base64 alone."""
+    head, _, data = uri.partition(",")
+    if not head.startswith("data:image/"):
+        return f"`{shown(head)}` is no picture"
+    try:
+        base64.b64decode(data, validate=True)
+    except ValueError:  # also of what is no ASCII
+        data = ""
+    return "" if data and head.lower().endswith(";base64") else f"the data behind `{shown(head)}` is no base64"
 
 
 def _read(path: str | PathLike[str], loc: Loc) -> bytes:

@@ -100,6 +100,10 @@ class CaptureForm:
         for key, literal in self.literals:
             if json.loads(found[key]) != literal:
                 raise ValueError(f"{literal!r} was to come, and there is {found[key]}")
+        texts = json.loads(self.schema)["properties"]
+        for key in self.keys:
+            if found[key] == "null" and texts[key].get("type") == "string":
+                raise ValueError(f"`{key}` was to be a text, and there is null")
         pairs = zip(self.keys, self.forms, strict=True)
         return tuple(f'{{"{KEY}": {found[key]}}}' if form.inside else found[key] for key, form in pairs)
 
