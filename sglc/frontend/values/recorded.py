@@ -60,6 +60,9 @@ class Launcher(Protocol):
 
     def text_of_stream(self, handle: str) -> str: ...
 
+    def text_of_program(self, recorded: Recorded) -> str:
+        """The text of the stream that a program keeps, which generates nothing; nothing of it is sent."""
+
     def call_of_site(self, site: Site) -> Scores: ...
 
     def meta_of_site(self, site: Site) -> dict[str, Any]: ...
