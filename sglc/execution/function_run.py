@@ -245,6 +245,9 @@ class _Shown:
         self._session.launch(recorded)
         self._session.show(self._stream.handle)
 
+    def wait(self) -> BaseException | None:
+        return self._session.wait()
+
     def launch_on(self, backend: Any, recorded: Recorded, loc: Loc) -> None:
         self._session.launch_on(backend, recorded, loc)
 

@@ -246,3 +246,33 @@ def test_a_state_that_is_returned_is_read_behind_the_run() -> None:
     assert (made["state"].text(), made["state"]["turn"]) == (text, text.removesuffix("<x>"))
     assert str(made["state"]) == f"ProgramState({text})"
     assert result.as_json()["value"] == {"state": text, "forks": [text + "<y>"] * 2}
+
+
+@pytest.mark.parametrize("how", [PYTHON, {}])
+def test_sync_waits_and_raises_nothing(how: dict[str, Any]) -> None:
+    backend = Noted()
+
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += "a" + sgl.gen("x")
+        fork = s.fork(1)
+        fork += sgl.gen("bad")
+        s.sync()
+        backend.events.append("behind")
+        s += sgl.gen("y")
+
+    result = program.run(backend=backend, **how)
+    assert isinstance(result.error(), BackendError)
+    assert (result["x"], result["y"]) == ("<x>", "<y>")
+    if how:
+        assert backend.events == ["asked x", "asked bad", "behind", "asked y"]
+
+
+def test_a_plan_needs_no_sync() -> None:
+    @sgl.function
+    def program(s: Any) -> None:
+        s += "a" + sgl.gen("x")
+        s.sync()
+        s += sgl.gen("y")
+
+    assert program.run(backend=Noted(), mode="plan").text() == "a<x><y>"

@@ -450,6 +450,12 @@ class State(NoText):
             return made  # type: ignore[no-any-return]
         return self._instance.text_at(self._stream, self._history, "`text()`", here())
 
+    def sync(self) -> None:
+        """Wait for everything that was appended. It raises nothing, and reading needs none of it."""
+        if self._instance.launcher is not None:
+            self.settle()
+            self._instance.observe("`sync()`", here()).wait()
+
     def get_meta_info(self, name: str) -> dict[str, Any] | None:
         """Counts, finish reason, scores and ids of the call that stored `name`; waits for it. None: none."""
         loc = here()

@@ -53,6 +53,9 @@ class Launcher(Protocol):
 
     def launch(self, recorded: Recorded) -> None: ...
 
+    def wait(self) -> BaseException | None:
+        """Wait until everything that was launched has ended; gives the first failure in program order."""
+
     def text_of_site(self, site: Site) -> str | list[str]: ...
 
     def text_in_prompt(self, site: Site) -> str:
