@@ -79,6 +79,10 @@ _SGLANG = {
 
 
 def __getattr__(name: str) -> _typing.Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("sglc")
     module = _OWN.get(name) or _SGLANG.get(name) or _STRUCTURED.get(name)
     if module is None:
         raise AttributeError(f"module `sglc` has no `{name}`")

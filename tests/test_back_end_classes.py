@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -101,6 +102,8 @@ def test_an_engine_with_the_real_model() -> None:
         (raw,) = json.loads(sgl.Runtime.generate(engine, [turn], params))
         assert raw["output_ids"] == first["output_ids"]
         assert len(engine.generate("a", {"max_new_tokens": 1, "n": 3})) == 3
+        each = engine.generate(["a", "b"], [{"max_new_tokens": 1}, {"max_new_tokens": 2, "ignore_eos": True}])
+        assert [one["meta_info"]["completion_tokens"] for one in each] == [1, 2]
         # It is a back end like any other, under the template that was asked for.
         sgl.set_default_backend(engine)
         result = hello.run()
@@ -110,8 +113,9 @@ def test_an_engine_with_the_real_model() -> None:
         sgl.flush_cache()
         with pytest.raises(UsageError, match="SGLC031"):
             engine.generate("a", {"max_tokens": 3})
-        with pytest.raises(UsageError, match="SGLC030"):
-            engine.generate([])
+        for prompt, given in (([], {}), (["a", "b"], [{}]), ("a", ["max_new_tokens"])):
+            with pytest.raises(UsageError, match="SGLC030"):
+                engine.generate(prompt, given)
 
 
 # -- chat templates --------------------------------------------------------------------------------
@@ -193,16 +197,20 @@ def test_global_config(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_paths_of_sglang() -> None:
+    from sglc.ir.plan.backend import Backend
     from sglc.lang import api, chat_template, choices, interpreter, ir
     from sglc.lang.backend.anthropic import Anthropic
+    from sglc.lang.backend.base_backend import BaseBackend
     from sglc.lang.backend.crusoe import Crusoe
     from sglc.lang.backend.litellm import LiteLLM
     from sglc.lang.backend.openai import OpenAI
-    from sglc.lang.backend.runtime_endpoint import RuntimeEndpoint
+    from sglc.lang.backend.runtime_endpoint import Runtime, RuntimeEndpoint
     from sglc.lang.backend.vertexai import VertexAI
 
-    for cls in (Anthropic, Crusoe, LiteLLM, OpenAI, RuntimeEndpoint, VertexAI):
+    for cls in (Anthropic, Crusoe, LiteLLM, OpenAI, Runtime, RuntimeEndpoint, VertexAI):
         assert getattr(sgl, cls.__name__) is cls
+    assert BaseBackend is Backend
+    assert re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", sgl.__version__)
     for name in api.__all__:
         assert getattr(api, name) is getattr(sgl, name)
     assert chat_template.register_chat_template is register_chat_template

@@ -11,8 +11,9 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.scripted import ScriptedBackend
-from sglc.errors import UsageError
+from sglc.errors import RunError, UsageError
 from sglc.frontend.tracing import trace
+from tests.oracle_backend import OracleBackend
 from tests.waiting import HANG_S
 
 BACKEND = ScriptedBackend(lambda asked: " yes")
@@ -137,3 +138,66 @@ def test_what_is_no_seed(seed: Any) -> None:
     for begin in (asks.run, lambda **given: asks.run_batch([{}], **given)):
         with pytest.raises(UsageError, match="`seed` is an integer"):
             begin(backend=BACKEND, seed=seed)
+
+
+@sgl.function
+def told(s: Any, of: str) -> Any:
+    s += of + sgl.gen("said", max_tokens=4)
+    return s["said"]
+
+
+def in_a_batch() -> list[str]:
+    return [result.ret_value for result in told.run_batch([{"of": "a"}, {"of": "b"}, {"of": "a"}])]
+
+
+def in_a_stream() -> list[str]:
+    return [result.ret_value for result in told.stream_batch([{"of": "a"}, {"of": "b"}, {"of": "a"}])]
+
+
+def together() -> list[str]:
+    first, second = sgl.run_together([(told, [{"of": "a"}, {"of": "b"}]), (told, [{"of": "a"}])])
+    return [result.ret_value for result in (*first, *second)]
+
+
+@sgl.function
+def around(s: Any, batch: Any) -> Any:
+    s += "Q" + sgl.gen("before")
+    made = batch()
+    s += ",".join(made)
+    return made
+
+
+BATCHES = pytest.mark.parametrize("batch", [in_a_batch, in_a_stream, together])
+
+
+@BATCHES
+def test_a_batch_in_a_program_runs_as_a_part_of_it(batch: Any, tmp_path: Path) -> None:
+    backend = OracleBackend()
+    result = around.run(batch, backend=backend, seed=3, record=str(tmp_path))
+    assert result.error() is None
+    assert result.text() == "Q" + result["before"] + ",".join(result.ret_value)
+    assert result.usage.calls == 4
+    assert len({call.site for call in result.calls}) == 4
+    assert len(set(result.ret_value)) == 3  # each draws its own
+    for again in (
+        around.run(batch, backend=backend, seed=3),
+        around.run(batch, backend=ScriptedBackend(lambda asked: None), replay=str(tmp_path)),
+    ):
+        assert again.ret_value == result.ret_value
+        assert sorted(str(call.site) for call in again.calls) == sorted(str(call.site) for call in result.calls)
+
+
+@BATCHES
+def test_the_budget_of_a_program_holds_the_batches_in_it(batch: Any) -> None:
+    result = around.run(batch, backend=BACKEND, max_calls=3)
+    error = result.error()
+    assert isinstance(error, RunError)
+    assert error.code == "SGLC408"
+    assert result.usage.calls == 3
+
+
+def test_a_batch_of_a_plan_in_a_program_runs_on_its_back_end(tmp_path: Path) -> None:
+    told.compile(BACKEND).save(str(tmp_path / "told.json"))
+    plan = sgl.load_plan(str(tmp_path / "told.json"))
+    made = around.run(lambda: [result["said"] for result in plan.run_batch([{"of": "a"}])], backend=BACKEND)
+    assert made.ret_value == [" yes"]

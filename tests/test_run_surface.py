@@ -7,12 +7,15 @@ import contextvars
 import copy
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend
+from sglc.backends.scripted import ScriptedBackend
+from sglc.cli.program_file import open_function
 from sglc.errors import BackendError, RunError, UsageError
 from sglc.execution.batch.runner import Interrupted
 from sglc.execution.result import Result
@@ -628,3 +631,18 @@ def test_a_compiled_function_runs_on_its_back_end(oracle: OracleBackend) -> None
     rows = list(compiled.run_batch([("tea",), ("rice",)]))
     assert rows[0]["tip"] == result["tip"]
     assert len(rows) == 2
+
+
+def test_programs_go_by_their_names_in_the_file(tmp_path: Path) -> None:
+    (tmp_path / "names_made.py").write_text(
+        "import sglc as sgl\n\n"
+        "def made(begin):\n    @sgl.function\n    def program(s):\n        s += begin\n    return program\n\n"
+        "first, second = made('a'), made('b')\n"
+    )
+    (tmp_path / "names_taken.py").write_text("from names_made import second\n")
+    backend = ScriptedBackend(lambda asked: None)
+    for spec, text in (
+        ("names_made.py:first", "a"), ("names_made.py:second", "b"),
+        ("names_taken.py:second", "b"), ("names_taken.py", "b"),
+    ):  # fmt: skip
+        assert open_function(str(tmp_path / spec)).run(backend=backend).text() == text

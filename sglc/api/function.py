@@ -358,11 +358,12 @@ class Function:
                 has run then.
         """
         from sglc.execution.batch.runner import delivery_of
-        from sglc.execution.start import limits_of_batch, run_rows
+        from sglc.execution.start import called_at, limits_of_batch, run_rows
 
         delivery = delivery_of(ordered, skip, control)
         limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
         fitting = fitted_rows(self.definition, self.bound, rows, kwargs, skip)
+        backend, seed, place = called_at(self.__name__, backend, seed)
         chosen = self._chosen(backend, passes)
         asked = self._ahead.outputs(outputs, split(self.definition, kwargs, ())[1])
         # Behind all that can be refused: a recording begins with its folder.
@@ -370,7 +371,8 @@ class Function:
             record=record, journal=journal, replay=replay, trace=trace, cache=cache, resume=resume,
             retry_failed=retry_failed, redo=redo or None, answers=answers, skip=skip if resume else None,
         )  # fmt: skip
-        call = replace(set_up(self.__name__, chosen, seed, count_of(rows), limits, watches), outputs=asked)
+        call = set_up(self.__name__, chosen, seed, count_of(rows), limits, watches)
+        call = replace(call, place=place, outputs=asked)
 
         def order(ahead: Sequence[Fitting]) -> Iterable[int]:
             if call.duplicates is not None:

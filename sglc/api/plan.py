@@ -184,6 +184,7 @@ class LoadedPlan:
             record=record, journal=journal, replay=replay, trace=trace, cache=cache, resume=resume,
             retry_failed=retry_failed, redo=redo or None, answers=answers, skip=skip if resume else None,
         )  # fmt: skip
+        backend, seed = inherited(self.__name__, backend, seed)
         call = self._set_up(backend, seed, count_of(rows), limits, watches)
 
         def order(ahead: Sequence[dict[str, Any]]) -> Iterable[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sglc.api.function import Function
@@ -15,7 +16,7 @@ from sglc.execution.context import resolve
 from sglc.execution.lifecycle import Run
 from sglc.execution.options import Rows, fitted_rows, random_seed, watches_of
 from sglc.execution.result import Result
-from sglc.execution.start import limits_of_batch
+from sglc.execution.start import called_at, limits_of_batch
 from sglc.frontend.locate import here
 from sglc.ir.plan.backend import Backend
 
@@ -52,15 +53,18 @@ def run_together(
         )  # fmt: skip
     if not programs:
         return []
-    chosen = resolve(backend, here())
+    starts = [called_at(function.__name__, backend, seed) for function, _ in programs]
+    chosen = resolve(starts[0][0], here())
     duplicates = Duplicates(chosen)
     limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
     run_seed = random_seed() if seed is None else seed
     fitting = [list(fitted_rows(function.definition, function.bound, rows, {})) for function, rows in programs]
     watches = watches_of(cache=cache)
     calls, makers = [], []
-    for (function, _), own in zip(programs, fitting, strict=True):
-        calls.append(set_up(function.__name__, chosen, run_seed, len(own), limits, watches, duplicates))
+    for (function, _), own, (_, its_seed, place) in zip(programs, fitting, starts, strict=True):
+        its_seed = run_seed if its_seed is None else its_seed
+        call = set_up(function.__name__, chosen, its_seed, len(own), limits, watches, duplicates)
+        calls.append(replace(call, place=place))
         makers.append(function._maker(calls[-1]))
     used = calls[-1].backend  # what answers in the place of `chosen`: a cache, or in a row that is recorded
     places = [(batch, number) for batch, own in enumerate(fitting) for number in range(len(own))]

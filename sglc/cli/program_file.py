@@ -35,23 +35,29 @@ def open_functions(spec: str, takes: str = PROGRAM) -> list[Function]:
         TraceError: a syntax error (SGLC111).
         RunError: the file raised while it was imported (SGLC401).
     """
+    return list(_named(spec, takes).values())
+
+
+def _named(spec: str, takes: str) -> dict[str, Function]:
+    """The programs of `open_functions` by their names in the file.
+
+    What the file imports is named, or all that there is.
+    """
     path, name = _split(spec)
     module = _import(path, takes)
-    found = {
-        function.__name__: function
-        for function in vars(module).values()
-        if isinstance(function, Function) and function.definition.call.__module__ == module.__name__
-    }
+    there = {known: item for known, item in vars(module).items() if isinstance(item, Function)}
+    if name in there:
+        return {name: there[name]}
+    own = {n: item for n, item in there.items() if item.definition.call.__module__ == module.__name__} or there
+    found = {n: item for n, item in own.items() if next(k for k in own if own[k] is item) == n}
     if not found:
         raise UsageError(
             "SGLC004", f"`{path}` has no program", Loc(str(path), 1),
             hint="decorate a function with `@sglc.function`",
         )  # fmt: skip
-    if not name:
-        return list(found.values())
-    if name not in found:
+    if name:
         raise UsageError("SGLC005", f"`{path}` has no program `{name}`", note=f"it has: {', '.join(found)}")
-    return [found[name]]
+    return found
 
 
 def open_function(spec: str, takes: str = PROGRAM) -> Function:
@@ -60,9 +66,9 @@ def open_function(spec: str, takes: str = PROGRAM) -> Function:
     Raises:
         UsageError: SGLC006 if there are several and no name; else as `open_functions`.
     """
-    functions = open_functions(spec, takes)
+    found = _named(spec, takes)
+    names, functions = list(found), list(found.values())
     if len(functions) > 1:
-        names = [function.__name__ for function in functions]
         raise UsageError(
             "SGLC006", f"`{spec}` has {len(names)} programs: which one?", functions[1].definition.loc,
             note=f"it has: {', '.join(names)}", hint=f"name one: `{spec}:{names[0]}`",

@@ -66,12 +66,12 @@ def _shown(result: Result) -> str:
     """What a person wants to see first: the return value, else the chat, else the text."""
     if result.error() is not None:
         return result.partial_text if result.calls else ""  # a prompt alone is no result
+    from sglc.frontend.outputs.typed import plain
+
     if result.ret_value is not None:
-        value = result.ret_value
+        value = plain(result.ret_value)
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=str)
     if result.asked is not None:
-        from sglc.frontend.outputs.typed import plain
-
         return "\n".join(
             f"{name} = {json_text(value)}" for name, value in plain(dict(result.variables)).items()
         )

@@ -103,7 +103,7 @@ class PythonPart(Part):
         except BaseException as problem:
             error = problem
             recorder.ops.clear()  # what was recorded and not launched yet never runs
-        launcher.observer = None  # from here on it is not the program that reads
+        launcher.observer, instance.over = None, True  # from here on it is not the program that reads
         if self._first("body"):
             self._session.when_idle(
                 lambda: self._inside.when_alone(lambda: self._all_ended(instance, state, value, error))
@@ -245,6 +245,9 @@ class _Shown:
         self._session.launch(recorded)
         self._session.show(self._stream.handle)
 
+    def wait(self) -> BaseException | None:
+        return self._session.wait()
+
     def launch_on(self, backend: Any, recorded: Recorded, loc: Loc) -> None:
         self._session.launch_on(backend, recorded, loc)
 
@@ -262,6 +265,9 @@ class _Shown:
 
     def text_of_stream(self, handle: str) -> str:
         return self._session.text_of_stream(handle)
+
+    def text_of_program(self, recorded: Recorded) -> str:
+        return self._session.text_of_program(recorded)
 
     def call_of_site(self, site: Site) -> CallRecord:
         return self._session.call_of_site(site)

@@ -255,6 +255,10 @@ class Result(CallText):
         error, told = self.error(), self._wait().told
         return error or next((one.error for one in self._unspelled() if one.site not in told), None)
 
+    def as_data(self) -> str:
+        """The prompt as far as it came: what another program returns with it."""
+        return self.partial_text
+
     def sync(self) -> Result:
         """Wait until the run has ended, well or not."""
         self._wait()

@@ -261,6 +261,13 @@ class Session:
         parts = self._content(self._launches.kept[handle], None)
         return "".join(part if isinstance(part, str) else self.text_in_prompt(part) for part in parts)
 
+    def text_of_program(self, recorded: Recorded) -> str:
+        """The text of the stream that a program keeps, which generates nothing; nothing of it is sent."""
+        segment = _segment_of(recorded, self.backend)
+        (keep,) = (node for node in segment.nodes if isinstance(node, KeepNode))
+        bound = self._bound(without_keeps(segment), Own(recorded.texts, {}, {}, self.seeds))
+        return "".join(map(str, stream_pieces((bound, keep.stream), lambda _: None)))
+
     def content(self, handle: str) -> list[TextPart] | None:
         """What a stream is made of; None if it was not launched yet."""
         return self._content(self._launches.kept[handle], None) if handle in self._launches.kept else None

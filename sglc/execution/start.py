@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from sglc.execution.batch.runner import IN_ORDER, Delivery, Make, run_batch, window_of
@@ -54,7 +55,7 @@ def inherited(
 def called_at(
     name: str, backend: Backend | str | None, seed: int | None
 ) -> tuple[Backend | str | None, int | None, CallPlace | None]:
-    """`inherited` of a function's run, and its place where it is called in the body of another one.
+    """`inherited` of a function's run or batch, and its place where it is called in the body of another one.
 
     A call that has a seed of its own draws what it draws anywhere.
     """
@@ -66,9 +67,17 @@ def called_at(
 
 
 def maker(call: CallSetup, make: Callable[[_Row, RunSetup, bool], Run | None]) -> Make[_Row]:
-    """What makes each run of a batch, when its turn has come; all see the variables of here and now."""
-    context = contextvars.copy_context()
-    return lambda number, row, at_once: make(row, RunSetup(call, number, context), at_once)
+    """What makes each run of a batch, when its turn has come; all see the variables of here and now.
+
+    Where the batch is called in the body of a run, each row stands at a place of its own there.
+    """
+    context, place = contextvars.copy_context(), call.place
+
+    def made(number: int, row: _Row, at_once: bool) -> Run | None:
+        at = call if place is None else replace(call, place=replace(place, site=f"{place.site}@{number}"))
+        return make(row, RunSetup(at, number, context), at_once)
+
+    return made
 
 
 def run_rows(

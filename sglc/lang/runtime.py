@@ -190,7 +190,7 @@ class Runtime:
     def generate(
         self,
         prompt: str | Sequence[str],
-        sampling_params: Mapping[str, Any] | None = None,
+        sampling_params: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         return_logprob: bool | None = None,
         logprob_start_len: int | None = None,
         top_logprobs_num: int | None = None,
@@ -200,10 +200,11 @@ class Runtime:
         A list for several prompts or samples. Control tokens in a prompt are control tokens.
 
         Args:
-            sampling_params: by SGLang's names (`max_new_tokens`, `temperature`, `stop`, ...).
+            sampling_params: by SGLang's names (`max_new_tokens`, `temperature`, `stop`, ...); a list for a list
+                of prompts.
 
         Raises:
-            UsageError: SGLC030, no prompt; SGLC031, an unknown sampling parameter.
+            UsageError: SGLC030, no prompt, or not as many `sampling_params`; SGLC031, an unknown one.
             TraceError: SGLC103, a value out of range.
             SglcError: the model does not load, or the generation fails.
         """
@@ -247,15 +248,24 @@ class Engine(Runtime):
 
 
 def _complete(
-    backend: Runtime, prompt: str | Sequence[str], params: Mapping[str, Any], asked: Mapping[str, Any]
+    backend: Runtime,
+    prompt: str | Sequence[str],
+    params: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    asked: Mapping[str, Any],
 ) -> Any:
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
     if not prompts or not all(isinstance(text, str) for text in prompts):
         raise UsageError("SGLC030", "`generate` takes a text or a list of texts", here())
-    sampling = _sampling(params, asked)
+    each = [params] * len(prompts) if isinstance(params, Mapping) else list(params)
+    if len(each) != len(prompts) or not all(isinstance(one, Mapping) for one in each):
+        raise UsageError(
+            "SGLC030", "`sampling_params` is a dict, or a list with one for each prompt", here(),
+            note=f"there are {len(prompts)} prompts",
+        )  # fmt: skip
+    samplings = [_sampling(one, asked) for one in each]
     ops: list[Op] = []
     tokenizer = backend.get_tokenizer()
-    for number, text in enumerate(prompts):
+    for number, (text, sampling) in enumerate(zip(prompts, samplings, strict=True)):
         ops += _ops(tokenizer, text, Site("generate", (), "text", number), sampling, 3 * len(ops))
     session = Session(backend, random_seed())
     session.launch(Recorded(Program("generate", (), tuple(ops)), {}, (), final=True))
@@ -264,7 +274,7 @@ def _complete(
         raise error
     calls = {call.site.occurrence: call for call in session.calls}
     made = [answer for number in range(len(prompts)) for answer in _answers(calls[number])]
-    return made[0] if isinstance(prompt, str) and sampling.n == 1 else made
+    return made[0] if isinstance(prompt, str) and samplings[0].n == 1 else made
 
 
 def _ops(tokenizer: Tokenizer, text: str, site: Site, sampling: Sampling, first: int) -> list[Op]:

@@ -83,8 +83,10 @@ def _gen(op: Gen, target: Target) -> Iterator[str]:
     for limit in LIMITS:
         if limit.asked(sampling) and not limit.taken(sampling, takes):
             raise LegalizeError(
-                "SGLC311", f"it takes no {limit.shown(sampling, takes)}", note=limit.note, hint=limit.hint
-            )
+                "SGLC311", f"it takes no {limit.shown(sampling, takes)}",
+                note=limit.note if target.known else f"the model {_UNKNOWN}",
+                hint=limit.hint if target.known else "leave it out, or make the back end with `takes=`",
+            )  # fmt: skip
     form = None if takes.holds(sampling) else _emulated(sampling, takes)
     yield from (f"`{name}`: {said}" for said in (form.remarks if form is not None else ()))
     local = len(sampling.stop) - len(takes.sent_stops(sampling.stop))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from sglc.passes import compile as compilation
 from tests.depth import few
 from tests.frontend.programs import READS, body_source, from_file, outcome
 from tests.oracle_backend import OracleBackend
+from tests.templates import TEMPLATES, ByteTokenizer
 
 PYTHON: dict[str, Any] = {"mode": "python"}
 
@@ -169,3 +171,108 @@ def test_a_line_of_thousands_of_terms_runs(tmp_path: Path) -> None:
         result = program.run("", backend=Noted(), **how)
         assert result.error() is None
         assert result.text() == "a<x>" + "b" * 2_000 + "<x>"
+
+
+@pytest.mark.parametrize("how", [PYTHON, {}])
+def test_a_joined_branch_keeps_its_text(how: dict[str, Any]) -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += sgl.user("Q")
+        forks = s.fork(2)
+        forks += sgl.user("idea") + sgl.assistant(sgl.gen("idea") + "!")
+        forks.join()
+        s += sgl.gen("behind")
+        s += s["behind"]  # launched, and the branches are not kept any more
+        with s.copy() as branch:
+            branch += "c" + sgl.gen("c")
+            again = branch.text()
+            branch += "d"
+        s += branch.text()[len(again) :]
+        return forks[1].text(), forks[1].messages()
+
+    result = program.run(backend=Noted(), **how)
+    turns = [("user", "Q"), ("user", "idea"), ("assistant", "<idea>!")]
+    text = "".join(f"<|im_start|>{role}\n{said}<|im_end|>\n" for role, said in turns)
+    assert result.ret_value == (text, [{"role": role, "content": said} for role, said in turns])
+    assert result.text() == "<|im_start|>user\nQ<|im_end|>\n<behind><behind>d"
+
+
+def test_a_branch_keeps_what_waited_for_a_retry_when_it_was_joined() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        branch = s.fork(1)
+        branch += "a" + sgl.gen("n", dtype=int, retries=1) + "b" + sgl.user("c")
+        branch.join()
+        return branch[0].text(), s["n"]
+
+    backend = ScriptedBackend(lambda asked: "7")
+    text = "a7b<|im_start|>user\nc<|im_end|>\n"
+    assert program.run(backend=backend).ret_value == (text, ["7"])
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_branch_reads_the_same_before_it_is_joined_behind_that_and_behind_the_run(template: str) -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += sgl.user(" Q ")
+        s += sgl.assistant(sgl.gen("a") + " ")
+        branch = s.fork(1)[0]
+        branch += sgl.user("more") + sgl.assistant(sgl.gen("b"))
+        before = branch.text(), s.text()
+        s.join([branch])
+        return before, (branch.text(), s.text()), (branch, s)
+
+    backend = Noted()
+    backend.target = replace(backend.target, tokenizer=ByteTokenizer(TEMPLATES[template], bos=True))
+    before, behind, (branch, state) = program.run(backend=backend, **PYTHON).ret_value
+    assert before == behind == (branch.text(), state.text())
+    assert "<a>" in before[0]
+
+
+def test_a_state_that_is_returned_is_read_behind_the_run() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        with s.var_scope("turn"):
+            s += sgl.user("Q")
+        s += sgl.gen("x")
+        forks = s.fork(2)
+        forks += sgl.gen("y")
+        forks.join()
+        return {"state": s, "forks": forks}
+
+    result = program.run(backend=Noted())
+    text = "<|im_start|>user\nQ<|im_end|>\n<x>"
+    made = result.ret_value
+    assert (made["state"].text(), made["state"]["turn"]) == (text, text.removesuffix("<x>"))
+    assert str(made["state"]) == f"ProgramState({text})"
+    assert result.as_json()["value"] == {"state": text, "forks": [text + "<y>"] * 2}
+
+
+@pytest.mark.parametrize("how", [PYTHON, {}])
+def test_sync_waits_and_raises_nothing(how: dict[str, Any]) -> None:
+    backend = Noted()
+
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += "a" + sgl.gen("x")
+        fork = s.fork(1)
+        fork += sgl.gen("bad")
+        s.sync()
+        backend.events.append("behind")
+        s += sgl.gen("y")
+
+    result = program.run(backend=backend, **how)
+    assert isinstance(result.error(), BackendError)
+    assert (result["x"], result["y"]) == ("<x>", "<y>")
+    if how:
+        assert backend.events == ["asked x", "asked bad", "behind", "asked y"]
+
+
+def test_a_plan_needs_no_sync() -> None:
+    @sgl.function
+    def program(s: Any) -> None:
+        s += "a" + sgl.gen("x")
+        s.sync()
+        s += sgl.gen("y")
+
+    assert program.run(backend=Noted(), mode="plan").text() == "a<x><y>"

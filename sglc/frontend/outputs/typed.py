@@ -66,10 +66,12 @@ def form_of(dtype: object, loc: Loc) -> OutputForm:
 
 
 def plain(value: Any) -> Any:
-    """A value as plain data for JSON: members as their values, objects as dicts of their fields."""
+    """A value as plain data for JSON: members as their values, objects as dicts of fields, prompts as texts."""
     match value:
         case Enum():
             return plain(value.value)
+        case _ if hasattr(type(value), "refuse_as_text"):  # a `NoText`, whose module builds on this one
+            return value.as_data()
         case Mapping():
             return {key: plain(item) for key, item in value.items()}
         case list() | tuple():

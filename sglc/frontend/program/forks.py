@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, NoReturn, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from sglc.errors import TraceError
 from sglc.frontend.language.expr import checked
@@ -64,6 +64,10 @@ class Branches(NoText, Generic[_State]):
     def refuse_as_text(self) -> NoReturn:
         """As of `NoText`."""
         refuse_text("a list of branches", 'read what they stored, `forks[0]["name"]`, or join them')
+
+    def as_data(self) -> list[Any]:
+        """As of `NoText`."""
+        return [child.as_data() for child in self._children]
 
     def join(self, mode: str = "gather_variable") -> GatheredVariables:
         """`s.join(forks)` of the state that was forked."""

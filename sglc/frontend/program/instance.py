@@ -11,6 +11,7 @@ from sglc.frontend.language.expr import Appendable
 from sglc.frontend.locate import here
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import History
+from sglc.frontend.program.other_backend import write
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.values.block_exit import Unsettled
 from sglc.frontend.values.graph_breaks import GraphBreak, needing
@@ -76,6 +77,9 @@ class PromptState(Protocol):
     def adopt(self, branch: RecordedStream, made: Generated) -> None:
         """The prompt goes on as `branch`, which ends with `made`."""
 
+    def as_data(self) -> str | None:
+        """Its text; None if that cannot be put together."""
+
 
 class Instance:
     """One run of a function: the recorder, and the launcher that makes results (None: compiling)."""
@@ -86,6 +90,7 @@ class Instance:
         self.states: list[PromptState] = []  # all that there are, while compiling
         self.waiting: list[PromptState] = []  # those with something pending, in program order
         self.told: set[Site] = set()  # generations whose texts spell no value, as the program has read
+        self.over = False  # the body has ended: who has a state of it can read on
 
     def running(self, what: str, loc: Loc) -> None:
         """`what` needs a run: compiling ends before it."""
@@ -135,9 +140,8 @@ class Instance:
             case Scoped() if self.launcher is None and (tracing := TRACING.get()) is not None:
                 return tracing.text_of(variable.end.value, variable.begin.value, loc)
             case Scoped():  # only the back end knows how chat turns are written
-                launcher = self.observe(what, loc)
-                before = launcher.text_of_stream(variable.begin.handle)
-                return launcher.text_of_stream(variable.end.handle)[len(before) :]
+                before = self.text_at(variable.begin, variable.parts[0].before, what, loc)
+                return self.text_at(variable.end, variable.parts[-1], what, loc)[len(before) :]
             case Unsettled():
                 check_settled(variable)
                 raise TraceError(
@@ -158,6 +162,16 @@ class Instance:
     def in_prompt(self, made: Generated, what: str, loc: Loc) -> str:
         """The text that the prompt has of a generation: none, if the program caught its failure."""
         return self.observe(what, loc).text_in_prompt(made.site)
+
+    def text_at(self, stream: RecordedStream, history: History | None, what: str, loc: Loc) -> str:
+        """The text of a prompt that stands at `stream`, made of `history`; waits for every generation in it."""
+        launcher = self.observe(what, loc)
+        if stream.live and not self.over:
+            return launcher.text_of_stream(stream.handle)
+        # It was joined, or the run has ended: no launch knows it any more.
+        recorder = OpRecorder(self.recorder.function, self.recorder.defaults, symbolic=False)
+        write(recorder, history, lambda made: self.in_prompt(made, what, loc), loc)
+        return launcher.text_of_program(recorder.take(final=True))
 
     def _joined(self, parts: tuple[History, ...], what: str, loc: Loc) -> str | SymbolicText:
         texts: list[Any] = [

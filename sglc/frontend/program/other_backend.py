@@ -1,4 +1,4 @@
-"""One generation on another back end: the prompt so far as a program of its own.
+"""The prompt so far as a program of its own: for one generation on another back end, or for its text alone.
 
 Chat turns stay turns, so the other model reads them in its own template. What was generated before is
 text there: its tokens belong to the model that made them.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sglc.errors import Loc
 from sglc.frontend.language.expr import GenExpr, SelectExpr
 from sglc.frontend.program.history import History, since
 from sglc.frontend.recorder.recorder import OpRecorder
-from sglc.frontend.values.recorded import Generated, Recorded
+from sglc.frontend.values.recorded import Generated, Recorded, RecordedStream
 from sglc.ir.core import Site
 from sglc.ir.sampling import Sampling
 
@@ -32,27 +33,35 @@ def program_of(
         read: gives the text of an earlier generation.
     """
     recorder = _AtSite(function, defaults, site)
-    stream = recorder.new_stream(expr.loc)
-    for part in since(history, None):
-        match part.kind, part.item:
-            case "open", str(role):
-                recorder.role_open(stream, role, expr.loc)
-            case "close", _:
-                recorder.role_close(stream, expr.loc)
-            case "image", str(data):
-                recorder.image(stream, data, expr.loc)
-            case "generated", Generated() as made:
-                recorder.append(stream, read(made), expr.loc)
-            case "text", str(text):
-                recorder.append(stream, text, expr.loc)
-            case _:
-                raise AssertionError(part)
+    stream = write(recorder, history, read, expr.loc)
     if isinstance(expr, GenExpr):
         recorder.gen(stream, site.fork, expr)
     else:
         recorder.select(stream, site.fork, expr)
     stream.live = False  # nothing goes on behind it there
     return recorder.take(final=True)
+
+
+def write(
+    recorder: OpRecorder, history: History | None, read: Callable[[Generated], str], loc: Loc
+) -> RecordedStream:
+    """Record `history` as a stream of its own; `read` as of `program_of`."""
+    stream = recorder.new_stream(loc)
+    for part in since(history, None):
+        match part.kind, part.item:
+            case "open", str(role):
+                recorder.role_open(stream, role, loc)
+            case "close", _:
+                recorder.role_close(stream, loc)
+            case "image", str(data):
+                recorder.image(stream, data, loc)
+            case "generated", Generated() as made:
+                recorder.append(stream, read(made), loc)
+            case "text", str(text):
+                recorder.append(stream, text, loc)
+            case _:
+                raise AssertionError(part)
+    return stream
 
 
 class _AtSite(OpRecorder):

@@ -108,11 +108,25 @@ class State(NoText):
                 self._waiting.append((item, loc))
                 return
             self.settle()
+        if not self._joined:  # else nothing goes on behind it, and only its history is read
+            self._record(item, loc)
+        match item:
+            case str() | SymbolicText():
+                self._history = History(self._history, "text", item)
+            case RoleOpenExpr():
+                self._history = History(self._history, "open", item.role)
+            case RoleCloseExpr():
+                self._history = History(self._history, "close", item.role)
+            case ImageExpr():
+                self._history = History(self._history, "image", item.data)
+            case _:  # a generation, which `_store` has entered, or no text
+                pass
+
+    def _record(self, item: Appendable, loc: Loc) -> None:
         recorder = self._instance.recorder
         match item:
             case str() | SymbolicText():
                 recorder.append(self._stream, item, loc)
-                self._history = History(self._history, "text", item)
             case GenExpr():
                 made = recorder.gen(self._stream, self._path, item)
                 read = made if item.parser is None else replace(made, parser=item.parser)
@@ -122,13 +136,10 @@ class State(NoText):
                 self._store(item.name or "select", made, made)
             case RoleOpenExpr():
                 recorder.role_open(self._stream, item.role, item.loc)
-                self._history = History(self._history, "open", item.role)
             case RoleCloseExpr():
                 recorder.role_close(self._stream, item.loc)
-                self._history = History(self._history, "close", item.role)
             case ImageExpr():
                 recorder.image(self._stream, item.data, item.loc)
-                self._history = History(self._history, "image", item.data)
             case SectionOpenExpr():
                 recorder.section_open(self._stream, item.name, item.movable, item.loc)
             case SectionCloseExpr():
@@ -187,16 +198,14 @@ class State(NoText):
                 variable.problem = problem
             raise
         finally:
+            for item, loc in waiting:
+                self._write(item, loc)
             if self._joined:
                 self._stream.live = False
-            else:
-                for item, loc in waiting:
-                    self._write(item, loc)
 
     def put(self, text: str, loc: Loc) -> None:
         """Text that the prompt goes on with behind what was pending."""
-        if not self._joined:
-            self._write(text, loc)
+        self._write(text, loc)
 
     def adopt(self, branch: RecordedStream, made: Generated) -> None:
         """The prompt goes on as `branch`, which ends with `made`."""
@@ -439,8 +448,13 @@ class State(NoText):
         if tracing is not None and self._stream.live:
             made: Any = tracing.text_of(self._stream.value, None, here())
             return made  # type: ignore[no-any-return]
-        launcher = self._instance.observe("`text()`", here())
-        return launcher.text_of_stream(self._stream.handle) if self._stream.handle else ""
+        return self._instance.text_at(self._stream, self._history, "`text()`", here())
+
+    def sync(self) -> None:
+        """Wait for everything that was appended. It raises nothing, and reading needs none of it."""
+        if self._instance.launcher is not None:
+            self.settle()
+            self._instance.observe("`sync()`", here()).wait()
 
     def get_meta_info(self, name: str) -> dict[str, Any] | None:
         """Counts, finish reason, scores and ids of the call that stored `name`; waits for it. None: none."""
@@ -457,6 +471,13 @@ class State(NoText):
     def refuse_as_text(self) -> NoReturn:
         """As of `NoText`."""
         refuse_text("a prompt state", 'read a variable of it, `s["name"]`, or its whole text, `s.text()`')
+
+    def as_data(self) -> str | None:
+        """Its text; None if what stands in it failed."""
+        try:
+            return self.text()
+        except Exception:
+            return None
 
     def messages(self) -> list[dict[str, Any]]:
         """The chat turns as `{"role", "content"}`; text outside turns is in none of them.

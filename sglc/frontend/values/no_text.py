@@ -42,6 +42,10 @@ class NoText:
         """
         raise NotImplementedError
 
+    def as_data(self) -> Any:
+        """What JSON has of it, where a program returns it."""
+        return str(self)
+
     def __radd__(self, other: Any) -> Any:
         if isinstance(other, list):  # `states += s.fork(2)`: Python asks here before it extends the list
             return NotImplemented

@@ -53,6 +53,9 @@ class Launcher(Protocol):
 
     def launch(self, recorded: Recorded) -> None: ...
 
+    def wait(self) -> BaseException | None:
+        """Wait until everything that was launched has ended; gives the first failure in program order."""
+
     def text_of_site(self, site: Site) -> str | list[str]: ...
 
     def made_again(self, site: Site) -> None:
@@ -62,6 +65,9 @@ class Launcher(Protocol):
         """What stands in a prompt where a generation was made: nothing, if the program caught its failure."""
 
     def text_of_stream(self, handle: str) -> str: ...
+
+    def text_of_program(self, recorded: Recorded) -> str:
+        """The text of the stream that a program keeps, which generates nothing; nothing of it is sent."""
 
     def call_of_site(self, site: Site) -> Scores: ...
 
