@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import signal
@@ -12,7 +13,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from sglc.cli.options import say, with_values
-from sglc.errors import SglcError, UsageError, render
+from sglc.errors import RunError, SglcError, UsageError, render
 
 _COMMANDS = (
     "run",
@@ -25,6 +26,8 @@ _COMMANDS = (
     "serve",
     "doctor",
 )  # a file each
+# Why stdout takes no more; what else commands write to says so itself.
+_LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def run_command(argv: Sequence[str] | None = None) -> int:
@@ -59,8 +62,19 @@ def _main(argv: Sequence[str] | None) -> int:
         number = stop.args[0] if stop.args and isinstance(stop.args[0], int) else signal.SIGINT
         return 128 + number
     except BrokenPipeError:  # `sglc ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()
         return 0
+    except OSError as error:
+        if error.filename is not None or error.errno not in _LOST:
+            raise
+        _leave_stdout()
+        say(render(RunError("SGLC427", f"`stdout` cannot be written: {error.strerror or error}")))
+        return 1
+
+
+def _leave_stdout() -> None:
+    """Have what stdout still has go nowhere, at the end of the process."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Parser(argparse.ArgumentParser):
