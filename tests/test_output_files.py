@@ -165,3 +165,19 @@ def test_a_stdout_that_nobody_reads(
         assert main(command) == 0
     gc.collect()
     assert "error" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [WRITES["compile"][0], WRITES["explain"][0]], ids=["compile", "explain"])
+def test_json_on_a_terminal_that_knows_few_characters(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("prog.py").write_text(PROGRAM.replace("s += q", "s += 'é ☃ 🂡'"))
+    shown = []
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        written = io.BytesIO()
+        with io.TextIOWrapper(written, encoding) as out:
+            monkeypatch.setattr("sys.stdout", out)
+            assert main([*command, "--emit", "json"]) == 0
+            shown.append(json.loads(written.getvalue().decode(encoding)))
+    assert shown[0] == shown[1] == shown[2]
+    assert "é ☃ 🂡" in str(shown[0])

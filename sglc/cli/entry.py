@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import errno
 import io
+import json
 import os
 import signal
 import sys
@@ -46,7 +48,8 @@ def _main(argv: Sequence[str] | None) -> int:
         if getattr(sys, name) is None:  # it is closed, and results would get its number
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that knows few characters
+        codecs.register_error("as-in-json", _as_in_json)
+        sys.stdout.reconfigure(errors="as-in-json")  # a terminal that knows few characters
     try:
         words = with_values(sys.argv[1:] if argv is None else argv)
         options = _parser(words[:1]).parse_args(words)
@@ -70,6 +73,12 @@ def _main(argv: Sequence[str] | None) -> int:
         _leave_stdout()
         say(render(RunError("SGLC427", f"`stdout` cannot be written: {error.strerror or error}")))
         return 1
+
+
+def _as_in_json(error: UnicodeError) -> tuple[str, int]:
+    """What stands for characters that cannot be written: JSON that has them so is still JSON, and the same."""
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def _leave_stdout() -> None:
