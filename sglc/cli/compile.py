@@ -84,8 +84,18 @@ def _compile(options: argparse.Namespace) -> int:
     check_output(options.output, input_files(options))
     emit: str | None = options.emit
     ending = Path(options.output or "").suffix
+    asked = emit or _EMIT_OF.get(ending)
     if not (options.dump_ir or options.dump_ir_after_all):
-        emit = emit or _EMIT_OF.get(ending)
+        emit = asked
+    elif (
+        options.output
+        and asked not in (None, "plan")
+        and (emit, asked, options.dump_ir_after_all) != (None, "ir", False)
+    ):
+        raise UsageError(
+            "SGLC019", f"`{options.output}` is to hold one thing, and `--dump-ir` writes IR besides",
+            hint="compile twice, or leave `-o` out",
+        )  # fmt: skip
     programs = _programs(options, single=emit == "json" or ending == ".sglir")  # a file that runs has one
     passes = passes_of(options)
     pages: list[dict[str, Any]] = []
@@ -135,8 +145,10 @@ def _emitted(compiled: Any, what: str) -> str:
 
             return plan_text(compiled.plan).rstrip("\n")
         case "json":
+            from sglc.execution.plan.prepare import check_no_break
             from sglc.ir.plan.plan_file import plan_to_text
 
+            check_no_break(compiled.plan)
             return plan_to_text(compiled.plan)
         case "dot":
             from sglc.ir.text.graph import to_dot

@@ -162,11 +162,20 @@ def connect(options: argparse.Namespace) -> Backend:
     """The back end that `add_backend`'s options name.
 
     Raises:
-        UsageError: there is no such back end.
+        UsageError: there is no such back end, or SGLC010, as of `check_local`.
     """
     from sglc.backends import registry
 
+    check_local(options)
     return registry.connect(options.backend, device=options.device, dtype=options.dtype)
+
+
+def check_local(options: argparse.Namespace) -> None:
+    """Raises UsageError: SGLC010, an option of local models, and the back end is another one."""
+    kind = (options.backend or "local").partition(":")[0]
+    for name in ("device", "dtype"):
+        if kind != "local" and getattr(options, name) != "auto":
+            raise UsageError("SGLC010", f"argument --{name}: it is for `local` models, and this is `{kind}`")
 
 
 def say(text: str) -> None:

@@ -17,6 +17,7 @@ from sglc.cli.options import (
     add_passes,
     arguments,
     check_apart,
+    check_local,
     connect,
     input_files,
     passes_of,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _OF_BATCHES = (
-    *("row_timeout", "concurrency", "ordered", "deadline"),
+    *("row_timeout", "concurrency", "progress", "ordered", "deadline"),
     *("max_calls_total", "max_tokens_total", "max_cost", "price"),
 )
 
@@ -93,7 +94,7 @@ def _add_batch(run: argparse.ArgumentParser) -> None:
     batch.add_argument("--row-timeout", type=_limit(float), metavar="S", help="seconds of each row")
     batch.add_argument("--concurrency", type=_limit(int), metavar="N", help="rows that are live at once")
     batch.add_argument(
-        "--progress", choices=("bar", "json", "none"), default="bar",
+        "--progress", choices=("bar", "json", "none"),
         help="how the batch goes on, on stderr: a bar on a terminal, or a JSON object each second",
     )  # fmt: skip
     batch.add_argument("--ordered", action="store_true", help="results of `-o` in the order of the rows")
@@ -176,6 +177,8 @@ def _run(options: argparse.Namespace) -> int:
             raise UsageError("SGLC043", f"`--{name.replace('_', '-')}` is for the rows of a `--batch`")
     if options.ordered and not options.output:
         raise UsageError("SGLC078", "`--ordered` is for `-o`: stdout is in the order of the rows anyway")
+    if options.force and not options.output:
+        raise UsageError("SGLC078", "`--force` is for `-o`: stdout is not written over")
     _check_resume(options)
     if options.trace is not None:
         check_apart(options.trace, input_files(options))
@@ -183,6 +186,7 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError(
             "SGLC078", "`--max-cost` needs the price of the model's tokens", hint="add `--price IN,OUT`"
         )
+    check_local(options)
     spread = is_spread(options)
     is_plan = options.program.endswith(".json")
     if options.tools and not is_plan:

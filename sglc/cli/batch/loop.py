@@ -157,7 +157,7 @@ def show(
         try:
             cost = None if budget.price is None else budget.price.of
             for result in watched(
-                results, total=count - len(to), label=name, style=options.progress, cost=cost
+                results, total=count - len(to), label=name, style=options.progress or "bar", cost=cost
             ):
                 to.put(result.row, result.text)
                 totals.add(result)
