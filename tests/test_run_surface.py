@@ -7,12 +7,14 @@ import contextvars
 import copy
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend
+from sglc.cli import main
 from sglc.errors import BackendError, RunError, UsageError
 from sglc.execution.batch.runner import Interrupted
 from sglc.execution.result import Result
@@ -628,3 +630,17 @@ def test_a_compiled_function_runs_on_its_back_end(oracle: OracleBackend) -> None
     rows = list(compiled.run_batch([("tea",), ("rice",)]))
     assert rows[0]["tip"] == result["tip"]
     assert len(rows) == 2
+
+
+def test_a_file_may_name_its_encoding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = (
+        "# -*- coding: latin-1 -*-\nimport sglc\n@sglc.function\ndef f(s):\n    s += 'café' + sglc.gen('a')\n"
+    )
+    (tmp_path / "f.py").write_bytes(source.encode("latin-1"))
+    (tmp_path / "script.json").write_text('[{"text": "!"}]')
+    command = ["run", str(tmp_path / "f.py"), "--backend", f"scripted:{tmp_path / 'script.json'}"]
+    assert main(command) == 0
+    assert capsys.readouterr().out == "café!\n"
+    (tmp_path / "f.py").write_bytes(source.replace("latin-1", "utf-8").encode("latin-1"))
+    assert main(command) == 2
+    assert "error[SGLC002]" in capsys.readouterr().err

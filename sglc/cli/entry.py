@@ -91,9 +91,18 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError("SGLC010", message, hint=f"`{self.prog} --help` lists what it takes")
 
 
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version  # takes longer to import than most commands need
+
+        print(f"sglc {version('sglc')}", flush=True)
+        parser.exit()
+
+
 def _parser(asked: Sequence[str]) -> argparse.ArgumentParser:
     """What reads the command line. A command that is `asked` for is there alone: others' files stay unread."""
     parser = _Parser(prog="sglc", description="An optimizing compiler for LLM programs.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="say which release this is")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name in [name for name in _COMMANDS if name in asked] or _COMMANDS:
         getattr(import_module(f"sglc.cli.{name}"), f"add_{name}")(commands)
