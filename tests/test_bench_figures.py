@@ -184,9 +184,26 @@ def test_stored_results_become_tables_on_a_page(tmp_path: Path, capsys: pytest.C
     assert lines[2] in text
     assert "Nothing is stored yet." in text
     assert updated(text, results) == text
+    assert updated(text, []) == text  # those of a workload that is not in the folder stay
     capsys.readouterr()
     assert main(["bench", "report", str(tmp_path)]) == 0
     assert lines[2] in capsys.readouterr().out
+
+
+def test_a_result_without_a_model_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    without = {"cpu": "some processor", "commit": ""}  # as `host` stores it
+    (tmp_path / "host.json").write_text(to_json(_stored(workload="host", model="none", setting=without)))
+    assert main(["bench", "report", str(tmp_path)]) == 0
+    assert "| none, some processor | all |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ['{"format": ', "[" * 100_000, "\xff"])
+def test_a_file_that_may_have_been_a_result(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cut.json").write_bytes(text.encode("latin-1"))
+    assert main(["bench", "report", str(tmp_path)]) == 2
+    assert f"error[SGLC008]: `{tmp_path / 'cut.json'}` is no JSON: " in capsys.readouterr().err
 
 
 def test_the_page_has_what_is_stored() -> None:

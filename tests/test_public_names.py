@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import sglc
+from sglc.cli import main
 
 # sglc's own: few, so that the language fits in one head.
 OWN = (
@@ -119,3 +121,10 @@ def test_no_module_takes_a_public_name() -> None:
     """`import sglc.x` would put the module where the lazy name was."""
     modules = {path.stem for path in Path(sglc.__file__).parent.iterdir()}
     assert modules & {*STRUCTURED, *SGLANG} == set()
+
+
+def test_the_command_line_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"sglc {version('sglc')}\n"

@@ -15,6 +15,7 @@ import pytest
 import sglc as sgl
 from sglc.backends.local import LocalBackend
 from sglc.backends.scripted import ScriptedBackend
+from sglc.cli import main
 from sglc.cli.program_file import open_function
 from sglc.errors import BackendError, RunError, UsageError
 from sglc.execution.batch.runner import Interrupted
@@ -646,3 +647,17 @@ def test_programs_go_by_their_names_in_the_file(tmp_path: Path) -> None:
         ("names_taken.py:second", "b"), ("names_taken.py", "b"),
     ):  # fmt: skip
         assert open_function(str(tmp_path / spec)).run(backend=backend).text() == text
+
+
+def test_a_file_may_name_its_encoding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = (
+        "# -*- coding: latin-1 -*-\nimport sglc\n@sglc.function\ndef f(s):\n    s += 'café' + sglc.gen('a')\n"
+    )
+    (tmp_path / "f.py").write_bytes(source.encode("latin-1"))
+    (tmp_path / "script.json").write_text('[{"text": "!"}]')
+    command = ["run", str(tmp_path / "f.py"), "--backend", f"scripted:{tmp_path / 'script.json'}"]
+    assert main(command) == 0
+    assert capsys.readouterr().out == "café!\n"
+    (tmp_path / "f.py").write_bytes(source.replace("latin-1", "utf-8").encode("latin-1"))
+    assert main(command) == 2
+    assert "error[SGLC002]" in capsys.readouterr().err

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from sglc.bench.result import FORMAT, figure
+from sglc.errors import UsageError
 
 Stored = Mapping[str, Any]  # as `result.to_json` writes it
 
-_BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _COLUMNS = (
     "model, device", "case", "median", "floor", "of the floor", "besides", "rounds", "commit", "stored in",
 )  # fmt: skip
@@ -21,14 +22,21 @@ _PROGRAM_COLUMNS = (
     "model, device", "case", "programs/s", "P50 / P95 s", "prompt tokens", "computed", "least", "hit rate",
     "best", "hand-overs", "steps", "idle ms", "besides", "rounds", "commit", "stored in",
 )  # fmt: skip
-_NONE = "Nothing is stored yet.\n"
+_NONE = "Nothing is stored yet."
 
 
 def read_results(folder: Path) -> list[tuple[str, Stored]]:
-    """Name and content of the results in `folder`, by name; other files are passed over."""
+    """Name and content of the results in `folder`, by name; other files are passed over.
+
+    Raises:
+        UsageError: SGLC008, one of them cannot be read, and may have been a result.
+    """
     found: list[tuple[str, Stored]] = []
     for path in sorted(folder.glob("*.json")):
-        content = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise UsageError("SGLC008", f"`{path}` is no JSON: {error}") from None
         if isinstance(content, dict) and content.get("format") == FORMAT:
             found.append((path.name, content))
     return found
@@ -52,12 +60,15 @@ def tables(results: Sequence[tuple[str, Stored]]) -> dict[str, str]:
 
 
 def updated(page: str, results: Sequence[tuple[str, Stored]]) -> str:
-    """`page` with the tables of `results` in its blocks `<!-- results: WORKLOAD -->` to `<!-- end -->`."""
+    """`page` with the tables of `results` in its blocks `<!-- results: WORKLOAD -->` to `<!-- end -->`.
+
+    A workload that has no results keeps its table.
+    """
     found = tables(results)
 
     def block(match: re.Match[str]) -> str:
-        text = found.get(match[2])
-        return f"{match[1]}\n{f'{text}{chr(10)}' if text else _NONE}\n{match[3]}"
+        text = found.get(match[2]) or match[3].strip() or _NONE
+        return f"{match[1]}\n{text}\n\n{match[4]}"
 
     return _BLOCK.sub(block, page)
 
@@ -89,7 +100,7 @@ def _where(result: Stored) -> str:
     kv = setting.get("kv_dtype", "")
     device = setting.get("device", "cpu")
     where = setting["cpu"] if device == "cpu" else device
-    model = result["model"] if kv in ("", setting["dtype"]) else f"{result['model']}, KV {kv}"
+    model = result["model"] if kv in ("", setting.get("dtype")) else f"{result['model']}, KV {kv}"
     return f"{model}, {where}"
 
 

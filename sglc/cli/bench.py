@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglc.bench.options import Options
-from sglc.cli.options import count
+from sglc.cli.options import check_output, count, write_output
 from sglc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,14 +75,14 @@ def _seed(text: str) -> int:
 
 def _bench(arguments: argparse.Namespace) -> int:
     options = Options(**{field.name: getattr(arguments, field.name) for field in fields(Options)})
-    _check_folder(arguments.output)
+    check_output(arguments.output)
     _check(arguments.workload, options)
     result = _runner(arguments)(options)
     from sglc.bench.result import table, to_json
 
-    if arguments.output:
-        Path(arguments.output).write_text(to_json(result) + "\n", encoding="utf-8")
     print(to_json(result) if arguments.json else table(result))
+    if arguments.output is not None:
+        write_output(arguments.output, to_json(result) + "\n")
     return 0
 
 
@@ -125,11 +125,6 @@ def _runner(arguments: argparse.Namespace) -> Callable[[Options], BenchResult]:
             return runners[arguments.workload]
 
 
-def _check_folder(path: str | None) -> None:
-    if path is not None and not Path(path).parent.is_dir():
-        raise UsageError("SGLC009", f"there is no folder `{Path(path).parent}` for `{path}`")
-
-
 def _check(workload: str, options: Options) -> None:
     """Refuse options that mean nothing to the workload."""
     match workload:
@@ -160,6 +155,6 @@ def _report(arguments: argparse.Namespace) -> int:
     page = Path(arguments.output)
     if not page.is_file():
         raise UsageError("SGLC002", f"there is no file `{page}`")
-    page.write_text(updated(page.read_text(encoding="utf-8"), results), encoding="utf-8")
+    write_output(str(page), updated(page.read_text(encoding="utf-8"), results))
     print(f"sglc: {page} has {len(results)} results", file=sys.stderr)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,11 @@ from sglc.cli.options import (
     add_examples,
     add_passes,
     arguments,
+    check_output,
     connect,
-    output,
+    input_files,
     passes_of,
+    write_output,
 )
 from sglc.errors import UsageError
 
@@ -78,36 +81,50 @@ def _compile(options: argparse.Namespace) -> int:
     from sglc.ir.text.printer import to_text
     from sglc.passes.compile import compile_program
 
+    check_output(options.output, input_files(options))
     emit: str | None = options.emit
     ending = Path(options.output or "").suffix
+    asked = emit or _EMIT_OF.get(ending)
     if not (options.dump_ir or options.dump_ir_after_all):
-        emit = emit or _EMIT_OF.get(ending)
+        emit = asked
+    elif (
+        options.output
+        and asked not in (None, "plan")
+        and (emit, asked, options.dump_ir_after_all) != (None, "ir", False)
+    ):
+        raise UsageError(
+            "SGLC019", f"`{options.output}` is to hold one thing, and `--dump-ir` writes IR besides",
+            hint="compile twice, or leave `-o` out",
+        )  # fmt: skip
     programs = _programs(options, single=emit == "json" or ending == ".sglir")  # a file that runs has one
     passes = passes_of(options)
     pages: list[dict[str, Any]] = []
-    with output(options.output) as out:
-        for function, program in programs:
-            for finding in findings(function.definition if function else None, program):
-                print(render_finding(finding), file=sys.stderr)
-            if options.dump_ir or options.dump_ir_after_all:
-                print(to_text(program, locs=True), file=out, end="")
-            if options.dump_ir and not options.dump_ir_after_all and emit is None:
-                continue
+    whole = io.StringIO()
+    out = sys.stdout if options.output is None else whole  # there, a pass that fails leaves those before it
+    for function, program in programs:
+        for finding in findings(function.definition if function else None, program):
+            print(render_finding(finding), file=sys.stderr)
+        if options.dump_ir or options.dump_ir_after_all:
+            print(to_text(program, locs=True), file=out, end="")
+        if options.dump_ir and not options.dump_ir_after_all and emit is None:
+            continue
 
-            def after(name: str, made: Program) -> None:
-                if options.dump_ir_after_all:
-                    print(f"\n# after {name}\n{to_text(made, locs=True)}", file=out, end="")
+        def after(name: str, made: Program) -> None:
+            if options.dump_ir_after_all:
+                print(f"\n# after {name}\n{to_text(made, locs=True)}", file=out, end="")
 
-            program = with_outputs(program, options.outputs, function.definition.loc if function else None)
-            compiled = compile_program(program, connect(options).target, passes, after)
-            if emit == "html":
-                pages.append(_explained(compiled, connect(options).target))
-            elif emit is not None or not options.dump_ir_after_all:
-                print(_emitted(compiled, emit or "plan"), file=out)
-        if pages:
-            from sglc.explain.render.page import page
+        program = with_outputs(program, options.outputs, function.definition.loc if function else None)
+        compiled = compile_program(program, connect(options).target, passes, after)
+        if emit == "html":
+            pages.append(_explained(compiled, connect(options).target))
+        elif emit is not None or not options.dump_ir_after_all:
+            print(_emitted(compiled, emit or "plan"), file=out)
+    if pages:
+        from sglc.explain.render.page import page
 
-            print(page(pages), file=out)
+        print(page(pages), file=out)
+    if options.output is not None:
+        write_output(options.output, whole.getvalue())
     return 0
 
 
@@ -128,8 +145,10 @@ def _emitted(compiled: Any, what: str) -> str:
 
             return plan_text(compiled.plan).rstrip("\n")
         case "json":
+            from sglc.execution.plan.prepare import check_no_break
             from sglc.ir.plan.plan_file import plan_to_text
 
+            check_no_break(compiled.plan)
             return plan_to_text(compiled.plan)
         case "dot":
             from sglc.ir.text.graph import to_dot

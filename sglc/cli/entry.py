@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import codecs
+import errno
 import io
+import json
 import os
 import signal
 import sys
@@ -12,7 +15,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from sglc.cli.options import say, with_values
-from sglc.errors import SglcError, UsageError, render
+from sglc.errors import RunError, SglcError, UsageError, render
 
 _COMMANDS = (
     "run",
@@ -25,6 +28,8 @@ _COMMANDS = (
     "serve",
     "doctor",
 )  # a file each
+# Why stdout takes no more; what else commands write to says so itself.
+_LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def run_command(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +48,8 @@ def _main(argv: Sequence[str] | None) -> int:
         if getattr(sys, name) is None:  # it is closed, and results would get its number
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that knows few characters
+        codecs.register_error("as-in-json", _as_in_json)
+        sys.stdout.reconfigure(errors="as-in-json")  # a terminal that knows few characters
     try:
         words = with_values(sys.argv[1:] if argv is None else argv)
         options = _parser(words[:1]).parse_args(words)
@@ -59,8 +65,25 @@ def _main(argv: Sequence[str] | None) -> int:
         number = stop.args[0] if stop.args and isinstance(stop.args[0], int) else signal.SIGINT
         return 128 + number
     except BrokenPipeError:  # `sglc ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()
         return 0
+    except OSError as error:
+        if error.filename is not None or error.errno not in _LOST:
+            raise
+        _leave_stdout()
+        say(render(RunError("SGLC427", f"`stdout` cannot be written: {error.strerror or error}")))
+        return 1
+
+
+def _as_in_json(error: UnicodeError) -> tuple[str, int]:
+    """What stands for characters that cannot be written: JSON that has them so is still JSON, and the same."""
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+def _leave_stdout() -> None:
+    """Have what stdout still has go nowhere, at the end of the process."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Parser(argparse.ArgumentParser):
@@ -68,9 +91,18 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError("SGLC010", message, hint=f"`{self.prog} --help` lists what it takes")
 
 
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version  # takes longer to import than most commands need
+
+        print(f"sglc {version('sglc')}", flush=True)
+        parser.exit()
+
+
 def _parser(asked: Sequence[str]) -> argparse.ArgumentParser:
     """What reads the command line. A command that is `asked` for is there alone: others' files stay unread."""
     parser = _Parser(prog="sglc", description="An optimizing compiler for LLM programs.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="say which release this is")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name in [name for name in _COMMANDS if name in asked] or _COMMANDS:
         getattr(import_module(f"sglc.cli.{name}"), f"add_{name}")(commands)

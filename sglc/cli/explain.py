@@ -12,10 +12,12 @@ from sglc.cli.options import (
     add_backend,
     add_passes,
     arguments,
+    check_output,
     connect,
-    output,
+    input_files,
     passes_of,
     seed,
+    write_output,
 )
 from sglc.errors import UsageError
 
@@ -58,6 +60,7 @@ def _explain(options: argparse.Namespace) -> int:
             "SGLC063", f"`{options.program}` is a plan, and a program is explained",
             hint="give the file that the plan was made of",
         )  # fmt: skip
+    check_output(options.html, input_files(options))
     backend = connect(options)
     passes = passes_of(options)
     if passes is not None:
@@ -110,8 +113,7 @@ def _show(explained: list[Explanation], options: argparse.Namespace) -> int:
 def _write(path: str, data: list[dict[str, Any]]) -> None:
     from sglc.explain.render.page import page
 
-    with output(path) as out:
-        out.write(page(data))
+    write_output(path, page(data))
 
 
 def _analyze(

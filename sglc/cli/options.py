@@ -6,12 +6,11 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sglc.errors import UsageError
+from sglc.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from sglc.ir.plan.backend import Backend
@@ -163,11 +162,20 @@ def connect(options: argparse.Namespace) -> Backend:
     """The back end that `add_backend`'s options name.
 
     Raises:
-        UsageError: there is no such back end.
+        UsageError: there is no such back end, or SGLC010, as of `check_local`.
     """
     from sglc.backends import registry
 
+    check_local(options)
     return registry.connect(options.backend, device=options.device, dtype=options.dtype)
+
+
+def check_local(options: argparse.Namespace) -> None:
+    """Raises UsageError: SGLC010, an option of local models, and the back end is another one."""
+    kind = (options.backend or "local").partition(":")[0]
+    for name in ("device", "dtype"):
+        if kind != "local" and getattr(options, name) != "auto":
+            raise UsageError("SGLC010", f"argument --{name}: it is for `local` models, and this is `{kind}`")
 
 
 def say(text: str) -> None:
@@ -178,16 +186,51 @@ def say(text: str) -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
-def output(path: str | None) -> Any:
-    """A context with the file that results go to; stdout without a path.
+def input_files(options: argparse.Namespace) -> list[str]:
+    """The files that a command reads, as its options name them."""
+    from sglc.cli.program_file import program_path
+
+    named = [getattr(options, name, None) for name in ("batch", "tools", "passes_from")]
+    kind, _, path = (options.backend or "").partition(":")
+    if kind in ("scripted", "local"):
+        named.append(path)
+    return [str(program_path(options.program)), *(name for name in named if name and name != "-")]
+
+
+def check_apart(path: str, others: Iterable[str]) -> None:
+    """Raises UsageError: SGLC073, a file to write is one of `others` of the same command."""
+    from sglc.observe.whole_file import same_file
+
+    if any(same_file(path, other) for other in others):
+        raise UsageError("SGLC073", f"`{path}` is another file of this run", hint="name another one")
+
+
+def check_output(path: str | None, others: Iterable[str] = ()) -> None:
+    """Look at a file that `write_output` is to write, before the work.
 
     Raises:
-        UsageError: SGLC009, the file's folder does not exist.
+        UsageError: SGLC009 it cannot be written; SGLC073, as of `check_apart`.
     """
-    from contextlib import nullcontext
+    from sglc.observe.whole_file import check_writable
 
     if path is None:
-        return nullcontext(sys.stdout)
-    if not Path(path).parent.is_dir():
-        raise UsageError("SGLC009", f"there is no folder `{Path(path).parent}` for `{path}`")
-    return open(path, "w", encoding="utf-8")
+        return
+    check_apart(path, others)
+    try:
+        check_writable(path)
+    except OSError as error:
+        raise UsageError("SGLC009", f"`{path}` cannot be written: {error.strerror}") from None
+
+
+def write_output(path: str, text: str) -> None:
+    """Have a text in a file.
+
+    Raises:
+        RunError: SGLC427, it cannot be written; a file that was there is as it was.
+    """
+    from sglc.observe.whole_file import write_whole
+
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise RunError("SGLC427", f"`{path}` cannot be written: {error.strerror or error}") from None

@@ -167,8 +167,10 @@ def _read(path: Path) -> str:
     if not path.exists():
         raise UsageError("SGLC002", f"there is no file `{path}`")
     try:
+        if path.suffix == ".py":
+            return importlib.util.decode_source(path.read_bytes())  # it may name its encoding
         return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, SyntaxError) as error:
         raise UsageError("SGLC002", f"`{path}` cannot be read: {error}") from None
 
 

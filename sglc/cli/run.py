@@ -16,7 +16,10 @@ from sglc.cli.options import (
     add_backend,
     add_passes,
     arguments,
+    check_apart,
+    check_local,
     connect,
+    input_files,
     passes_of,
     say,
     seed,
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _OF_BATCHES = (
-    *("row_timeout", "concurrency", "ordered", "deadline"),
+    *("row_timeout", "concurrency", "progress", "ordered", "deadline"),
     *("max_calls_total", "max_tokens_total", "max_cost", "price"),
 )
 
@@ -91,7 +94,7 @@ def _add_batch(run: argparse.ArgumentParser) -> None:
     batch.add_argument("--row-timeout", type=_limit(float), metavar="S", help="seconds of each row")
     batch.add_argument("--concurrency", type=_limit(int), metavar="N", help="rows that are live at once")
     batch.add_argument(
-        "--progress", choices=("bar", "json", "none"), default="bar",
+        "--progress", choices=("bar", "json", "none"),
         help="how the batch goes on, on stderr: a bar on a terminal, or a JSON object each second",
     )  # fmt: skip
     batch.add_argument("--ordered", action="store_true", help="results of `-o` in the order of the rows")
@@ -158,22 +161,32 @@ def _run(options: argparse.Namespace) -> int:
     from sglc.cli.batch.output import OutputFile
     from sglc.cli.batch.rows import STDIN, RowFile, open_rows
     from sglc.cli.batch.spread import is_spread, run_spread
-    from sglc.cli.program_file import open_program, program_path
+    from sglc.cli.program_file import open_program
     from sglc.cli.report import Totals, error_of, failures_of, text_of, texts_stay
     from sglc.execution.start import limits_of_run
 
     if options.batch is not None and options.stream:
         raise UsageError("SGLC019", "`--stream` shows one run, and `--batch` has many")
+    if options.json and options.stream and not options.output:
+        raise UsageError(
+            "SGLC019", "`--stream` shows text where the object of `--json` is to be alone",
+            hint="write the object to a file: `-o FILE`",
+        )  # fmt: skip
     for name in _OF_BATCHES:
         if getattr(options, name) and options.batch is None:
             raise UsageError("SGLC043", f"`--{name.replace('_', '-')}` is for the rows of a `--batch`")
     if options.ordered and not options.output:
         raise UsageError("SGLC078", "`--ordered` is for `-o`: stdout is in the order of the rows anyway")
+    if options.force and not options.output:
+        raise UsageError("SGLC078", "`--force` is for `-o`: stdout is not written over")
     _check_resume(options)
+    if options.trace is not None:
+        check_apart(options.trace, input_files(options))
     if options.max_cost and not options.price:
         raise UsageError(
             "SGLC078", "`--max-cost` needs the price of the model's tokens", hint="add `--price IN,OUT`"
         )
+    check_local(options)
     spread = is_spread(options)
     is_plan = options.program.endswith(".json")
     if options.tools and not is_plan:
@@ -216,15 +229,16 @@ def _run(options: argparse.Namespace) -> int:
         if journal is not None and code == 0:
             remove_journal(journal)
         return code
-    on_text = _Streamer().write if options.stream else None
+    streamer = _Streamer() if options.stream else None
+    on_text = None if streamer is None else streamer.write
     limits = limits_of_run(options.max_calls, options.max_tokens, options.timeout)
-    out = (
-        None
-        if options.output is None
-        else OutputFile(options.output, [str(program_path(options.program))], force=options.force)
-    )
+    others = [*input_files(options), *([options.trace] if options.trace else [])]
+    out = None if options.output is None else OutputFile(options.output, others, force=options.force)
     began = time.perf_counter()
     result = function.start(given, backend, options.seed, on_text, limits, watches, **how).sync()
+    if streamer is not None and streamer.lost is not None:
+        result.error()  # is read: it says that the back end failed, which was stopped
+        raise streamer.lost
     text = text_of(result, options)
     if out is None:
         print(text, end="")
@@ -311,8 +325,16 @@ class _Streamer:
 
     def __init__(self) -> None:
         self._waiting: dict[Any, list[str | None]] = {}  # the first one is being shown
+        self.lost: OSError | None = None  # why nothing more can be shown
 
     def write(self, site: Any, text: str | None) -> None:
+        try:
+            self._write(site, text)
+        except OSError as error:
+            self.lost = error
+            raise
+
+    def _write(self, site: Any, text: str | None) -> None:
         if site not in self._waiting:
             self._waiting[site] = []
             if next(iter(self._waiting)) == site:

@@ -22,6 +22,7 @@ from sglc.execution.call_record import CallRecord
 from sglc.execution.outputs import PendingOutput, RunOutputs
 from sglc.frontend.locate import here
 from sglc.ir.core import Site
+from sglc.observe.whole_file import check_writable, write_whole
 
 _PID = 1
 _US = 1e6
@@ -114,13 +115,15 @@ class Timeline:
     """The trace of one call of `run` or `run_batch`.
 
     Raises:
-        UsageError: SGLC057, there is no folder for `path`.
+        UsageError: SGLC057, `path` cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        if not self.path.parent.is_dir():
-            raise UsageError("SGLC057", f"there is no folder `{self.path.parent}` for the trace `{self.path}`")
+        try:
+            check_writable(self.path)
+        except OSError as error:
+            raise self._cannot_be_written(error) from None
         self._zero_s = time.perf_counter()
         self._rows: list[RowTimeline] = []
         self._lock = threading.Lock()
@@ -153,17 +156,17 @@ class Timeline:
             if self._written:
                 return
             data = {"traceEvents": list(events(self._rows, self.now_s)), "displayTimeUnit": "ms"}
-            beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
             try:
-                beside.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
-                beside.replace(self.path)
+                write_whole(self.path, json.dumps(data, ensure_ascii=False))
             except OSError as error:
-                raise UsageError(
-                    "SGLC057", f"the trace `{self.path}` cannot be written: {error.strerror or error}"
-                ) from None
+                raise self._cannot_be_written(error) from None
             finally:
                 self._written = True
                 atexit.unregister(self.write)
+
+    def _cannot_be_written(self, error: OSError) -> UsageError:
+        why = error.strerror or error
+        return UsageError("SGLC057", f"the trace `{self.path}` cannot be written: {why}")
 
 
 def events(rows: Sequence[RowTimeline], now_s: float) -> Iterator[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -74,6 +75,33 @@ def test_literals_and_arguments_are_exact_in_the_model_s_tokenizer() -> None:
     assert len(tokenizer.encode(f"{head}{filled}Verdict: the essay is")) in verdict.each.prompt
     assert verdict.each.prompt.high - verdict.each.prompt.low <= 3 * (4 + 8)
     assert forecast.chain == ("grade_essay[0].score#0", "grade_essay.verdict#0")
+
+
+def test_what_an_estimate_calls_grows_with_its_program() -> None:
+    """As many functions for each generation of a long chain: none for each pair of them."""
+
+    def calls(count: int) -> int:
+        @sgl.function
+        def chain(s: Any) -> None:
+            for number in range(count):
+                s += f"{number}: " + sgl.gen(f"g{number}")
+
+        made = 0
+
+        def note(frame: Any, event: str, argument: Any) -> None:
+            nonlocal made
+            made += event == "call" and "/sglc/explain/" in frame.f_code.co_filename
+
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            chain.explain(OracleBackend())
+        finally:
+            sys.setprofile(before)
+        return made
+
+    first, second, third = calls(10), calls(20), calls(30)
+    assert 0 < third - second < 1.1 * (second - first)
 
 
 def test_a_literal_counts_with_what_stands_beside_it() -> None:

@@ -220,6 +220,15 @@ def test_without_a_run_there_is_no_time_line_and_several_programs_have_tabs(
         tab.get_by_role("tab", name="tree", exact=True).click()
         assert tab.locator("#view g.node").count() == 6
         assert tab.inner_text("#head h1").startswith("tree on local")
+        # By the keyboard, as tabs are: one of them takes Tab, and arrows go round.
+        for key, title in (("ArrowRight", "grade_essay"), ("ArrowLeft", "tree"), ("Home", "grade_essay")):
+            tab.keyboard.press(key)
+            assert tab.inner_text("#head h1").startswith(f"{title} on local")
+        tab.keyboard.press("Tab")
+        for key, title in (("ArrowLeft", "Notes"), ("ArrowLeft", "Numbers"), ("End", "Notes")):
+            tab.keyboard.press(key)
+            assert tab.evaluate("document.activeElement.innerText").strip() == title
+            assert tab.locator("#tabs [aria-selected=true]").inner_text().strip() == title
 
 
 def hostile() -> Explanation:

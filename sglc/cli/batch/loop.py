@@ -21,7 +21,7 @@ from sglc.cli.batch.ended import Ended, ended
 from sglc.cli.batch.journal import begin_journal
 from sglc.cli.batch.manifest import Manifest, check_manifest, digest, read_manifest, write_manifest
 from sglc.cli.batch.rows import LOOKED_AT, RowFile
-from sglc.cli.options import say
+from sglc.cli.options import input_files, say
 from sglc.cli.program_file import program_path
 from sglc.cli.report import Totals
 from sglc.errors import RunError, SglcError, UsageError, render
@@ -57,7 +57,7 @@ def run_rows(
             run then.
     """
     recording = options.record or journal
-    to = destination(options, rows, ordered=options.ordered, recorded=recording is not None)
+    to = destination(options, ordered=options.ordered, recorded=recording is not None)
     with closing(to):
         manifest: Manifest | None = None
         if to.resumable and options.replay is None:
@@ -89,13 +89,11 @@ def limits_of_rows(options: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(options, name) for name in ("timeout", "row_timeout", "max_calls", "max_tokens")}
 
 
-def destination(options: argparse.Namespace, rows: RowFile, *, ordered: bool, recorded: bool) -> Destination:
+def destination(options: argparse.Namespace, *, ordered: bool, recorded: bool) -> Destination:
     """Where results go. Arguments and errors are those of `Destination`."""
-    backend = (options.backend or "").removeprefix("scripted:")
-    paths = [rows.path, program_path(options.program)]
-    named = [options.tools, options.passes_from, options.trace, backend, *(str(path or "") for path in paths)]
+    others = [*input_files(options), *([options.trace] if options.trace else [])]
     return Destination(
-        options.output, [name for name in named if name], ordered=ordered, resume=options.resume,
+        options.output, others, ordered=ordered, resume=options.resume,
         retry_failed=options.retry_failed, force=options.force, recorded=recorded,
     )  # fmt: skip
 
@@ -159,7 +157,7 @@ def show(
         try:
             cost = None if budget.price is None else budget.price.of
             for result in watched(
-                results, total=count - len(to), label=name, style=options.progress, cost=cost
+                results, total=count - len(to), label=name, style=options.progress or "bar", cost=cost
             ):
                 to.put(result.row, result.text)
                 totals.add(result)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
+from sglc.cli.options import check_apart
 from sglc.errors import Loc, RunError, UsageError
 
 _SYNC_S = 1.0
@@ -39,8 +40,7 @@ class OutputFile:
         self._over = threading.Event()
         self._syncing: threading.Thread | None = None
         self._stays = 0  # bytes of what is there that do
-        if any(_same(path, one) for one in others):
-            raise UsageError("SGLC073", f"`{path}` is another file of this run", hint="name another one")
+        check_apart(path, others)
         try:
             # Not for reading, too: then a pipe that nobody reads would take results until it is full.
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -185,13 +185,6 @@ def write_lines(path: str, lines: Iterable[bytes]) -> None:
         with suppress(OSError):
             os.unlink(path)
         raise
-
-
-def _same(path: str, other: str) -> bool:
-    try:
-        return os.path.samefile(path, other)
-    except OSError:  # one of them is not there yet
-        return os.path.realpath(path) == os.path.realpath(other)
 
 
 def _check_torn(line: bytes, loc: Loc) -> None:

@@ -86,7 +86,7 @@ def run_spread(
     Raises:
         UsageError: as of `Destination`, `SortedRows`, `ray_replicas` and `Fleet`. Nothing has run then.
     """
-    to = destination(options, rows, ordered=False, recorded=journal is not None)
+    to = destination(options, ordered=False, recorded=journal is not None)
     with closing(to), ExitStack() as ending:
         manifest, known = asked_for(function, options, rows, given, to, journal)
         begin_journal(journal, options)

@@ -84,16 +84,12 @@ def check_plan_runs(plan: Plan, backend: Backend, tools: Tools, *, breaks: bool 
             "SGLC046", f"the plan was made for `{plan.target}`, and runs on no other back end",
             note=f"this one is `{backend.target.name}`", hint="compile the program again for this one",
         )  # fmt: skip
+    if not breaks:
+        check_no_break(plan)
     missing: dict[str, Loc] = {}
-    for step in steps_of(plan):
-        match step:
-            case HostStep(error="") if not breaks:
-                raise UsageError(
-                    "SGLC016", f"the plan goes on as ordinary Python: {step.reason}", step.loc,
-                    hint="run the program's own file, without `--passes`",
-                )  # fmt: skip
-            case FunctionStep() if is_declared(step.function) and step.function not in tools:
-                missing.setdefault(step.function, step.loc)
+    for step in function_steps(plan):
+        if step.function not in tools:
+            missing.setdefault(step.function, step.loc)
     if missing:
         names = ", ".join(f"`{name}`" for name in missing)
         raise UsageError(
@@ -101,6 +97,16 @@ def check_plan_runs(plan: Plan, backend: Backend, tools: Tools, *, breaks: bool 
             next(iter(missing.values())), note=f"functions that were given: {', '.join(tools) or 'none'}",
             hint="give a file that declares them: `--tools FILE.py`, or run the program's own file",
         )  # fmt: skip
+
+
+def check_no_break(plan: Plan) -> None:
+    """Raises UsageError: SGLC016, the plan goes on as ordinary Python, and does not run by itself."""
+    for step in steps_of(plan):
+        if isinstance(step, HostStep) and not step.error:
+            raise UsageError(
+                "SGLC016", f"the plan goes on as ordinary Python: {step.reason}", step.loc,
+                hint="run the program's own file; `--passes` make a plan of it",
+            )  # fmt: skip
 
 
 def function_steps(plan: Plan) -> Iterator[FunctionStep]:

@@ -94,10 +94,10 @@ def _step(
     each = one_of([call.tally for call in calls if isinstance(call, PossibleCall)]).possible
     node = first.node
     kind = "gen" if isinstance(node, GenNode) else "select"
-    unknown = (one.shown for one in first.symbols if isinstance(one, Unknown) and one.tokens.high is None)
+    unknown = [one.shown for one in first.symbols if isinstance(one, Unknown) and one.tokens.high is None]
     return StepForecast(
         site, node.site.name, kind, node.loc, counts, each, after, first.after.depth + 1, critical,
-        tuple(dict.fromkeys(unknown)), _asks(first), tuple(_parts(first, seen.counter)),
+        tuple(dict.fromkeys(unknown)), _asks(first), _parts(first, seen.counter),
     )  # fmt: skip
 
 
@@ -132,19 +132,27 @@ def _asks(asked: PossibleCall) -> str:
     return ", ".join(said)
 
 
-def _parts(asked: PossibleCall, counter: TokenCounter) -> Iterable[tuple[str, str]]:
+def _parts(asked: PossibleCall, counter: TokenCounter) -> tuple[tuple[str, str], ...]:
     """A prompt cut where what is shared ends, and round what is not known."""
-    run: list[Symbol] = []
-    kind = ""
-    for index, symbol in enumerate(asked.symbols):
-        own = "unknown" if isinstance(symbol, Unknown) else "shared" if index < asked.shared else "computed"
-        if own != kind and run:
-            yield kind, counter.spelled(run)
-            run = []
-        kind = own
-        run.append(symbol)
-    if run:
-        yield kind, counter.spelled(run)
+    parts: list[tuple[str, str]] = []
+    known: list[Symbol] = []
+    unknown: list[str] = []
+    for index, symbol in enumerate((*asked.symbols, None)):
+        if unknown and not isinstance(symbol, Unknown):
+            parts.append(("unknown", "".join(unknown)))
+            unknown = []
+        if known and (index == asked.shared or not isinstance(symbol, int)):
+            key = tuple(known)
+            text = counter.runs.get(key)
+            if text is None:
+                text = counter.runs[key] = counter.spelled(known)
+            parts.append(("shared" if index <= asked.shared else "computed", text))
+            known = []
+        if isinstance(symbol, Unknown):
+            unknown.append(symbol.shown)
+        elif symbol is not None:
+            known.append(symbol)
+    return tuple(parts)
 
 
 def _tree(seen: EstimateState, *, several: bool) -> Iterable[PrefixNode]:

@@ -6,12 +6,13 @@ outermost first, and a prompt finds only what can be there when it comes.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from sglc.explain.estimate.token_counts import Symbol, Unknown, common
 
 Arms = tuple[tuple[int, int], ...]  # (which decision, which arm), outermost first
+_ALWAYS: list[Arms] = [()]
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +33,7 @@ class PrefixTree:
     def __init__(self) -> None:
         self.root = Branch(arms=[()])
 
-    def add(self, symbols: Sequence[Symbol], arms: Arms, end: str = "") -> tuple[int, int, bool, int]:
+    def add(self, symbols: tuple[Symbol, ...], arms: Arms, end: str = "") -> tuple[int, int, bool, int]:
         """Enter a prompt; how many of its symbols were surely there before, and how many may have been.
 
         Where a text that is not known yet stands beside another one, they may turn out to be the same. Then
@@ -48,6 +49,18 @@ class PrefixTree:
         while True:
             here.passes += bool(end)
             child = here.below.get(_first(symbols[at])) if at < len(symbols) else None
+            while child is not None and len(here.below) == 1 and child.arms == _ALWAYS:
+                # As in a long chain, of which every call begins with all before it: nothing is decided here.
+                if symbols[at : at + len(child.symbols)] != child.symbols:
+                    break
+                at += len(child.symbols)
+                found, maybe = (at if certain else found), (at if possible else maybe)
+                here = child
+                here.passes += bool(end)
+                child = None
+                if at < len(symbols):
+                    symbol = symbols[at]
+                    child = here.below.get(("unknown", symbol.key) if isinstance(symbol, Unknown) else symbol)
             chance = chance or (at < len(symbols) and _open(here, child, symbols[at], arms))
             if at == found:
                 following = [*symbols[at : at + 1], *(below.symbols[0] for below in here.below.values())]
@@ -65,7 +78,7 @@ class PrefixTree:
             here = child
         whole = maybe == len(symbols) or any(_meet(arms, other) for other in here.ended)
         if at < len(symbols):
-            rest = Branch(tuple(symbols[at:]), arms=[arms], passes=int(bool(end)))
+            rest = Branch(symbols[at:], arms=[arms], passes=int(bool(end)))
             here.below[_first(rest.symbols[0])] = rest
             here = rest
         if end:

@@ -90,6 +90,9 @@ class TokenCounter:
         self._spelled: Sequence[bytes] = tokenizer.token_bytes() if tokenizer else ()
         self._widest: dict[frozenset[int], int] = {}
         self._marks: dict[int, str] = {}
+        self.runs: dict[tuple[Symbol, ...], str] = {}  # texts of known symbols
+        # The last line that was asked for, where in its symbols each item ends, and these.
+        self._last: tuple[Line, list[int], tuple[Symbol, ...]] = ((), [], ())
 
     def weigh(self, symbols: int) -> Interval:
         """Tokens of so many known symbols."""
@@ -121,8 +124,17 @@ class TokenCounter:
     def symbols(self, line: Sequence[Item]) -> tuple[Symbol, ...]:
         """A prompt as ids and unknown stretches, these with room for what merges at their ends."""
         line = merged(line)
-        made: list[Symbol] = []
-        for index, item in enumerate(line):
+        # Most lines go on where the one before ended: what stands before its last item is as it was.
+        earlier, ends, symbols = self._last
+        count = 0
+        for one, other in zip(line, earlier, strict=False):
+            if one is not other:
+                break
+            count += 1
+        ends = ends[: max(count - 1, 0)]
+        made = list(symbols[: ends[-1]]) if ends else []
+        for index in range(len(ends), len(line)):
+            item = line[index]
             match item:
                 case str():
                     made += self.encode(item)
@@ -134,7 +146,9 @@ class TokenCounter:
                     shifted = index > 1 and soft(line[index - 2])
                     after = line[index + 1] if index + 1 < len(line) else None
                     made.append(self._roomy(item, before, after, shifted))
-        return tuple(made)
+            ends.append(len(made))
+        self._last = line, ends, tuple(made)
+        return self._last[2]
 
     def spelled(self, symbols: Sequence[Symbol]) -> str:
         """The text of a line of symbols, control tokens and unknown stretches as they are shown."""
@@ -199,7 +213,12 @@ def soft(item: Item) -> bool:
 def weight(symbols: Sequence[Symbol], counter: TokenCounter) -> Interval:
     """Tokens of a line of symbols."""
     unknown = [symbol.tokens for symbol in symbols if isinstance(symbol, Unknown)]
-    return sum(unknown, counter.weigh(len(symbols) - len(unknown)))
+    known = counter.weigh(len(symbols) - len(unknown))
+    low, high, likely = known.low, known.high, known.likely
+    for tokens in unknown:  # prompts are long, and a sum of intervals makes one for each
+        low, likely = low + tokens.low, likely + tokens.likely
+        high = None if high is None or tokens.high is None else high + tokens.high
+    return Interval(low, high, likely)
 
 
 def same(first: Symbol, second: Symbol) -> bool:

