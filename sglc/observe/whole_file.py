@@ -1,6 +1,6 @@
 """A file that is written when all that it holds is known: until then, and where that fails, the old one stays.
 
-A symbolic link stays one. What is no regular file (a pipe, `/dev/null`) is written to as it is, and so is a file
+A symbolic link stays one. What is no regular file (a pipe, `/dev/null`) is written to as it is. So is a file
 whose folder takes no other beside it, or that is mounted alone.
 """
 
