@@ -141,6 +141,19 @@ def test_a_file_that_cannot_be_put_in_place_leaves_nothing(folder: Path) -> None
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
+def test_a_file_with_two_names_keeps_them() -> None:
+    os.link("script.json", "also.json")
+    write_whole("also.json", "new")
+    assert Path("script.json").read_text() == "new"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_of_another_owner_stays_theirs() -> None:
+    os.chown("script.json", 1234, -1)
+    write_whole("script.json", "new")
+    assert (os.stat("script.json").st_uid, Path("script.json").read_text()) == (1234, "new")
+
+
 def test_a_file_that_is_mounted_is_written_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def replace(*_: object) -> None:
         raise OSError(errno.EBUSY, "Device or resource busy")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import sglc as sgl
-from sglc.backends.http import llama_wire, server_info, vllm_wire
-from sglc.backends.http.http_trouble import events_of
+from sglc.backends.http import http_trouble, llama_wire, server_info, vllm_wire
+from sglc.backends.http.http_trouble import address_of, events_of
 from sglc.backends.http.http_wire import Choosing, scores
 from sglc.backends.http.server_info import model_of
 from sglc.backends.local import LocalBackend
@@ -429,6 +429,33 @@ def test_lines_of_a_stream_end_where_they_do_however_they_come(size: int) -> Non
         return [data async for data in events_of(Response())]
 
     assert asyncio.run(read()) == ['"é\u2028"', "2", "3", "[DONE]"]
+
+
+def test_a_long_line_of_a_stream_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+
+    class Counting:
+        def split(self, data: bytes) -> list[bytes]:
+            looked_at.append(len(data))
+            return data.split(b"\n")
+
+    class Response:
+        async def aiter_bytes(self) -> AsyncIterator[bytes]:
+            yield b"data:"
+            for _ in range(50):
+                yield b"x" * 100
+            yield b"\n"
+
+    async def read() -> list[str]:
+        return [data async for data in events_of(Response())]
+
+    monkeypatch.setattr(http_trouble, "_LINE_END", Counting())
+    assert asyncio.run(read()) == ["x" * 5000]
+    assert sum(looked_at) == 5006
+
+
+def test_an_address_is_shown_without_its_password() -> None:
+    assert address_of("http://me:a@b@127.0.0.1:1/v1/") == "http://127.0.0.1:1/v1"
 
 
 @pytest.mark.parametrize(

@@ -527,6 +527,11 @@ def test_what_is_no_picture(source: Any, message: str) -> None:
     assert caught.value.code == "SGLC118"
 
 
+@pytest.mark.parametrize("data", ["-_8=", "+/8", "%2B%2f8%3D", " +/\r\n8=\n"])
+def test_a_data_uri_goes_to_apis_in_one_form(data: str) -> None:
+    assert sgl.image(f"data:image/png;base64,{data}").data == "data:image/png;base64,+/8="
+
+
 @pytest.mark.parametrize(
     ("content", "kind"),
     [

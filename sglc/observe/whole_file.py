@@ -1,7 +1,7 @@
 """A file that is written when all that it holds is known: until then, and where that fails, the old one stays.
 
-A symbolic link stays one. What is no regular file (a pipe, `/dev/null`) is written to as it is. So is a file
-whose folder takes no other beside it, or that is mounted alone.
+A symbolic link stays one. What is no regular file (a pipe, `/dev/null`) is written to as it is. So is a file of
+another owner, with several names, whose folder takes no other beside it, or that is mounted alone.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from contextlib import suppress
 
 
@@ -20,6 +21,8 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise FileNotFoundError(errno.ENOENT, f"there is no folder `{folder}`")
     if os.path.isdir(place) or not os.path.basename(place):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    with suppress(FileNotFoundError):
+        os.stat(place)  # a name may be too long
     if not os.access(place if os.path.exists(place) else folder, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -32,7 +35,7 @@ def write_whole(path: str | os.PathLike[str], text: str) -> None:
     """
     place = _place(path)
     there = os.path.exists(place)
-    if not there or (os.path.isfile(place) and os.access(os.path.dirname(place) or ".", os.W_OK)):
+    if not there or _may_be_replaced(place):
         beside = os.path.join(os.path.dirname(place), f".sglc-{os.urandom(6).hex()}")
         try:
             with open(beside, "x", encoding="utf-8") as file:
@@ -49,6 +52,12 @@ def write_whole(path: str | os.PathLike[str], text: str) -> None:
                 os.unlink(beside)
     with open(place, "w", encoding="utf-8") as file:
         file.write(text)
+
+
+def _may_be_replaced(place: str) -> bool:
+    status = os.stat(place)
+    ours = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == os.geteuid()
+    return ours and os.access(os.path.dirname(place) or ".", os.W_OK)
 
 
 def same_file(path: str, other: str) -> bool:

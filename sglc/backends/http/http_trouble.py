@@ -26,7 +26,7 @@ def missing(error: ImportError, extra: str) -> BackendError:
 
 def address_of(url: str) -> str:
     """A server's URL for people: without the name and password that may stand in it."""
-    return re.sub(r"//[^/@]*@", "//", url.rstrip("/"))
+    return re.sub(r"//[^/]*@", "//", url.rstrip("/"))
 
 
 async def events_of(response: Any) -> AsyncGenerator[str, None]:
@@ -34,14 +34,18 @@ async def events_of(response: Any) -> AsyncGenerator[str, None]:
 
     Only CR and LF end a line here: in a text there may be others of Unicode's.
     """
-    rest = b""
+    begun: list[bytes] = []  # the pieces of a line, which may be long
     async for chunk in response.aiter_bytes():
-        *lines, rest = _LINE_END.split(rest + chunk)
-        for line in lines:
+        *ends, rest = _LINE_END.split(chunk)
+        for end in ends:
+            line = b"".join((*begun, end))
+            begun.clear()
             if line.startswith(b"data:"):
                 yield _data(line)
-    if rest.startswith(b"data:"):
-        yield _data(rest)
+        begun.append(rest)
+    line = b"".join(begun)
+    if line.startswith(b"data:"):
+        yield _data(line)
 
 
 def _data(line: bytes) -> str:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from os import PathLike
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from sglc.errors import Loc, TraceError, shown
 
@@ -34,9 +36,7 @@ def data_of(source: Any, loc: Loc) -> str:
     """
     match source:
         case str() if source.startswith(_ADDRESSES):
-            if source.startswith("data:") and (what := _no_picture(source)):
-                raise TraceError("SGLC118", what, loc, hint="`data:image/png;base64,...`")
-            return source
+            return _data_uri(source, loc) if source.startswith("data:") else source
         case str() | PathLike():
             return _uri(_read(source, loc), f"`{source}`", loc)
         case bytes() | bytearray() | memoryview():
@@ -50,16 +50,25 @@ def data_of(source: Any, loc: Loc) -> str:
             )  # fmt: skip
 
 
-def _no_picture(uri: str) -> str:
-    """Why a data URI is none of a picture that APIs take; "" if it is one. They read base64 alone."""
+def _data_uri(uri: str, loc: Loc) -> str:
+    """A data URI as APIs take it: of base64 alone, without line ends, percent signs or other letters.
+
+    Raises:
+        TraceError: SGLC118, it has no base64, or is no picture.
+    """
     head, _, data = uri.partition(",")
-    if not head.startswith("data:image/"):
-        return f"`{shown(head)}` is no picture"
+    data = re.sub(r"\s", "", unquote(data)).rstrip("=").replace("-", "+").replace("_", "/")
+    data += "=" * (-len(data) % 4)
+    what = "" if head.startswith("data:image/") else f"`{shown(head)}` is no picture"
     try:
-        base64.b64decode(data, validate=True)
+        is_base64 = head.lower().endswith(";base64") and base64.b64decode(data, validate=True) != b""
     except ValueError:  # also of what is no ASCII
-        data = ""
-    return "" if data and head.lower().endswith(";base64") else f"the data behind `{shown(head)}` is no base64"
+        is_base64 = False
+    if not is_base64:
+        what = what or f"the data behind `{shown(head)}` is no base64"
+    if what:
+        raise TraceError("SGLC118", what, loc, hint="`data:image/png;base64,...`")
+    return f"{head},{data}"
 
 
 def _read(path: str | PathLike[str], loc: Loc) -> bytes:
