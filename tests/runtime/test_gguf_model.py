@@ -13,6 +13,7 @@ from sglc.errors import BackendError
 from sglc.runtime.model import gguf_model
 from sglc.runtime.model.config import RopeScaling, load_config
 from sglc.runtime.model.gguf_model import convert
+from sglc.runtime.model.packed_weights import read_packed
 from sglc.runtime.model.registry import REGISTRY, knobs, pull  # type: ignore[attr-defined]
 from sglc.runtime.model.weights import load_weights
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
@@ -38,6 +39,7 @@ def test_a_converted_file_is_the_model_it_was_made_from(tmp_path: Path, kind: st
     config = load_config(folder)
     assert (config.rms_eps, config.tied, config.eos_ids, config.max_len) == (1e-5, tied, (0,), 256)
     weights = load_weights(folder, config, torch.float32, "cpu")
+    assert read_packed(folder) == {}  # of float32 there are no codes
     wanted = dict(model.named_parameters())
     assert weights.keys() == wanted.keys()
     for name, parameter in wanted.items():
