@@ -163,6 +163,21 @@ def test_what_is_not_supported_is_refused(tmp_path: Path, extra: dict[str, objec
     assert caught.value.code == "SGLC516"
 
 
+@pytest.mark.parametrize(
+    ("kind", "bias", "tensor"),
+    [
+        ("llama", "attention_bias", "attn_q.bias"),
+        ("llama", "mlp_bias", "ffn_gate.bias"),
+        ("qwen3", "attention_bias", "attn_q.bias"),
+    ],
+)
+def test_biases_that_are_not_computed_are_refused(tmp_path: Path, kind: str, bias: str, tensor: str) -> None:
+    write_gguf(tmp_path / "m.gguf", tiny_model(kind, **{bias: True}), kind)
+    with pytest.raises(BackendError, match=f"tensor `blk.0.{tensor}` is not supported") as caught:
+        _converted(tmp_path, tmp_path / "m.gguf")
+    assert caught.value.code == "SGLC516"
+
+
 def test_files_that_are_no_gguf(tmp_path: Path) -> None:
     for content in (b"", b"GGUF", b"not a gguf file at all"):
         (tmp_path / "m.gguf").write_bytes(content)

@@ -46,6 +46,7 @@ _INNER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_WITH_BIAS = {("qwen2", "attn_q"), ("qwen2", "attn_k"), ("qwen2", "attn_v")}
 
 
 def convert(path: Path, folder: Path) -> None:
@@ -66,12 +67,13 @@ def convert(path: Path, folder: Path) -> None:
             f"supported: {', '.join(f'`{name}`' for name in _ARCHITECTURES)}",
         )
     spec = _tokenizer_spec(source)
+    names = _names(source, architecture)
     config = _config(source, architecture, spec)
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", {"eos_token_id": list(spec.eos_ids)})
     _write_json(folder / "tokenizer_config.json", tokenizer_settings(spec))
     _write_json(folder / "tokenizer.json", tokenizer_definition(spec))
-    _write_weights(source, architecture, folder)
+    _write_weights(source, architecture, names, folder)
     write_packed(folder, _packed(source, architecture))
 
 
@@ -216,7 +218,7 @@ def _llama3_scaling(factors: Array, theta: float, head_dim: int) -> Json:
     }
 
 
-def _write_weights(source: _Source, architecture: str, folder: Path) -> None:
+def _write_weights(source: _Source, architecture: str, names: Mapping[str, str], folder: Path) -> None:
     """`model.safetensors`, or shards with an index above `_SHARD_BYTES`."""
     heads = source.integer(f"{architecture}.attention.head_count")
     kv_heads = source.maybe_integer(f"{architecture}.attention.head_count_kv") or heads
@@ -231,7 +233,7 @@ def _write_weights(source: _Source, architecture: str, folder: Path) -> None:
                 values = _interleaved_to_halves(values, heads)
             elif architecture == "llama" and ".attn_k." in tensor.name:
                 values = _interleaved_to_halves(values, kv_heads)
-            weights[_name(tensor.name)] = np.ascontiguousarray(values)
+            weights[names[tensor.name]] = np.ascontiguousarray(values)
         several = f"model-{number:05}-of-{len(shards):05}.safetensors"
         file = "model.safetensors" if len(shards) == 1 else several
         save_file(weights, folder / file, metadata={"format": "pt"})
@@ -298,15 +300,19 @@ def _interleaved_to_halves(weight: NDArray[Any], heads: int) -> NDArray[Any]:
     return pairs.swapaxes(1, 2).reshape(weight.shape)
 
 
-def _name(name: str) -> str:
-    """Hugging Face's name of a GGUF tensor."""
-    match name.split("."):
-        case [outer, "weight"] if outer in _OUTER:
-            return f"{_OUTER[outer]}.weight"
-        case ["blk", layer, inner, ("weight" | "bias") as kind] if inner in _INNER:
-            return f"model.layers.{layer}.{_INNER[inner]}.{kind}"
-        case _:
-            raise unsupported(f"the GGUF tensor `{name}`", "no supported model has it")
+def _names(source: _Source, architecture: str) -> dict[str, str]:
+    """Hugging Face's names of the tensors that the model has, by GGUF's; the file has no others."""
+    names = {f"{outer}.weight": f"{theirs}.weight" for outer, theirs in _OUTER.items()}
+    for layer in range(source.integer(f"{architecture}.block_count")):
+        for inner, theirs in _INNER.items():
+            if inner in ("attn_q_norm", "attn_k_norm") and architecture != "qwen3":
+                continue
+            for kind in ("weight", "bias") if (architecture, inner) in _WITH_BIAS else ("weight",):
+                names[f"blk.{layer}.{inner}.{kind}"] = f"model.layers.{layer}.{theirs}.{kind}"
+    for name in source.tensors:
+        if name not in names and name != _ROPE_FACTORS:
+            raise unsupported(f"the GGUF tensor `{name}`", f"a `{architecture}` that can be computed has none")
+    return names
 
 
 def _write_json(path: Path, data: Mapping[str, object]) -> None:
