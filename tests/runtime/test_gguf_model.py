@@ -154,6 +154,8 @@ def test_yarn_and_linear_rope_scaling(tmp_path: Path) -> None:
         ({"llama.rope.scaling.type": "longrope"}, "type `longrope`"),
         ({"llama.rope.dimension_count": 4}, "rope on a part"),
         ({"llama.expert_count": 8}, "mixture of experts"),
+        ({"split.count": 2}, "one of 2 parts"),
+        ({"llama.block_count": 3}, "without the tensor `blk.2.attn_norm.weight`"),
     ],
 )
 def test_what_is_not_supported_is_refused(tmp_path: Path, extra: dict[str, object], message: str) -> None:

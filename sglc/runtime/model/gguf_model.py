@@ -66,6 +66,10 @@ def convert(path: Path, folder: Path) -> None:
             f"a GGUF model of architecture `{architecture}`",
             f"supported: {', '.join(f'`{name}`' for name in _ARCHITECTURES)}",
         )
+    parts = source.maybe_integer("split.count") or 1
+    if parts > 1:
+        note = f"`{path.name}` is one of {parts} parts; `llama-gguf-split --merge` makes one file of them"
+        raise unsupported("a GGUF file in parts", note)
     spec = _tokenizer_spec(source)
     names = _names(source, architecture)
     config = _config(source, architecture, spec)
@@ -301,7 +305,7 @@ def _interleaved_to_halves(weight: NDArray[Any], heads: int) -> NDArray[Any]:
 
 
 def _names(source: _Source, architecture: str) -> dict[str, str]:
-    """Hugging Face's names of the tensors that the model has, by GGUF's; the file has no others."""
+    """Hugging Face's names of the tensors that the model has, by GGUF's; the file has these and no others."""
     names = {f"{outer}.weight": f"{theirs}.weight" for outer, theirs in _OUTER.items()}
     for layer in range(source.integer(f"{architecture}.block_count")):
         for inner, theirs in _INNER.items():
@@ -312,6 +316,9 @@ def _names(source: _Source, architecture: str) -> dict[str, str]:
     for name in source.tensors:
         if name not in names and name != _ROPE_FACTORS:
             raise unsupported(f"the GGUF tensor `{name}`", f"a `{architecture}` that can be computed has none")
+    for name in names:
+        if name not in source.tensors and name != "output.weight":  # without a head it is the embedding
+            raise unsupported(f"a GGUF file without the tensor `{name}`", f"every `{architecture}` has it")
     return names
 
 
