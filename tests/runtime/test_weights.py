@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from sglc.errors import BackendError
 from sglc.runtime.model.config import RopeScaling, load_config, tensor_shapes
 from sglc.runtime.model.registry import prepare
+from sglc.runtime.model.rope import rope_frequencies
 from sglc.runtime.model.weights import dummy_weights, load_weights
 from tests.runtime.tiny_model import save_tiny_model, tiny_model
 
@@ -21,7 +22,8 @@ _KINDS = ["llama", "mistral", "qwen2", "qwen3"]
 
 def _edit(folder: Path, **changes: object) -> None:
     path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    fields = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in fields.items() if value is not ...}))
 
 
 @pytest.mark.parametrize("kind", _KINDS)
@@ -98,6 +100,33 @@ def test_rope_scaling(tmp_path: Path, fields: dict[str, object], scaling: RopeSc
     assert load_config(tmp_path).rope_scaling == scaling
 
 
+_OF_HAND = {"rope_type": "yarn", "factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "original"),
+    [
+        ("qwen3", {"rope_parameters": {"rope_type": "default"}, "rope_scaling": _YARN}, 64),
+        ("mistral", {"rope_parameters": _OF_HAND, "sliding_window": 128}, 256),
+        ("qwen2", {"rope_parameters": _OF_HAND, "sliding_window": 128, "use_sliding_window": True}, 256),
+        ("llama", {"rope_parameters": _OF_HAND, "original_max_position_embeddings": 32}, 32),
+        ("llama", {"rope_parameters": _YARN, "original_max_position_embeddings": 32}, 32),
+    ],
+)
+def test_rope_is_read_as_transformers_reads_it(tmp_path: Path, kind: str, fields, original: int) -> None:
+    from transformers import AutoConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    save_tiny_model(tmp_path, kind)
+    _edit(tmp_path, **fields)
+    config = load_config(tmp_path)
+    assert config.rope_scaling == RopeScaling(kind="yarn", factor=4.0, original_max_len=original)
+    wanted, magnitude = ROPE_INIT_FUNCTIONS["yarn"](AutoConfig.from_pretrained(tmp_path), "cpu")
+    frequencies, scale = rope_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+    torch.testing.assert_close(frequencies, wanted)
+    assert scale == pytest.approx(magnitude)
+
+
 def test_yarns_two_scales_give_one_attention_factor(tmp_path: Path) -> None:
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -115,6 +144,8 @@ def test_yarns_two_scales_give_one_attention_factor(tmp_path: Path) -> None:
         ("mistral", {"sliding_window": 100}, 100),
         ("mistral", {"sliding_window": None}, 256),
         ("mistral", {"sliding_window": 4096}, 256),
+        ("mistral", {"max_position_embeddings": 8192, "sliding_window": ...}, 4096),
+        ("qwen3", {"max_position_embeddings": 8192, "sliding_window": ..., "use_sliding_window": True}, 4096),
         ("qwen2", {"sliding_window": 100, "use_sliding_window": False}, 256),
         ("qwen2", {"sliding_window": 100, "use_sliding_window": True}, 100),
     ],
@@ -138,10 +169,14 @@ def test_a_config_without_architectures_goes_by_its_type(tmp_path: Path, kind: s
     [
         ({"architectures": ["GemmaForCausalLM"]}, "`GemmaForCausalLM`\nnote: it runs `LlamaForCausalLM`"),
         ({"architectures": None, "model_type": "bert"}, "`bert`"),
+        ({"model_type": "qwen2"}, "`LlamaForCausalLM` and the `model_type` `qwen2`"),
         ({"hidden_act": "gelu"}, "`hidden_act` `gelu`"),
         ({"mlp_bias": True}, "`mlp_bias` `True`"),
         ({"attention_bias": True}, "`attention_bias` `True`"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "type `dynamic`"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}}, "`0.5`"),
+        ({"rope_parameters": {"full_attention": _YARN}}, "rope's `full_attention`"),
+        ({"rope_parameters": {"rope_theta": 7.0}, "rope_scaling": _YARN}, "another `rope_theta`"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
         ({"hidden_size": None}, "`hidden_size`"),
         ({"num_hidden_layers": "two"}, "`num_hidden_layers`\nnote: it says `two`"),
