@@ -228,6 +228,30 @@ def test_shards_that_are_missing(tmp_path: Path) -> None:
         load_weights(tmp_path, config, torch.float32, "cpu")
 
 
+def test_one_file_is_read_before_shards(tmp_path: Path) -> None:
+    other = tiny_model("llama")
+    torch.nn.init.zeros_(other.model.norm.weight)
+    other.save_pretrained(tmp_path, max_shard_size="10KB")
+    model = tiny_model("llama")
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    weights = load_weights(tmp_path, load_config(tmp_path), torch.float32, "cpu")
+    assert torch.equal(weights["model.norm.weight"], model.model.norm.weight)
+
+
+@pytest.mark.parametrize("shard", ["1GB", "10KB"])
+def test_a_head_of_its_own_is_not_tied(tmp_path: Path, shard: str) -> None:
+    model = tiny_model("llama")
+    model.save_pretrained(tmp_path, max_shard_size=shard)
+    _edit(tmp_path, tie_word_embeddings=True)
+    with pytest.raises(BackendError, match=r"`lm_head.weight` that is not its embedding") as caught:
+        load_weights(tmp_path, load_config(tmp_path), torch.float32, "cpu")
+    assert caught.value.code == "SGLC518"
+    model.lm_head.weight.data.copy_(model.model.embed_tokens.weight)
+    model.save_pretrained(tmp_path, max_shard_size=shard)
+    _edit(tmp_path, tie_word_embeddings=True)
+    assert "lm_head.weight" not in load_weights(tmp_path, load_config(tmp_path), torch.bfloat16, "cpu")
+
+
 def test_random_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SGLC_CACHE", str(tmp_path / "cache"))
     save_tiny_model(tmp_path / "model", "qwen2", hidden_size=256)
