@@ -111,6 +111,7 @@ _OF_HAND = {"rope_type": "yarn", "factor": 4.0}
         ("qwen2", {"rope_parameters": _OF_HAND, "sliding_window": 128, "use_sliding_window": True}, 256),
         ("llama", {"rope_parameters": _OF_HAND, "original_max_position_embeddings": 32}, 32),
         ("llama", {"rope_parameters": _YARN, "original_max_position_embeddings": 32}, 32),
+        ("llama", {"rope_parameters": _YARN | {"beta_fast": 0, "beta_slow": 0}}, 64),
     ],
 )
 def test_rope_is_read_as_transformers_reads_it(tmp_path: Path, kind: str, fields, original: int) -> None:
@@ -156,6 +157,18 @@ def test_a_sliding_window_limits_the_length(tmp_path: Path, kind: str, fields, m
     assert load_config(tmp_path).max_len == max_len
 
 
+@pytest.mark.parametrize(("kind", "head_dim"), [("llama", 8), ("mistral", 8), ("qwen2", 8), ("qwen3", 128)])
+def test_a_head_size_that_is_not_given_is_that_of_transformers(
+    tmp_path: Path, kind: str, head_dim: int
+) -> None:
+    from transformers import AutoConfig
+
+    save_tiny_model(tmp_path, kind)
+    _edit(tmp_path, head_dim=...)
+    assert load_config(tmp_path).head_dim == head_dim
+    assert getattr(AutoConfig.from_pretrained(tmp_path), "head_dim", 8) == head_dim
+
+
 @pytest.mark.parametrize("kind", _KINDS)
 def test_a_config_without_architectures_goes_by_its_type(tmp_path: Path, kind: str) -> None:
     from transformers import AutoConfig
@@ -179,6 +192,10 @@ def test_a_config_without_architectures_goes_by_its_type(tmp_path: Path, kind: s
         ({"rope_parameters": {"rope_theta": 7.0}, "rope_scaling": _YARN}, "another `rope_theta`"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
         ({"hidden_size": None}, "`hidden_size`"),
+        ({"model_type": "mistral", "architectures": None, "sliding_window": 32.0}, "`sliding_window`"),
+        ({"rms_norm_eps": "1e-2"}, "no number under `rms_norm_eps`\nnote: it says `1e-2`"),
+        ({"rope_theta": "1e6", "rope_parameters": None}, "no number under `rope_theta`"),
+        ({"rope_parameters": _YARN | {"attention_factor": "1"}}, "no number under `attention_factor`"),
         ({"num_hidden_layers": "two"}, "`num_hidden_layers`\nnote: it says `two`"),
     ],
 )

@@ -99,7 +99,7 @@ def load_config(folder: Path) -> ModelConfig:
         layers=_integer(raw, "num_hidden_layers"),
         heads=heads,
         kv_heads=_integer(raw, "num_key_value_heads", heads),
-        head_dim=_integer(raw, "head_dim", hidden // heads),
+        head_dim=_integer(raw, "head_dim", 128 if model_type == "qwen3" else hidden // heads),
         rope_theta=_number(rope, "rope_theta", 10000.0),
         rope_scaling=_rope_scaling(rope, positions),
         rms_eps=_number(raw, "rms_norm_eps", 1e-6),
@@ -223,8 +223,8 @@ def _rope_scaling(rope: Json, positions: int) -> RopeScaling | None:
                 original_max_len=original,
                 low_freq_factor=_number(rope, "low_freq_factor", 1.0),
                 high_freq_factor=_number(rope, "high_freq_factor", 4.0),
-                beta_fast=_number(rope, "beta_fast", 32.0),
-                beta_slow=_number(rope, "beta_slow", 1.0),
+                beta_fast=_number(rope, "beta_fast", 32.0) or 32.0,  # to transformers, 0 is none
+                beta_slow=_number(rope, "beta_slow", 1.0) or 1.0,
                 attention_factor=_attention_factor(rope, factor),
                 truncate=rope.get("truncate") is not False,
             )
@@ -239,9 +239,9 @@ def _rope_scaling(rope: Json, positions: int) -> RopeScaling | None:
 
 def _attention_factor(rope: Json, factor: float) -> float | None:
     """Yarn's factor on cos and sin where the config fixes it, itself or by two `mscale`s."""
+    if rope.get("attention_factor") is not None:
+        return _number(rope, "attention_factor", 1.0)
     match rope:
-        case {"attention_factor": int(given) | float(given)}:
-            return float(given)
         case {"mscale": int(scale) | float(scale), "mscale_all_dim": int(all_dim) | float(all_dim)} if (
             scale and all_dim and factor > 1
         ):
@@ -255,15 +255,23 @@ def _integer(raw: Json, key: str, default: int | None = None) -> int:
     if value is None and default is not None:
         return default
     if not isinstance(value, int):
-        raise BackendError(
-            "SGLC517",
-            f"`config.json` has no whole number under `{key}`",
-            note=f"it says `{value}`",
-            hint="fetch the model again",
-        )
+        raise _malformed(key, "whole number", value)
     return value
 
 
 def _number(raw: Json, key: str, default: float) -> float:
     value = raw.get(key)
-    return float(value) if isinstance(value, int | float) else default
+    if value is None:
+        return default
+    if not isinstance(value, int | float):
+        raise _malformed(key, "number", value)
+    return float(value)
+
+
+def _malformed(key: str, kind: str, value: object) -> BackendError:
+    return BackendError(
+        "SGLC517",
+        f"`config.json` has no {kind} under `{key}`",
+        note=f"it says `{value}`",
+        hint="fetch the model again",
+    )
