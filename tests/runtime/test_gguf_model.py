@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,15 +138,33 @@ def test_llama_3_rope_factors_give_its_parameters_back(tmp_path: Path) -> None:
         convert(tmp_path / "other.gguf", tmp_path / "folder")
 
 
-def test_yarn_and_linear_rope_scaling(tmp_path: Path) -> None:
-    extra = {
-        "llama.rope.scaling.type": "yarn",
-        "llama.rope.scaling.factor": 4.0,
-        "llama.rope.scaling.original_context_length": 64,
-    }
-    write_gguf(tmp_path / "m.gguf", tiny_model("llama"), "llama", **extra)
+_YARN = {"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": 64}
+_STRETCHED = RopeScaling(kind="yarn", factor=4.0, original_max_len=64)
+_LINEAR = RopeScaling(kind="linear", factor=4.0, original_max_len=256)
+
+
+@pytest.mark.parametrize(
+    ("extra", "scaling"),
+    [
+        (_YARN, _STRETCHED),
+        (_YARN | {"scaling.yarn_ext_factor": 1.0, "scaling.yarn_log_multiplier": 0.0}, _STRETCHED),
+        (_YARN | {"scaling.attn_factor": 0.5},
+         replace(_STRETCHED, attention_factor=0.5 * (0.1 * math.log(4) + 1))),
+        (_YARN | {"scaling.yarn_beta_fast": 8.0, "scaling.yarn_beta_slow": 2.0},
+         replace(_STRETCHED, beta_fast=8.0, beta_slow=2.0)),
+        ({"scaling.type": "linear", "scaling.factor": 4.0}, _LINEAR),
+        ({"scaling.factor": 4.0}, _LINEAR),
+        ({"scale_linear": 4.0}, _LINEAR),
+        ({"scaling.type": "none", "scaling.factor": 4.0}, None),
+        ({"scaling.factor": 1.0}, None),
+        ({"scaling.factor": 0.0}, None),
+    ],
+)  # fmt: skip
+def test_yarn_and_linear_rope_scaling(tmp_path: Path, extra: dict[str, object], scaling: object) -> None:
+    keys = {f"llama.rope.{key}": value for key, value in extra.items()}
+    write_gguf(tmp_path / "m.gguf", tiny_model("llama"), "llama", **keys)
     config = load_config(_converted(tmp_path, tmp_path / "m.gguf"))
-    assert config.rope_scaling == RopeScaling(kind="yarn", factor=4.0, original_max_len=64)
+    assert config.rope_scaling == scaling
 
 
 @pytest.mark.parametrize(
@@ -152,6 +172,10 @@ def test_yarn_and_linear_rope_scaling(tmp_path: Path) -> None:
     [
         ({"pre": "chameleon"}, "pre-tokenizer `chameleon`"),
         ({"llama.rope.scaling.type": "longrope"}, "type `longrope`"),
+        ({"llama.rope.scaling.yarn_ext_factor": 0.5}, "yarn_ext_factor` 0.5"),
+        ({"llama.rope.scaling.yarn_log_multiplier": 1.0}, "yarn_log_multiplier` 1.0"),
+        ({"llama.rope.scaling.yarn_attn_factor": 0.5}, "yarn_attn_factor` 0.5"),
+        ({"llama.rope.scaling.attn_factor": 0.5}, "attn_factor` 0.5"),
         ({"llama.rope.dimension_count": 4}, "rope on a part"),
         ({"llama.expert_count": 8}, "mixture of experts"),
         ({"split.count": 2}, "one of 2 parts"),

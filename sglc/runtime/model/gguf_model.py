@@ -7,6 +7,7 @@ runtime could not compute exactly, is an error.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,19 +189,39 @@ def _config(source: _Source, architecture: str, spec: TokenizerSpec) -> Json:
 
 
 def _rope_scaling(source: _Source, key: str, theta: float, head_dim: int) -> Json | None:
+    """As llama.cpp reads it: a factor without a type is linear."""
+    scaling = f"{key}rope.scaling."
+    kind = source.get(f"{scaling}type") or "linear"
+    factor = source.number(f"{scaling}factor", source.number(f"{key}rope.scale_linear", 0.0)) or 1.0
+    # What is computed with one value only.
+    kept = {"yarn_ext_factor": float(kind == "yarn"), "yarn_attn_factor": 1.0, "yarn_log_multiplier": 0.0}
+    if kind != "yarn":
+        kept["attn_factor"] = 1.0
+    if _ROPE_FACTORS in source.tensors:
+        kept["factor"] = 1.0
+    for name, value in kept.items():
+        found = source.number(f"{scaling}{name}", value)
+        if found != value:
+            raise unsupported(f"a GGUF model with `{scaling}{name}` {found}", f"supported is {value}")
     if _ROPE_FACTORS in source.tensors:
         return _llama3_scaling(_dequantized(source.tensors[_ROPE_FACTORS]), theta, head_dim)
-    kind = source.get(f"{key}rope.scaling.type")
-    scaling = f"{key}rope.scaling."
     match kind:
-        case None | "none":
+        case "none":
             return None
-        case "linear" | "yarn":
-            found: Json = {"rope_type": kind, "factor": source.number(f"{scaling}factor", 1.0)}
+        case "linear":
+            return None if factor == 1 else {"rope_type": "linear", "factor": factor}
+        case "yarn":
+            yarn: Json = {"rope_type": "yarn", "factor": factor}
             original = source.maybe_integer(f"{scaling}original_context_length")
             if original is not None:
-                found["original_max_position_embeddings"] = original
-            return found
+                yarn["original_max_position_embeddings"] = original
+            for side in ("fast", "slow"):
+                if f"{scaling}yarn_beta_{side}" in source.fields:
+                    yarn[f"beta_{side}"] = source.number(f"{scaling}yarn_beta_{side}", 0.0)
+            magnitude = source.number(f"{scaling}attn_factor", 1.0)
+            if magnitude != 1:
+                yarn["attention_factor"] = magnitude * (0.1 * math.log(max(factor, 1.0)) + 1.0)
+            return yarn
         case _:
             raise unsupported(f"GGUF rope scaling of type `{kind}`", "supported: `linear`, `yarn`, Llama 3's")
 
