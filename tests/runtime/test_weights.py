@@ -196,6 +196,8 @@ def test_a_config_without_architectures_goes_by_its_type(tmp_path: Path, kind: s
         ({"rms_norm_eps": "1e-2"}, "no number under `rms_norm_eps`\nnote: it says `1e-2`"),
         ({"rope_theta": "1e6", "rope_parameters": None}, "no number under `rope_theta`"),
         ({"rope_parameters": _YARN | {"attention_factor": "1"}}, "no number under `attention_factor`"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "no number under `factor`"),
+        ({"rope_parameters": _LLAMA3 | {"low_freq_factor": None}}, "no number under `low_freq_factor`"),
         ({"num_hidden_layers": "two"}, "`num_hidden_layers`\nnote: it says `two`"),
     ],
 )

@@ -22,6 +22,8 @@ SUPPORTED = {
     "qwen3": "Qwen3ForCausalLM",
 }
 
+# Rope kind -> fields that it has no default for.
+_WANTED = {"linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor"), "yarn": ()}
 _WINDOW = 4096  # of attention, where a config that asks for one has no `sliding_window`
 
 
@@ -215,6 +217,9 @@ def _rope_scaling(rope: Json, positions: int) -> RopeScaling | None:
         case "default":
             return None
         case ("linear" | "llama3" | "yarn") as kind:
+            for key in _WANTED[kind]:
+                if rope.get(key) is None:
+                    raise _malformed(key, "number", None)
             original = _integer(rope, "original_max_position_embeddings", positions)
             factor = _number(rope, "factor", positions / original)
             return RopeScaling(
