@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import gguf
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -16,7 +17,7 @@ from sglc.runtime.model import gguf_model
 from sglc.runtime.model.config import RopeScaling, load_config
 from sglc.runtime.model.gguf_model import convert
 from sglc.runtime.model.packed_weights import read_packed
-from sglc.runtime.model.registry import REGISTRY, knobs, pull  # type: ignore[attr-defined]
+from sglc.runtime.model.registry import REGISTRY, knobs, prepare, pull  # type: ignore[attr-defined]
 from sglc.runtime.model.weights import load_weights
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.depth import few
@@ -202,6 +203,31 @@ def test_biases_that_are_not_computed_are_refused(tmp_path: Path, kind: str, bia
     with pytest.raises(BackendError, match=f"tensor `blk.0.{tensor}` is not supported") as caught:
         _converted(tmp_path, tmp_path / "m.gguf")
     assert caught.value.code == "SGLC516"
+
+
+def test_a_part_that_has_no_metadata_of_its_own_is_refused_as_one(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    del writer.kv_data[0]["general.architecture"]  # only the first part has it
+    writer.add_uint16("split.count", 2)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(BackendError, match="one of 2 parts"):
+        _converted(tmp_path, tmp_path / "m.gguf")
+
+
+def test_a_file_that_was_converted_otherwise_is_converted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SGLC_CACHE", str(tmp_path / "cache"))
+    write_gguf(tmp_path / "m.gguf", tiny_model("llama"), "llama")
+    folder = prepare(str(tmp_path / "m.gguf"))
+    stamp = (folder / "sglc.json").read_text()
+    (folder / "sglc.json").write_text(json.dumps(json.loads(stamp) | {"format": 2}))
+    (folder / "config.json").unlink()
+    assert prepare(str(tmp_path / "m.gguf")) == folder
+    assert (folder / "config.json").is_file()
+    assert (folder / "sglc.json").read_text() == stamp
 
 
 def test_files_that_are_no_gguf(tmp_path: Path) -> None:

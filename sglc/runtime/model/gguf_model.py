@@ -61,16 +61,16 @@ def convert(path: Path, folder: Path) -> None:
         BackendError: not a GGUF file, or one that is not supported (SGLC516).
     """
     source = _open(path)
+    parts = source.maybe_integer("split.count") or 1
+    if parts > 1:
+        note = f"`{path.name}` is one of {parts} parts; `llama-gguf-split --merge` makes one file of them"
+        raise unsupported("a GGUF file in parts", note)
     architecture = source.text("general.architecture")
     if architecture not in _ARCHITECTURES:
         raise unsupported(
             f"a GGUF model of architecture `{architecture}`",
             f"supported: {', '.join(f'`{name}`' for name in _ARCHITECTURES)}",
         )
-    parts = source.maybe_integer("split.count") or 1
-    if parts > 1:
-        note = f"`{path.name}` is one of {parts} parts; `llama-gguf-split --merge` makes one file of them"
-        raise unsupported("a GGUF file in parts", note)
     spec = _tokenizer_spec(source)
     names = _names(source, architecture)
     config = _config(source, architecture, spec)
