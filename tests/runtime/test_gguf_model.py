@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
+import gguf
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -13,7 +16,8 @@ from sglc.errors import BackendError
 from sglc.runtime.model import gguf_model
 from sglc.runtime.model.config import RopeScaling, load_config
 from sglc.runtime.model.gguf_model import convert
-from sglc.runtime.model.registry import REGISTRY, knobs, pull  # type: ignore[attr-defined]
+from sglc.runtime.model.packed_weights import read_packed
+from sglc.runtime.model.registry import REGISTRY, knobs, prepare, pull  # type: ignore[attr-defined]
 from sglc.runtime.model.weights import load_weights
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.depth import few
@@ -38,6 +42,7 @@ def test_a_converted_file_is_the_model_it_was_made_from(tmp_path: Path, kind: st
     config = load_config(folder)
     assert (config.rms_eps, config.tied, config.eos_ids, config.max_len) == (1e-5, tied, (0,), 256)
     weights = load_weights(folder, config, torch.float32, "cpu")
+    assert read_packed(folder) == {}  # of float32 there are no codes
     wanted = dict(model.named_parameters())
     assert weights.keys() == wanted.keys()
     for name, parameter in wanted.items():
@@ -134,15 +139,33 @@ def test_llama_3_rope_factors_give_its_parameters_back(tmp_path: Path) -> None:
         convert(tmp_path / "other.gguf", tmp_path / "folder")
 
 
-def test_yarn_and_linear_rope_scaling(tmp_path: Path) -> None:
-    extra = {
-        "llama.rope.scaling.type": "yarn",
-        "llama.rope.scaling.factor": 4.0,
-        "llama.rope.scaling.original_context_length": 64,
-    }
-    write_gguf(tmp_path / "m.gguf", tiny_model("llama"), "llama", **extra)
+_YARN = {"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": 64}
+_STRETCHED = RopeScaling(kind="yarn", factor=4.0, original_max_len=64)
+_LINEAR = RopeScaling(kind="linear", factor=4.0, original_max_len=256)
+
+
+@pytest.mark.parametrize(
+    ("extra", "scaling"),
+    [
+        (_YARN, _STRETCHED),
+        (_YARN | {"scaling.yarn_ext_factor": 1.0, "scaling.yarn_log_multiplier": 0.0}, _STRETCHED),
+        (_YARN | {"scaling.attn_factor": 0.5},
+         replace(_STRETCHED, attention_factor=0.5 * (0.1 * math.log(4) + 1))),
+        (_YARN | {"scaling.yarn_beta_fast": 8.0, "scaling.yarn_beta_slow": 2.0},
+         replace(_STRETCHED, beta_fast=8.0, beta_slow=2.0)),
+        ({"scaling.type": "linear", "scaling.factor": 4.0}, _LINEAR),
+        ({"scaling.factor": 4.0}, _LINEAR),
+        ({"scale_linear": 4.0}, _LINEAR),
+        ({"scaling.type": "none", "scaling.factor": 4.0}, None),
+        ({"scaling.factor": 1.0}, None),
+        ({"scaling.factor": 0.0}, None),
+    ],
+)  # fmt: skip
+def test_yarn_and_linear_rope_scaling(tmp_path: Path, extra: dict[str, object], scaling: object) -> None:
+    keys = {f"llama.rope.{key}": value for key, value in extra.items()}
+    write_gguf(tmp_path / "m.gguf", tiny_model("llama"), "llama", **keys)
     config = load_config(_converted(tmp_path, tmp_path / "m.gguf"))
-    assert config.rope_scaling == RopeScaling(kind="yarn", factor=4.0, original_max_len=64)
+    assert config.rope_scaling == scaling
 
 
 @pytest.mark.parametrize(
@@ -150,8 +173,14 @@ def test_yarn_and_linear_rope_scaling(tmp_path: Path) -> None:
     [
         ({"pre": "chameleon"}, "pre-tokenizer `chameleon`"),
         ({"llama.rope.scaling.type": "longrope"}, "type `longrope`"),
+        ({"llama.rope.scaling.yarn_ext_factor": 0.5}, "yarn_ext_factor` 0.5"),
+        ({"llama.rope.scaling.yarn_log_multiplier": 1.0}, "yarn_log_multiplier` 1.0"),
+        ({"llama.rope.scaling.yarn_attn_factor": 0.5}, "yarn_attn_factor` 0.5"),
+        ({"llama.rope.scaling.attn_factor": 0.5}, "attn_factor` 0.5"),
         ({"llama.rope.dimension_count": 4}, "rope on a part"),
         ({"llama.expert_count": 8}, "mixture of experts"),
+        ({"split.count": 2}, "one of 2 parts"),
+        ({"llama.block_count": 3}, "without the tensor `blk.2.attn_norm.weight`"),
     ],
 )
 def test_what_is_not_supported_is_refused(tmp_path: Path, extra: dict[str, object], message: str) -> None:
@@ -159,6 +188,46 @@ def test_what_is_not_supported_is_refused(tmp_path: Path, extra: dict[str, objec
     with pytest.raises(BackendError, match=message) as caught:
         _converted(tmp_path, tmp_path / "m.gguf")
     assert caught.value.code == "SGLC516"
+
+
+@pytest.mark.parametrize(
+    ("kind", "bias", "tensor"),
+    [
+        ("llama", "attention_bias", "attn_q.bias"),
+        ("llama", "mlp_bias", "ffn_gate.bias"),
+        ("qwen3", "attention_bias", "attn_q.bias"),
+    ],
+)
+def test_biases_that_are_not_computed_are_refused(tmp_path: Path, kind: str, bias: str, tensor: str) -> None:
+    write_gguf(tmp_path / "m.gguf", tiny_model(kind, **{bias: True}), kind)
+    with pytest.raises(BackendError, match=f"tensor `blk.0.{tensor}` is not supported") as caught:
+        _converted(tmp_path, tmp_path / "m.gguf")
+    assert caught.value.code == "SGLC516"
+
+
+def test_a_part_that_has_no_metadata_of_its_own_is_refused_as_one(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    del writer.kv_data[0]["general.architecture"]  # only the first part has it
+    writer.add_uint16("split.count", 2)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(BackendError, match="one of 2 parts"):
+        _converted(tmp_path, tmp_path / "m.gguf")
+
+
+def test_a_file_that_was_converted_otherwise_is_converted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SGLC_CACHE", str(tmp_path / "cache"))
+    write_gguf(tmp_path / "m.gguf", tiny_model("llama"), "llama")
+    folder = prepare(str(tmp_path / "m.gguf"))
+    stamp = (folder / "sglc.json").read_text()
+    (folder / "sglc.json").write_text(json.dumps(json.loads(stamp) | {"format": 2}))
+    (folder / "config.json").unlink()
+    assert prepare(str(tmp_path / "m.gguf")) == folder
+    assert (folder / "config.json").is_file()
+    assert (folder / "sglc.json").read_text() == stamp
 
 
 def test_files_that_are_no_gguf(tmp_path: Path) -> None:

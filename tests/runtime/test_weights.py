@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from sglc.errors import BackendError
 from sglc.runtime.model.config import RopeScaling, load_config, tensor_shapes
 from sglc.runtime.model.registry import prepare
+from sglc.runtime.model.rope import rope_frequencies
 from sglc.runtime.model.weights import dummy_weights, load_weights
 from tests.runtime.tiny_model import save_tiny_model, tiny_model
 
@@ -21,7 +22,8 @@ _KINDS = ["llama", "mistral", "qwen2", "qwen3"]
 
 def _edit(folder: Path, **changes: object) -> None:
     path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    fields = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in fields.items() if value is not ...}))
 
 
 @pytest.mark.parametrize("kind", _KINDS)
@@ -98,6 +100,34 @@ def test_rope_scaling(tmp_path: Path, fields: dict[str, object], scaling: RopeSc
     assert load_config(tmp_path).rope_scaling == scaling
 
 
+_OF_HAND = {"rope_type": "yarn", "factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "original"),
+    [
+        ("qwen3", {"rope_parameters": {"rope_type": "default"}, "rope_scaling": _YARN}, 64),
+        ("mistral", {"rope_parameters": _OF_HAND, "sliding_window": 128}, 256),
+        ("qwen2", {"rope_parameters": _OF_HAND, "sliding_window": 128, "use_sliding_window": True}, 256),
+        ("llama", {"rope_parameters": _OF_HAND, "original_max_position_embeddings": 32}, 32),
+        ("llama", {"rope_parameters": _YARN, "original_max_position_embeddings": 32}, 32),
+        ("llama", {"rope_parameters": _YARN | {"beta_fast": 0, "beta_slow": 0}}, 64),
+    ],
+)
+def test_rope_is_read_as_transformers_reads_it(tmp_path: Path, kind: str, fields, original: int) -> None:
+    from transformers import AutoConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    save_tiny_model(tmp_path, kind)
+    _edit(tmp_path, **fields)
+    config = load_config(tmp_path)
+    assert config.rope_scaling == RopeScaling(kind="yarn", factor=4.0, original_max_len=original)
+    wanted, magnitude = ROPE_INIT_FUNCTIONS["yarn"](AutoConfig.from_pretrained(tmp_path), "cpu")
+    frequencies, scale = rope_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+    torch.testing.assert_close(frequencies, wanted)
+    assert scale == pytest.approx(magnitude)
+
+
 def test_yarns_two_scales_give_one_attention_factor(tmp_path: Path) -> None:
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -115,6 +145,8 @@ def test_yarns_two_scales_give_one_attention_factor(tmp_path: Path) -> None:
         ("mistral", {"sliding_window": 100}, 100),
         ("mistral", {"sliding_window": None}, 256),
         ("mistral", {"sliding_window": 4096}, 256),
+        ("mistral", {"max_position_embeddings": 8192, "sliding_window": ...}, 4096),
+        ("qwen3", {"max_position_embeddings": 8192, "sliding_window": ..., "use_sliding_window": True}, 4096),
         ("qwen2", {"sliding_window": 100, "use_sliding_window": False}, 256),
         ("qwen2", {"sliding_window": 100, "use_sliding_window": True}, 100),
     ],
@@ -123,6 +155,18 @@ def test_a_sliding_window_limits_the_length(tmp_path: Path, kind: str, fields, m
     save_tiny_model(tmp_path, kind)
     _edit(tmp_path, **fields)
     assert load_config(tmp_path).max_len == max_len
+
+
+@pytest.mark.parametrize(("kind", "head_dim"), [("llama", 8), ("mistral", 8), ("qwen2", 8), ("qwen3", 128)])
+def test_a_head_size_that_is_not_given_is_that_of_transformers(
+    tmp_path: Path, kind: str, head_dim: int
+) -> None:
+    from transformers import AutoConfig
+
+    save_tiny_model(tmp_path, kind)
+    _edit(tmp_path, head_dim=...)
+    assert load_config(tmp_path).head_dim == head_dim
+    assert getattr(AutoConfig.from_pretrained(tmp_path), "head_dim", 8) == head_dim
 
 
 @pytest.mark.parametrize("kind", _KINDS)
@@ -138,12 +182,22 @@ def test_a_config_without_architectures_goes_by_its_type(tmp_path: Path, kind: s
     [
         ({"architectures": ["GemmaForCausalLM"]}, "`GemmaForCausalLM`\nnote: it runs `LlamaForCausalLM`"),
         ({"architectures": None, "model_type": "bert"}, "`bert`"),
+        ({"model_type": "qwen2"}, "`LlamaForCausalLM` and the `model_type` `qwen2`"),
         ({"hidden_act": "gelu"}, "`hidden_act` `gelu`"),
         ({"mlp_bias": True}, "`mlp_bias` `True`"),
         ({"attention_bias": True}, "`attention_bias` `True`"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "type `dynamic`"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}}, "`0.5`"),
+        ({"rope_parameters": {"full_attention": _YARN}}, "rope's `full_attention`"),
+        ({"rope_parameters": {"rope_theta": 7.0}, "rope_scaling": _YARN}, "another `rope_theta`"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
         ({"hidden_size": None}, "`hidden_size`"),
+        ({"model_type": "mistral", "architectures": None, "sliding_window": 32.0}, "`sliding_window`"),
+        ({"rms_norm_eps": "1e-2"}, "no number under `rms_norm_eps`\nnote: it says `1e-2`"),
+        ({"rope_theta": "1e6", "rope_parameters": None}, "no number under `rope_theta`"),
+        ({"rope_parameters": _YARN | {"attention_factor": "1"}}, "no number under `attention_factor`"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "no number under `factor`"),
+        ({"rope_parameters": _LLAMA3 | {"low_freq_factor": None}}, "no number under `low_freq_factor`"),
         ({"num_hidden_layers": "two"}, "`num_hidden_layers`\nnote: it says `two`"),
     ],
 )
@@ -191,6 +245,30 @@ def test_shards_that_are_missing(tmp_path: Path) -> None:
     index.write_text(json.dumps(data))
     with pytest.raises(BackendError, match=r"has no tensor `lm_head.weight`"):
         load_weights(tmp_path, config, torch.float32, "cpu")
+
+
+def test_one_file_is_read_before_shards(tmp_path: Path) -> None:
+    other = tiny_model("llama")
+    torch.nn.init.zeros_(other.model.norm.weight)
+    other.save_pretrained(tmp_path, max_shard_size="10KB")
+    model = tiny_model("llama")
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    weights = load_weights(tmp_path, load_config(tmp_path), torch.float32, "cpu")
+    assert torch.equal(weights["model.norm.weight"], model.model.norm.weight)
+
+
+@pytest.mark.parametrize("shard", ["1GB", "10KB"])
+def test_a_head_of_its_own_is_not_tied(tmp_path: Path, shard: str) -> None:
+    model = tiny_model("llama")
+    model.save_pretrained(tmp_path, max_shard_size=shard)
+    _edit(tmp_path, tie_word_embeddings=True)
+    with pytest.raises(BackendError, match=r"`lm_head.weight` that is not its embedding") as caught:
+        load_weights(tmp_path, load_config(tmp_path), torch.float32, "cpu")
+    assert caught.value.code == "SGLC518"
+    model.lm_head.weight.data.copy_(model.model.embed_tokens.weight)
+    model.save_pretrained(tmp_path, max_shard_size=shard)
+    _edit(tmp_path, tie_word_embeddings=True)
+    assert "lm_head.weight" not in load_weights(tmp_path, load_config(tmp_path), torch.bfloat16, "cpu")
 
 
 def test_random_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

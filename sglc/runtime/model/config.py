@@ -22,6 +22,10 @@ SUPPORTED = {
     "qwen3": "Qwen3ForCausalLM",
 }
 
+# Rope kind -> fields that it has no default for.
+_WANTED = {"linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor"), "yarn": ()}
+_WINDOW = 4096  # of attention, where a config that asks for one has no `sliding_window`
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeScaling:
@@ -83,11 +87,12 @@ def load_config(folder: Path) -> ModelConfig:
     model_type = _model_type(raw)
     _refuse_variants(raw, model_type)
     heads, hidden = _integer(raw, "num_attention_heads"), _integer(raw, "hidden_size")
-    max_len = _integer(raw, "max_position_embeddings")
-    rope = _rope(raw)
-    window = raw.get("sliding_window")
-    if isinstance(window, int) and (model_type == "mistral" or raw.get("use_sliding_window")):
-        max_len = min(max_len, window)  # within the window, attention is full attention
+    positions = _integer(raw, "max_position_embeddings")
+    rope, max_len = _rope(raw), positions
+    windowed = model_type == "mistral" or raw.get("use_sliding_window")
+    if windowed and raw.get("sliding_window", _WINDOW) is not None:
+        # Within the window, attention is full attention.
+        max_len = min(positions, _integer(raw, "sliding_window", _WINDOW))
     return ModelConfig(
         architecture=SUPPORTED[model_type],
         vocab_size=_integer(raw, "vocab_size"),
@@ -96,9 +101,9 @@ def load_config(folder: Path) -> ModelConfig:
         layers=_integer(raw, "num_hidden_layers"),
         heads=heads,
         kv_heads=_integer(raw, "num_key_value_heads", heads),
-        head_dim=_integer(raw, "head_dim", hidden // heads),
+        head_dim=_integer(raw, "head_dim", 128 if model_type == "qwen3" else hidden // heads),
         rope_theta=_number(rope, "rope_theta", 10000.0),
-        rope_scaling=_rope_scaling(rope, max_len),
+        rope_scaling=_rope_scaling(rope, positions),
         rms_eps=_number(raw, "rms_norm_eps", 1e-6),
         tied=raw.get("tie_word_embeddings") is True,
         qkv_bias=model_type == "qwen2",
@@ -139,7 +144,14 @@ def _model_type(raw: Json) -> str:
     name = str(architectures[0]) if isinstance(architectures, list) and architectures else None
     for model_type, architecture in SUPPORTED.items():
         if name == architecture or (name is None and raw.get("model_type") == model_type):
-            return model_type
+            if raw.get("model_type", model_type) == model_type:
+                return model_type
+            raise BackendError(
+                "SGLC517",
+                f"`config.json` names a `{name}` and the `model_type` `{raw['model_type']}`",
+                note=f"a `{name}` is of type `{model_type}`, and transformers goes by the type",
+                hint="set `architectures` or `model_type` to what the model is",
+            )
     raise BackendError(
         "SGLC517",
         f"the local runtime cannot run a `{name or raw.get('model_type')}`",
@@ -170,30 +182,54 @@ def _refuse_variants(raw: Json, model_type: str) -> None:
 
 
 def _rope(raw: Json) -> Json:
-    """Rope fields in one mapping. Older files have them beside and in `rope_scaling`."""
-    merged: Json = {"rope_theta": raw.get("rope_theta", 10000.0)}
-    for key in ("rope_scaling", "rope_parameters"):
-        part = raw.get(key)
-        if isinstance(part, Mapping):
-            merged |= part
-    return merged
+    """Rope fields in one mapping: those of `rope_scaling`, or else of `rope_parameters`, as in transformers.
+
+    Older files have some of them beside it.
+    """
+    scaling, parameters = (_mapping(raw.get(key)) for key in ("rope_scaling", "rope_parameters"))
+    rope: Json = {"rope_theta": raw.get("rope_theta", 10000.0)} | dict(scaling or parameters)
+    if parameters.get("rope_theta", rope["rope_theta"]) != rope["rope_theta"]:
+        raise BackendError(
+            "SGLC517",
+            f"`config.json` has another `rope_theta` in `rope_parameters` than `{rope['rope_theta']}`",
+            note="`rope_parameters` is not read where there is a `rope_scaling`",
+            hint="put all of these fields into `rope_parameters`, and leave `rope_scaling` out",
+        )
+    if "original_max_position_embeddings" in raw:
+        rope["original_max_position_embeddings"] = raw["original_max_position_embeddings"]
+    for key, value in rope.items():
+        if isinstance(value, Mapping) or (key == "partial_rotary_factor" and value not in (None, 1.0)):
+            raise BackendError(
+                "SGLC517",
+                f"the local runtime cannot run a model with rope's `{key}` `{value}`",
+                note="it computes one rope for all layers, on whole heads",
+                hint="choose another model, or serve this one elsewhere and use its URL as the back end",
+            )
+    return rope
 
 
-def _rope_scaling(rope: Json, max_len: int) -> RopeScaling | None:
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _rope_scaling(rope: Json, positions: int) -> RopeScaling | None:
     match rope.get("rope_type", rope.get("type", "default")):
         case "default":
             return None
         case ("linear" | "llama3" | "yarn") as kind:
-            original = _integer(rope, "original_max_position_embeddings", max_len)
-            factor = _number(rope, "factor", max_len / original)
+            for key in _WANTED[kind]:
+                if rope.get(key) is None:
+                    raise _malformed(key, "number", None)
+            original = _integer(rope, "original_max_position_embeddings", positions)
+            factor = _number(rope, "factor", positions / original)
             return RopeScaling(
                 kind=kind,
                 factor=factor,
                 original_max_len=original,
                 low_freq_factor=_number(rope, "low_freq_factor", 1.0),
                 high_freq_factor=_number(rope, "high_freq_factor", 4.0),
-                beta_fast=_number(rope, "beta_fast", 32.0),
-                beta_slow=_number(rope, "beta_slow", 1.0),
+                beta_fast=_number(rope, "beta_fast", 32.0) or 32.0,  # to transformers, 0 is none
+                beta_slow=_number(rope, "beta_slow", 1.0) or 1.0,
                 attention_factor=_attention_factor(rope, factor),
                 truncate=rope.get("truncate") is not False,
             )
@@ -208,9 +244,9 @@ def _rope_scaling(rope: Json, max_len: int) -> RopeScaling | None:
 
 def _attention_factor(rope: Json, factor: float) -> float | None:
     """Yarn's factor on cos and sin where the config fixes it, itself or by two `mscale`s."""
+    if rope.get("attention_factor") is not None:
+        return _number(rope, "attention_factor", 1.0)
     match rope:
-        case {"attention_factor": int(given) | float(given)}:
-            return float(given)
         case {"mscale": int(scale) | float(scale), "mscale_all_dim": int(all_dim) | float(all_dim)} if (
             scale and all_dim and factor > 1
         ):
@@ -224,15 +260,23 @@ def _integer(raw: Json, key: str, default: int | None = None) -> int:
     if value is None and default is not None:
         return default
     if not isinstance(value, int):
-        raise BackendError(
-            "SGLC517",
-            f"`config.json` has no whole number under `{key}`",
-            note=f"it says `{value}`",
-            hint="fetch the model again",
-        )
+        raise _malformed(key, "whole number", value)
     return value
 
 
 def _number(raw: Json, key: str, default: float) -> float:
     value = raw.get(key)
-    return float(value) if isinstance(value, int | float) else default
+    if value is None:
+        return default
+    if not isinstance(value, int | float):
+        raise _malformed(key, "number", value)
+    return float(value)
+
+
+def _malformed(key: str, kind: str, value: object) -> BackendError:
+    return BackendError(
+        "SGLC517",
+        f"`config.json` has no {kind} under `{key}`",
+        note=f"it says `{value}`",
+        hint="fetch the model again",
+    )

@@ -7,6 +7,7 @@ runtime could not compute exactly, is an error.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,7 @@ _INNER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_WITH_BIAS = {("qwen2", "attn_q"), ("qwen2", "attn_k"), ("qwen2", "attn_v")}
 
 
 def convert(path: Path, folder: Path) -> None:
@@ -59,6 +61,10 @@ def convert(path: Path, folder: Path) -> None:
         BackendError: not a GGUF file, or one that is not supported (SGLC516).
     """
     source = _open(path)
+    parts = source.maybe_integer("split.count") or 1
+    if parts > 1:
+        note = f"`{path.name}` is one of {parts} parts; `llama-gguf-split --merge` makes one file of them"
+        raise unsupported("a GGUF file in parts", note)
     architecture = source.text("general.architecture")
     if architecture not in _ARCHITECTURES:
         raise unsupported(
@@ -66,12 +72,13 @@ def convert(path: Path, folder: Path) -> None:
             f"supported: {', '.join(f'`{name}`' for name in _ARCHITECTURES)}",
         )
     spec = _tokenizer_spec(source)
+    names = _names(source, architecture)
     config = _config(source, architecture, spec)
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", {"eos_token_id": list(spec.eos_ids)})
     _write_json(folder / "tokenizer_config.json", tokenizer_settings(spec))
     _write_json(folder / "tokenizer.json", tokenizer_definition(spec))
-    _write_weights(source, architecture, folder)
+    _write_weights(source, architecture, names, folder)
     write_packed(folder, _packed(source, architecture))
 
 
@@ -182,19 +189,39 @@ def _config(source: _Source, architecture: str, spec: TokenizerSpec) -> Json:
 
 
 def _rope_scaling(source: _Source, key: str, theta: float, head_dim: int) -> Json | None:
+    """As llama.cpp reads it: a factor without a type is linear."""
+    scaling = f"{key}rope.scaling."
+    kind = source.get(f"{scaling}type") or "linear"
+    factor = source.number(f"{scaling}factor", source.number(f"{key}rope.scale_linear", 0.0)) or 1.0
+    # What is computed with one value only.
+    kept = {"yarn_ext_factor": float(kind == "yarn"), "yarn_attn_factor": 1.0, "yarn_log_multiplier": 0.0}
+    if kind != "yarn":
+        kept["attn_factor"] = 1.0
+    if _ROPE_FACTORS in source.tensors:
+        kept["factor"] = 1.0
+    for name, value in kept.items():
+        found = source.number(f"{scaling}{name}", value)
+        if found != value:
+            raise unsupported(f"a GGUF model with `{scaling}{name}` {found}", f"supported is {value}")
     if _ROPE_FACTORS in source.tensors:
         return _llama3_scaling(_dequantized(source.tensors[_ROPE_FACTORS]), theta, head_dim)
-    kind = source.get(f"{key}rope.scaling.type")
-    scaling = f"{key}rope.scaling."
     match kind:
-        case None | "none":
+        case "none":
             return None
-        case "linear" | "yarn":
-            found: Json = {"rope_type": kind, "factor": source.number(f"{scaling}factor", 1.0)}
+        case "linear":
+            return None if factor == 1 else {"rope_type": "linear", "factor": factor}
+        case "yarn":
+            yarn: Json = {"rope_type": "yarn", "factor": factor}
             original = source.maybe_integer(f"{scaling}original_context_length")
             if original is not None:
-                found["original_max_position_embeddings"] = original
-            return found
+                yarn["original_max_position_embeddings"] = original
+            for side in ("fast", "slow"):
+                if f"{scaling}yarn_beta_{side}" in source.fields:
+                    yarn[f"beta_{side}"] = source.number(f"{scaling}yarn_beta_{side}", 0.0)
+            magnitude = source.number(f"{scaling}attn_factor", 1.0)
+            if magnitude != 1:
+                yarn["attention_factor"] = magnitude * (0.1 * math.log(max(factor, 1.0)) + 1.0)
+            return yarn
         case _:
             raise unsupported(f"GGUF rope scaling of type `{kind}`", "supported: `linear`, `yarn`, Llama 3's")
 
@@ -216,7 +243,7 @@ def _llama3_scaling(factors: Array, theta: float, head_dim: int) -> Json:
     }
 
 
-def _write_weights(source: _Source, architecture: str, folder: Path) -> None:
+def _write_weights(source: _Source, architecture: str, names: Mapping[str, str], folder: Path) -> None:
     """`model.safetensors`, or shards with an index above `_SHARD_BYTES`."""
     heads = source.integer(f"{architecture}.attention.head_count")
     kv_heads = source.maybe_integer(f"{architecture}.attention.head_count_kv") or heads
@@ -231,7 +258,7 @@ def _write_weights(source: _Source, architecture: str, folder: Path) -> None:
                 values = _interleaved_to_halves(values, heads)
             elif architecture == "llama" and ".attn_k." in tensor.name:
                 values = _interleaved_to_halves(values, kv_heads)
-            weights[_name(tensor.name)] = np.ascontiguousarray(values)
+            weights[names[tensor.name]] = np.ascontiguousarray(values)
         several = f"model-{number:05}-of-{len(shards):05}.safetensors"
         file = "model.safetensors" if len(shards) == 1 else several
         save_file(weights, folder / file, metadata={"format": "pt"})
@@ -298,15 +325,22 @@ def _interleaved_to_halves(weight: NDArray[Any], heads: int) -> NDArray[Any]:
     return pairs.swapaxes(1, 2).reshape(weight.shape)
 
 
-def _name(name: str) -> str:
-    """Hugging Face's name of a GGUF tensor."""
-    match name.split("."):
-        case [outer, "weight"] if outer in _OUTER:
-            return f"{_OUTER[outer]}.weight"
-        case ["blk", layer, inner, ("weight" | "bias") as kind] if inner in _INNER:
-            return f"model.layers.{layer}.{_INNER[inner]}.{kind}"
-        case _:
-            raise unsupported(f"the GGUF tensor `{name}`", "no supported model has it")
+def _names(source: _Source, architecture: str) -> dict[str, str]:
+    """Hugging Face's names of the tensors that the model has, by GGUF's; the file has these and no others."""
+    names = {f"{outer}.weight": f"{theirs}.weight" for outer, theirs in _OUTER.items()}
+    for layer in range(source.integer(f"{architecture}.block_count")):
+        for inner, theirs in _INNER.items():
+            if inner in ("attn_q_norm", "attn_k_norm") and architecture != "qwen3":
+                continue
+            for kind in ("weight", "bias") if (architecture, inner) in _WITH_BIAS else ("weight",):
+                names[f"blk.{layer}.{inner}.{kind}"] = f"model.layers.{layer}.{theirs}.{kind}"
+    for name in source.tensors:
+        if name not in names and name != _ROPE_FACTORS:
+            raise unsupported(f"the GGUF tensor `{name}`", f"a `{architecture}` that can be computed has none")
+    for name in names:
+        if name not in source.tensors and name != "output.weight":  # without a head it is the embedding
+            raise unsupported(f"a GGUF file without the tensor `{name}`", f"every `{architecture}` has it")
+    return names
 
 
 def _write_json(path: Path, data: Mapping[str, object]) -> None:

@@ -128,6 +128,8 @@ def read_packed(folder: Path) -> dict[str, PackedMatrix]:
     if not (folder / _INDEX).is_file():
         return {}
     index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+    if not index:
+        return {}  # none could be packed, and an empty file cannot be mapped
     data = np.memmap(folder / _DATA, np.uint8, "r")
     return {
         name: PackedMatrix(Kind(kind), rows, columns, data[begin : begin + size])

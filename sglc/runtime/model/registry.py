@@ -43,7 +43,8 @@ _AGAIN_S = 10.0  # of one run several ask for the model: its loading, its compil
 _FETCHING = threading.Lock()
 _FAILED: dict[Path, tuple[float, BackendError]] = {}  # when a model could not be fetched, and why
 
-_FORMAT = 2  # of folders that sglc makes; another one is made anew
+# Of folders that sglc makes, by the folder they are in; one of another format is made anew.
+_FORMATS = {"models": 2, "gguf": 3, "dummy": 2}
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+\Z")
 _HUB_FILES = ["*.json", "*.jinja", "*.safetensors"]
 TEXT_FILES = (
@@ -268,7 +269,7 @@ def _registry_folder(name: str) -> Path:
 
 
 def _ready(folder: Path) -> bool:
-    return read_json(folder / STAMP).get("format") == _FORMAT
+    return read_json(folder / STAMP).get("format") == _FORMATS[folder.parent.name]
 
 
 def _make(folder: Path, fill: Callable[[Path], dict[str, object]]) -> None:
@@ -284,8 +285,8 @@ def _make(folder: Path, fill: Callable[[Path], dict[str, object]]) -> None:
             shutil.rmtree(staging, ignore_errors=True)  # left by a process that was killed
             staging.mkdir()
             try:
-                stamp = fill(staging)
-                (staging / STAMP).write_text(json.dumps({"format": _FORMAT, **stamp}, indent=1) + "\n")
+                stamp = {"format": _FORMATS[folder.parent.name], **fill(staging)}
+                (staging / STAMP).write_text(json.dumps(stamp, indent=1) + "\n")
                 shutil.rmtree(folder, ignore_errors=True)
                 staging.rename(folder)
             except BaseException:

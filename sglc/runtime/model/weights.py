@@ -13,9 +13,11 @@ import torch
 
 from sglc.errors import BackendError
 from sglc.runtime.model.config import ModelConfig, RopeScaling, load_config, tensor_shapes
-from sglc.runtime.model_files import STAMP, read_json
+from sglc.runtime.model_files import STAMP, Json, read_json
 
 __all__ = ["ModelConfig", "RopeScaling", "dummy_weights", "load_config", "load_weights"]
+
+_HEAD = "lm_head.weight"
 
 
 def load_weights(
@@ -43,6 +45,14 @@ def load_weights(
                 if tuple(tensor.shape) != shapes[name]:
                     raise _wrong(folder, f"has `{name}` of shape {tuple(tensor.shape)}, not {shapes[name]}")
                 weights[name] = tensor.to(dtype)
+    head = _head(folder, device) if config.tied else None
+    if head is not None and not torch.equal(head.to(dtype), weights["model.embed_tokens.weight"]):
+        raise BackendError(
+            "SGLC518",
+            f"`{folder}` has an `{_HEAD}` that is not its embedding",
+            note="`config.json` says `tie_word_embeddings`; transformers does not tie such a head",
+            hint="set `tie_word_embeddings` to false in `config.json`",
+        )
     return weights
 
 
@@ -61,13 +71,13 @@ def dummy_weights(
 
 def _shards(folder: Path, shapes: dict[str, tuple[int, ...]]) -> dict[Path, list[str]]:
     """File -> names of the tensors wanted from it."""
-    index = read_json(folder / "model.safetensors.index.json").get("weight_map")
-    if isinstance(index, dict):
+    index = _index(folder)
+    if index is not None:
         shards: dict[Path, list[str]] = {}
         for name in shapes:
             if name not in index:
                 raise _wrong(folder, f"has no tensor `{name}`")
-            shards.setdefault(folder / index[name], []).append(name)
+            shards.setdefault(folder / str(index[name]), []).append(name)
         for path in shards:
             if not path.is_file():
                 raise _wrong(folder, f"lacks `{path.name}`")
@@ -76,6 +86,21 @@ def _shards(folder: Path, shapes: dict[str, tuple[int, ...]]) -> dict[Path, list
     if not single.is_file():
         raise _wrong(folder, "holds no `model.safetensors`")
     return {single: list(shapes)}
+
+
+def _index(folder: Path) -> Json | None:
+    """Which shard has a tensor; None if there is one file, which transformers reads before shards, too."""
+    index = read_json(folder / "model.safetensors.index.json").get("weight_map")
+    return index if isinstance(index, dict) and not (folder / "model.safetensors").is_file() else None
+
+
+def _head(folder: Path, device: torch.device | str) -> torch.Tensor | None:
+    """The head in the files, if there is one."""
+    path = folder / str((_index(folder) or {}).get(_HEAD, "model.safetensors"))
+    if not path.is_file():
+        return None
+    with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
+        return file.get_tensor(_HEAD) if _HEAD in frozenset(file.keys()) else None
 
 
 def _wrong(folder: Path, problem: str) -> BackendError:
