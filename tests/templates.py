@@ -123,6 +123,9 @@ class ByteTokenizer:
     def encode(self, text: str) -> list[int]:
         return list(text.encode("utf-8", "surrogatepass"))
 
+    def encode_within(self, text: str) -> list[int]:
+        return self.encode(text)
+
     def cut(self, text: str) -> int:
         return len(text)
 

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from sglc.errors import BackendError, RunError
+from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText
+from sglc.runtime.engine.kept_constraints import kept_constraints
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, load_tokenizer
 from tests.runtime.tiny_model import CONTROL, tiny_tokenizer
 
@@ -219,6 +221,35 @@ def test_a_sentencepiece_vocabulary(tmp_path: Path) -> None:
         assert tokenizer.decode(tokenizer.encode(text)) == text
     # In the middle of a sequence transformers puts no space before a piece of text, either.
     assert _ids(tokenizer, "<s>a</s>b") == raw.encode("<s>a</s>b", add_special_tokens=False).ids
+
+
+def _spaced(kind: str) -> Tokenizer:
+    """Puts a space before every piece of text between control tokens."""
+    if kind == "ByteLevel":
+        raw = tiny_tokenizer(AddedToken("<added>"))
+        raw.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(add_prefix_space=True)])
+        return raw
+    raw = _sentencepiece("always")
+    if kind == "Prepend":
+        raw.pre_tokenizer = None
+        raw.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    return raw
+
+
+@pytest.mark.parametrize("kind", ["Prepend", "Metaspace", "ByteLevel"])
+def test_a_space_is_put_before_what_begins_alone(tmp_path: Path, kind: str) -> None:
+    raw = _spaced(kind)
+    tokenizer = load_tokenizer(_folder(tmp_path, raw))
+    spelled = tokenizer.token_bytes()
+    for text in ["the", "a", " a b\n", "a\u00e9😀", "   a", "\na, b c"]:
+        begun, within = tokenizer.encode(text), tokenizer.encode_within(text)
+        assert begun == raw.encode(text, add_special_tokens=False).ids
+        assert b"".join(spelled[id_] for id_ in within) == text.encode()
+        assert begun != within or text.startswith(" ")
+    assert tokenizer.encode_within("") == []
+    constraint = kept_constraints(tokenizer, len(spelled)).of(Sampling(regex="a a"))
+    assert constraint is not None
+    assert constraint.only(constraint.start) == tokenizer.encode_within("a a")[0]
 
 
 @pytest.mark.parametrize(
