@@ -273,6 +273,8 @@ def test_ends_of_a_turn_come_from_both_configs(tmp_path: Path) -> None:
     assert load_tokenizer(folder).eos_ids == (7,)
     (folder / "generation_config.json").write_text('{"eos_token_id": [9, 7]}')
     assert load_tokenizer(folder).eos_ids == (9, 7)
+    (folder / "config.json").write_text('{"eos_token_id": [7, -1], "vocab_size": 9}')
+    assert load_tokenizer(folder).eos_ids == (7,)  # the model never says what it lacks
 
 
 def test_the_hash_is_that_of_vocabulary_and_template(tmp_path: Path) -> None:
