@@ -113,6 +113,7 @@ class ByteTokenizer:
 
     hash = "byte-tokenizer"
     eos_ids = (_IDS["</s>"],)
+    control: Mapping[int, str] = {id_: text for text, id_ in _IDS.items()}
 
     def __init__(self, template: str | None, *, bos: bool = False) -> None:
         self.has_template = template is not None

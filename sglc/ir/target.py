@@ -49,6 +49,10 @@ class Tokenizer(Protocol):
         """Ids that end a turn."""
 
     @property
+    def control(self) -> Mapping[int, str] | None:
+        """How each control token is written; None: all markup is control text."""
+
+    @property
     def has_template(self) -> bool:
         """Whether the model comes with a chat template."""
 

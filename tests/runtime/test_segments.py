@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,7 @@ class Letters:
     hash = "letters"
     bos_id = None
     eos_ids = (0,)
+    control: Mapping[int, str] = {0: "<"}
     has_template = False
 
     def encode(self, text: str) -> list[int]:
