@@ -377,6 +377,18 @@ def test_missing_and_malformed_files(tmp_path: Path) -> None:
     assert caught.value.code == "SGLC512"
 
 
+def test_an_entry_outside_of_the_byte_alphabet_is_text_as_it_stands(tmp_path: Path) -> None:
+    definition = json.loads(tiny_tokenizer().to_str())
+    entries = ["你好", "Ġ好", "Ġ a", "é"]
+    first = len(definition["model"]["vocab"])
+    definition["model"]["vocab"] |= {text: id_ for id_, text in enumerate(entries, first) if text != "é"}
+    raw = Tokenizer.from_str(json.dumps(definition))
+    tokenizer = load_tokenizer(_folder(tmp_path, raw))
+    ids = [raw.get_vocab()[text] for text in entries]
+    assert [tokenizer.decode([id_]) for id_ in ids] == [raw.decode([id_]) for id_ in ids]
+    assert tokenizer.decode(ids[:3]) == "你好Ġ好Ġ a"
+
+
 def test_a_vocabulary_without_bytes_is_refused(tmp_path: Path) -> None:
     raw = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
     raw.decoder = decoders.WordPiece()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -359,11 +360,14 @@ def _byte_alphabet() -> dict[int, int]:
     return {byte: byte for byte in itself} | {0x100 + n: byte for n, byte in enumerate(others)}
 
 
-_ALPHABET = _byte_alphabet()
+_ALPHABET = defaultdict(lambda: 0x100, _byte_alphabet())  # other characters are no Latin-1
 
 
 def _byte_level(token: str) -> bytes:
-    return token.translate(_ALPHABET).encode("latin-1")
+    try:
+        return token.translate(_ALPHABET).encode("latin-1")
+    except UnicodeEncodeError:  # an entry outside of the alphabet is text as it stands
+        return token.encode()
 
 
 def _sentencepiece(token: str) -> bytes:
