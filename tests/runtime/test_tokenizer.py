@@ -318,6 +318,26 @@ def test_templates_find_what_they_expect(tmp_path: Path, template: str, text: st
     assert reference.apply_chat_template(_CHAT, tokenize=False, add_generation_prompt=True) == text
 
 
+@pytest.mark.parametrize(
+    ("settings", "older", "text"),
+    [
+        ({"bos_token": None}, {"bos_token": CONTROL[1]}, CONTROL[1] + "||"),
+        ({"bos_token": CONTROL[0]}, {"bos_token": {"content": CONTROL[1]}}, CONTROL[1] + "||"),
+        ({"bos_token": CONTROL[1], "added_tokens_decoder": {}}, {"bos_token": CONTROL[0]}, CONTROL[1] + "||"),
+        ({"extra_special_tokens": {"image_token": CONTROL[0], "own": CONTROL[1]}}, {}, "|" + "|".join(CONTROL)),
+        ({"image_token": CONTROL[0], "extra_special_tokens": ["x"]}, {}, f"|{CONTROL[0]}|"),
+    ],
+)
+def test_where_names_of_tokens_are_found(tmp_path: Path, settings, older, text: str) -> None:
+    from transformers import AutoTokenizer
+
+    template = "{{ bos_token }}|{{ image_token }}|{{ own }}"
+    folder = _folder(tmp_path, tiny_tokenizer(), chat_template=template, **settings)
+    (folder / "special_tokens_map.json").write_text(json.dumps(older))
+    assert load_tokenizer(folder).render(_CHAT, generate=True) == text
+    assert AutoTokenizer.from_pretrained(folder).apply_chat_template(_CHAT, tokenize=False) == text
+
+
 def test_where_a_template_is_found(tmp_path: Path) -> None:
     several = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
     folder = _folder(tmp_path, tiny_tokenizer(), chat_template=several)

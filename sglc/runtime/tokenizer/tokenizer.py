@@ -267,14 +267,12 @@ def load_tokenizer(folder: Path) -> LocalTokenizer:
             hint="save the model with its fast tokenizer, or copy `tokenizer.json` into the folder",
         )
     settings = read_json(folder / "tokenizer_config.json")
-    named_too = read_json(folder / "special_tokens_map.json")
-    named = {key: text for key in _NAMED if (text := _content(settings.get(key, named_too.get(key))))}
     vocab_size = read_json(folder / "config.json").get("vocab_size")
     return _kept(
         TokenizerFiles(
             definition=path.read_text(encoding="utf-8"),
             template=_find_template(folder, settings),
-            named=tuple(named.items()),
+            named=tuple(_named(settings, read_json(folder / "special_tokens_map.json")).items()),
             eos_ids=eos_ids(folder),
             add_bos=settings.get("add_bos_token") is True,
             vocab_size=vocab_size if isinstance(vocab_size, int) else 0,
@@ -388,6 +386,19 @@ def _find_template(folder: Path, settings: Json) -> str | None:
             return named.get("default")
         case _:
             return None
+
+
+def _named(settings: Json, older: Json) -> dict[str, str]:
+    """How the tokens are written that templates call by name.
+
+    `older` is special_tokens_map.json: it counts for more where the settings do not list the tokens themselves.
+    """
+    both = {**older, **settings} if "added_tokens_decoder" in settings else {**settings, **older}
+    extra = both.get("extra_special_tokens")
+    own = extra if isinstance(extra, dict) else {}
+    given = {**both, **own}
+    names = dict.fromkeys((*_NAMED, *own, *(key for key in given if key.endswith("_token"))))
+    return {name: text for name in names if (text := _content(given.get(name)))}
 
 
 def _content(token: object) -> str | None:
