@@ -49,6 +49,9 @@ class Characters:
     def encode(self, text: str) -> list[int]:
         return [len(_CONTROL) + _CHARACTERS.index(character) for character in text]
 
+    def encode_within(self, text: str) -> list[int]:
+        return self.encode(text)
+
     def cut(self, text: str) -> int:
         return len(text)
 

@@ -113,6 +113,7 @@ class ByteTokenizer:
 
     hash = "byte-tokenizer"
     eos_ids = (_IDS["</s>"],)
+    control: Mapping[int, str] = {id_: text for text, id_ in _IDS.items()}
 
     def __init__(self, template: str | None, *, bos: bool = False) -> None:
         self.has_template = template is not None
@@ -122,6 +123,9 @@ class ByteTokenizer:
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode("utf-8", "surrogatepass"))
+
+    def encode_within(self, text: str) -> list[int]:
+        return self.encode(text)
 
     def cut(self, text: str) -> int:
         return len(text)

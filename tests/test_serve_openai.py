@@ -7,16 +7,22 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from openai.types import Completion
+from tokenizers import pre_tokenizers
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
+from sglc.serve.logprobs import Offsets, Spelling, of_completion
+from sglc.serve.prompts import of_text
 from tests.constraints.random_tags import holds
 from tests.depth import at_depth, few, some_of
+from tests.runtime.tiny_model import CONTROL, tiny_tokenizer
 from tests.serving import Server
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -240,6 +246,31 @@ def test_an_echo_comes_first_in_a_stream(client: openai.OpenAI) -> None:
             offsets[choice.index] += choice.logprobs.text_offset or []
     assert texts == [choice.text for choice in whole.choices]
     assert offsets == [choice.logprobs.text_offset for choice in whole.choices if choice.logprobs is not None]
+
+
+@pytest.mark.parametrize(
+    ("space", "text", "expected"),
+    [
+        (False, "the a", [0, 0, 3, 4]),
+        (False, f"{CONTROL[1]}a", [0, 9]),
+        (False, f"a{CONTROL[0]}é {CONTROL[0]}", [0, 0, 1, 8, 8, 9, 10]),
+        (True, "the a", [0, 0, 3, 4]),
+        (True, "  a", [0, 0, 1, 2]),
+        (True, f"a{CONTROL[0]}é", [0, 0, 0, 1, 8, 8, 8]),
+    ],
+)
+def test_offsets_leave_out_what_the_tokenizer_puts_before_a_prompt(
+    tmp_path: Path, space: bool, text: str, expected: list[int]
+) -> None:
+    raw = tiny_tokenizer()
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
+    raw.save(str(tmp_path / "tokenizer.json"))
+    settings = {"bos_token": CONTROL[1], "add_bos_token": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = load_tokenizer(tmp_path)
+    tokens = [(0.0, id_, None) for id_ in of_text(tokenizer, text).ids]
+    shown = of_completion(Spelling(tokenizer), Offsets(text), tokens, (), prompt=True)
+    assert shown["text_offset"] == expected
 
 
 # -- chats -----------------------------------------------------------------------------------------

@@ -207,6 +207,31 @@ class Letters:
     def encode(self, text: str) -> list[int]:
         return [sum(map(ord, text[i : i + 2])) for i in range(0, len(text), 2)]
 
+    def token_bytes(self) -> tuple[bytes, ...]:
+        return ()
+
+
+class SpacedLetters(Letters):
+    """Puts a space before what begins a sequence, and what stands behind a control token."""
+
+    def encode(self, text: str) -> list[int]:
+        return super().encode(" " + text) if text else []
+
+    def encode_within(self, text: str) -> list[int]:
+        return super().encode(text)
+
+    def token_bytes(self) -> tuple[bytes, ...]:
+        return b"<s>", b"", *[b"a"] * 500
+
+
+def test_literals_behind_text_get_no_space() -> None:
+    tokenizer: Any = SpacedLetters()
+    begin, within = tokenizer.encode, tokenizer.encode_within
+    made = Made("xy", (5, 6), "")
+    assert ids(prompt("a", ControlText("<s>", (1,)), "b", made, "z", made), tokenizer) == (
+        *begin("a"), 1, *begin("b"), 5, 6, *within("z"), 5, 6,
+    )  # fmt: skip
+
 
 def test_literals_between_generations_are_encoded_as_one_string() -> None:
     tokenizer: Any = Letters()

@@ -153,6 +153,9 @@ class Words:
     def encode(self, text: str) -> list[int]:
         return [self._id(word) for word in _WORD.findall(text)]
 
+    def encode_within(self, text: str) -> list[int]:
+        return self.encode(text)
+
     def cut(self, text: str) -> int:
         return 0
 

@@ -49,11 +49,21 @@ class Tokenizer(Protocol):
         """Ids that end a turn."""
 
     @property
+    def control(self) -> Mapping[int, str] | None:
+        """How each control token is written; None: all markup is control text."""
+
+    @property
     def has_template(self) -> bool:
         """Whether the model comes with a chat template."""
 
     def encode(self, text: str) -> list[int]:
-        """Ids of ordinary text: what looks like a control token is encoded as the text it is."""
+        """Ids of ordinary text: what looks like a control token is encoded as the text it is.
+
+        The text begins a sequence or stands behind a control token, where some tokenizers put a space.
+        """
+
+    def encode_within(self, text: str) -> list[int]:
+        """Ids of ordinary text that goes on behind other text: no space is put before it."""
 
     def cut(self, text: str) -> int:
         """The last place of `text` up to which its ids are the same whatever follows; 0 if none is known."""
@@ -73,6 +83,19 @@ class Tokenizer(Protocol):
         `tools` are OpenAI's objects. Templates that know them also take `tool_calls` in messages, with
         arguments as objects, and messages of the role `tool`.
         """
+
+
+def goes_on(ids: Sequence[int], token_bytes: Sequence[bytes]) -> bool:
+    """Whether text behind `ids` goes on behind text: they are some, and end in no control token."""
+    return bool(ids) and ids[-1] < len(token_bytes) and token_bytes[ids[-1]] != b""
+
+
+def encode_behind(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[int]:
+    """Ids of ordinary text behind `ids`."""
+    if not text:
+        return []
+    within = goes_on(ids, tokenizer.token_bytes())
+    return tokenizer.encode_within(text) if within else tokenizer.encode(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

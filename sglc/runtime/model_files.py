@@ -30,7 +30,8 @@ def read_json(path: Path) -> Json:
 
 
 def eos_ids(folder: Path) -> tuple[int, ...]:
-    """Ids that end a turn: those of generation_config.json, then those of config.json."""
+    """Ids that end a turn: those of generation_config.json, then those of config.json, which the model has."""
+    size = read_json(folder / "config.json").get("vocab_size")
     ids: list[int] = []
     for name in ("generation_config.json", "config.json"):
         match read_json(folder / name).get("eos_token_id"):
@@ -38,4 +39,4 @@ def eos_ids(folder: Path) -> tuple[int, ...]:
                 ids.append(id_)
             case list(several):
                 ids += several
-    return tuple(dict.fromkeys(ids))
+    return tuple(id_ for id_ in dict.fromkeys(ids) if id_ >= 0 and (not isinstance(size, int) or id_ < size))

@@ -19,7 +19,7 @@ def whole(answer: Answer, body: CompletionBody, work: Work, ends: Sequence[GenDo
     for number, end in enumerate(ends):
         before = work.prompts[number].text if body.echo else ""
         for sample in end.samples:
-            offsets = Offsets()
+            offsets = Offsets(before)
             parts = [
                 _logprobs(answer, body, offsets, end.prompt_logprobs, end.prompt_top_logprobs, prompt=True),
                 _logprobs(answer, body, offsets, tokens_of(sample), tops_of(sample), prompt=False),
@@ -35,7 +35,7 @@ async def chunks(
 ) -> AsyncGenerator[list[dict[str, Any]], None]:
     """The answer as it comes. The prompt, where it is wanted, comes with the first text of a choice."""
     usage = body.stream_options is not None and body.stream_options.include_usage
-    offsets = [Offsets() for _ in range(work.choices)]
+    offsets = [Offsets(work.prompt_of(choice).text) for choice in range(work.choices)]
     counts = Counts()
 
     def chunk(piece: Piece) -> dict[str, Any]:

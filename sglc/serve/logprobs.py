@@ -23,6 +23,10 @@ class Spelling:
         """What a token adds to a generated text: a control token nothing."""
         return self._bytes[token] if token < len(self._bytes) else b""
 
+    def is_control(self, token: int) -> bool:
+        """Whether a token is a control token."""
+        return token in self._control
+
     def all_bytes(self, token: int) -> bytes:
         """What a token adds to a prompt, control tokens as they are written."""
         return self._control[token].encode() if token in self._control else self.text_bytes(token)
@@ -39,9 +43,14 @@ class Spelling:
 
 
 class Offsets:
-    """Where tokens begin in a text that they add up to, counted in characters."""
+    """Where tokens begin in a text that they add up to, counted in characters.
 
-    def __init__(self) -> None:
+    Those of `prompt`, with which it begins, may spell more than that: a begin token, and a space behind it.
+    """
+
+    def __init__(self, prompt: str = "") -> None:
+        self._prompt = prompt
+        self._first = True  # what comes begins the prompt, or stands behind a control token
         self._at = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -49,6 +58,16 @@ class Offsets:
         """Where the token begins that adds `spelled`."""
         begin = self._at
         self._at += len(self._decoder.decode(spelled))
+        return begin
+
+    def next_of_prompt(self, spelled: bytes, *, control: bool) -> int:
+        """Where the token of the prompt begins that adds `spelled`, or would if the prompt had it."""
+        if control and not self._prompt.startswith(spelled.decode(), self._at):
+            return self._at
+        begin, spaces = self.next(spelled), len(spelled) - len(spelled.lstrip(b" "))
+        if self._first and not self._prompt.startswith(" " * spaces, begin):
+            self._at -= 1
+        self._first = control or (self._first and spaces == len(spelled))
         return begin
 
 
@@ -61,7 +80,12 @@ def of_completion(
         tops: of each token the likeliest ones at its place, or nothing at all if none are asked for.
         prompt: whether the tokens are those of a prompt, whose control tokens are part of the text.
     """
-    spelled = spelling.all_bytes if prompt else spelling.text_bytes
+
+    def begin(token: int) -> int:
+        if prompt:
+            return offsets.next_of_prompt(spelling.all_bytes(token), control=spelling.is_control(token))
+        return offsets.next(spelling.text_bytes(token))
+
     return {
         "tokens": [spelling.name(id_) for _, id_, _ in tokens],
         "token_logprobs": [logprob for logprob, _, _ in tokens],
@@ -69,7 +93,7 @@ def of_completion(
             _named(spelling, token, likeliest)
             for token, likeliest in zip(tokens, tops or [()] * len(tokens), strict=True)
         ],
-        "text_offset": [offsets.next(spelled(id_)) for _, id_, _ in tokens],
+        "text_offset": [begin(id_) for _, id_, _ in tokens],
     }
 
 

@@ -242,7 +242,7 @@ class Answering:
         """Ids of what a text has behind its kept ones: a stop string may begin inside of a token."""
         if sample.ids and not isinstance(sample.matched, str):
             return []
-        return list(self._tokenizer.encode(sample.text[len(self._tokenizer.decode(sample.ids)) :]))
+        return list(self._tokenizer.encode_within(sample.text[len(self._tokenizer.decode(sample.ids)) :]))
 
     def _add_logprobs(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,7 @@ class Letters:
     hash = "letters"
     bos_id = None
     eos_ids = (0,)
+    control: Mapping[int, str] = {0: "<"}
     has_template = False
 
     def encode(self, text: str) -> list[int]:
@@ -50,6 +51,9 @@ class Letters:
             ids.append(self.alphabet.index(piece))
             text = text[len(piece) :]
         return ids
+
+    def encode_within(self, text: str) -> list[int]:
+        return self.encode(text)
 
     def cut(self, text: str) -> int:
         return len(text.removesuffix(MERGED[0]))
@@ -67,16 +71,27 @@ class Letters:
         raise NotImplementedError
 
 
+class SpacedLetters(Letters):
+    """Puts a space before what begins a sequence, and what stands behind a control token."""
+
+    def encode(self, text: str) -> list[int]:
+        return super().encode(" " + text) if text else []
+
+    def encode_within(self, text: str) -> list[int]:
+        return super().encode(text)
+
+
 @dataclass
 class Bench:
     depth: int = 1
     pages: int = 64
+    tokenizer: Letters = field(default_factory=Letters)
     events: list[tuple[str, Event]] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.oracle = Oracle(pages=self.pages, page_size=4, depth=self.depth, vocab_size=11, eos_ids=(0,))
-        self.machine = Machine(Engine(self.oracle, EngineConfig(max_rows=8, max_len=120)), Letters())
+        self.machine = Machine(Engine(self.oracle, EngineConfig(max_rows=8, max_len=120)), self.tokenizer)
 
     def submit(self, *nodes: Node, name: str = "s", streams: bool = True) -> object:
         return self.machine.submit(
@@ -145,6 +160,21 @@ def test_a_literal_run_is_encoded_as_one_string() -> None:
 def test_control_tokens_split_a_literal_run() -> None:
     done = Bench().run(OpenNode(), ExtendNode(0, ("a", ControlText("<", (0,)), "b")), gen(1))
     assert done[2].prompt_ids == (1, 0, 2)
+
+
+def test_text_that_goes_on_gets_no_space() -> None:
+    done = Bench(tokenizer=SpacedLetters()).run(
+        OpenNode(), ExtendNode(0, ("c", ControlText("<", (0,)), "d")), gen(1), ExtendNode(2, ("e",)), gen(3),
+        select(4, "a", "b"), ForkNode(1, 1), select(6, "a", "b"), OpenNode(), ExtendNode(8, ("c",)),
+        select(9, "a", "b"),
+    )  # fmt: skip
+    first = done[2].samples[0].ids
+    assert first[-1] != 0
+    assert done[2].prompt_ids == (*ids(" c"), 0, *ids(" d"))
+    assert done[4].prompt_ids == (*done[2].prompt_ids, *first, *ids("e"))
+    assert [done[at].choice_ids for at in (5, 7, 10)] == [(ids("a"), ids("b"))] * 3
+    assert done[7].prompt_ids == done[2].prompt_ids
+    assert done[10].prompt_ids == ids(" c")
 
 
 def test_a_result_is_text_and_not_ids() -> None:

@@ -137,13 +137,13 @@ def test_what_is_before_a_choice_is_encoded_once(
     runtime: Runtime, tokenizer: LocalTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompt = "Of all the cities that I have ever seen, the one that I like best is" * 3
-    encode, encoded = runtime.machine.model.encode, []
+    encode, encoded = runtime.machine.model.encode_behind, []
 
-    def counted(text: str) -> tuple[int, ...]:
+    def counted(ids: Sequence[int], text: str) -> tuple[int, ...]:
         encoded.append(text)
-        return encode(text)
+        return encode(ids, text)
 
-    monkeypatch.setattr(runtime.machine.model, "encode", counted)
+    monkeypatch.setattr(runtime.machine.model, "encode_behind", counted)
     done = runtime.select(prompt, CITIES[:4])
     assert sum(map(len, encoded)) < len(prompt) + 10 * 5 + sum(map(len, CITIES[:4]))
     for text, ids in zip(CITIES, done.choice_ids, strict=False):

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from sglc.errors import BackendError, RunError
+from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText
+from sglc.runtime.engine.kept_constraints import kept_constraints
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, load_tokenizer
 from tests.runtime.tiny_model import CONTROL, tiny_tokenizer
 
@@ -221,6 +223,35 @@ def test_a_sentencepiece_vocabulary(tmp_path: Path) -> None:
     assert _ids(tokenizer, "<s>a</s>b") == raw.encode("<s>a</s>b", add_special_tokens=False).ids
 
 
+def _spaced(kind: str) -> Tokenizer:
+    """Puts a space before every piece of text between control tokens."""
+    if kind == "ByteLevel":
+        raw = tiny_tokenizer(AddedToken("<added>"))
+        raw.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(add_prefix_space=True)])
+        return raw
+    raw = _sentencepiece("always")
+    if kind == "Prepend":
+        raw.pre_tokenizer = None
+        raw.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    return raw
+
+
+@pytest.mark.parametrize("kind", ["Prepend", "Metaspace", "ByteLevel"])
+def test_a_space_is_put_before_what_begins_alone(tmp_path: Path, kind: str) -> None:
+    raw = _spaced(kind)
+    tokenizer = load_tokenizer(_folder(tmp_path, raw))
+    spelled = tokenizer.token_bytes()
+    for text in ["the", "a", " a b\n", "a\u00e9😀", "   a", "\na, b c"]:
+        begun, within = tokenizer.encode(text), tokenizer.encode_within(text)
+        assert begun == raw.encode(text, add_special_tokens=False).ids
+        assert b"".join(spelled[id_] for id_ in within) == text.encode()
+        assert begun != within or text.startswith(" ")
+    assert tokenizer.encode_within("") == []
+    constraint = kept_constraints(tokenizer, len(spelled)).of(Sampling(regex="a a"))
+    assert constraint is not None
+    assert constraint.only(constraint.start) == tokenizer.encode_within("a a")[0]
+
+
 @pytest.mark.parametrize(
     ("settings", "bos_id"),
     [
@@ -242,6 +273,8 @@ def test_ends_of_a_turn_come_from_both_configs(tmp_path: Path) -> None:
     assert load_tokenizer(folder).eos_ids == (7,)
     (folder / "generation_config.json").write_text('{"eos_token_id": [9, 7]}')
     assert load_tokenizer(folder).eos_ids == (9, 7)
+    (folder / "config.json").write_text('{"eos_token_id": [7, -1], "vocab_size": 9}')
+    assert load_tokenizer(folder).eos_ids == (7,)  # the model never says what it lacks
 
 
 def test_the_hash_is_that_of_vocabulary_and_template(tmp_path: Path) -> None:
@@ -283,6 +316,26 @@ def test_templates_find_what_they_expect(tmp_path: Path, template: str, text: st
     assert load_tokenizer(folder).render(_CHAT, generate=True) == text
     reference = AutoTokenizer.from_pretrained(folder)
     assert reference.apply_chat_template(_CHAT, tokenize=False, add_generation_prompt=True) == text
+
+
+@pytest.mark.parametrize(
+    ("settings", "older", "text"),
+    [
+        ({"bos_token": None}, {"bos_token": CONTROL[1]}, CONTROL[1] + "||"),
+        ({"bos_token": CONTROL[0]}, {"bos_token": {"content": CONTROL[1]}}, CONTROL[1] + "||"),
+        ({"bos_token": CONTROL[1], "added_tokens_decoder": {}}, {"bos_token": CONTROL[0]}, CONTROL[1] + "||"),
+        ({"extra_special_tokens": {"image_token": CONTROL[0], "own": CONTROL[1]}}, {}, "|" + "|".join(CONTROL)),
+        ({"image_token": CONTROL[0], "extra_special_tokens": ["x"]}, {}, f"|{CONTROL[0]}|"),
+    ],
+)
+def test_where_names_of_tokens_are_found(tmp_path: Path, settings, older, text: str) -> None:
+    from transformers import AutoTokenizer
+
+    template = "{{ bos_token }}|{{ image_token }}|{{ own }}"
+    folder = _folder(tmp_path, tiny_tokenizer(), chat_template=template, **settings)
+    (folder / "special_tokens_map.json").write_text(json.dumps(older))
+    assert load_tokenizer(folder).render(_CHAT, generate=True) == text
+    assert AutoTokenizer.from_pretrained(folder).apply_chat_template(_CHAT, tokenize=False) == text
 
 
 def test_where_a_template_is_found(tmp_path: Path) -> None:
@@ -342,6 +395,18 @@ def test_missing_and_malformed_files(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="not a JSON object") as caught:
         load_tokenizer(tmp_path)
     assert caught.value.code == "SGLC512"
+
+
+def test_an_entry_outside_of_the_byte_alphabet_is_text_as_it_stands(tmp_path: Path) -> None:
+    definition = json.loads(tiny_tokenizer().to_str())
+    entries = ["你好", "Ġ好", "Ġ a", "é"]
+    first = len(definition["model"]["vocab"])
+    definition["model"]["vocab"] |= {text: id_ for id_, text in enumerate(entries, first) if text != "é"}
+    raw = Tokenizer.from_str(json.dumps(definition))
+    tokenizer = load_tokenizer(_folder(tmp_path, raw))
+    ids = [raw.get_vocab()[text] for text in entries]
+    assert [tokenizer.decode([id_]) for id_ in ids] == [raw.decode([id_]) for id_ in ids]
+    assert tokenizer.decode(ids[:3]) == "你好Ġ好Ġ a"
 
 
 def test_a_vocabulary_without_bytes_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -20,7 +21,7 @@ from sglc.ir.plan.dataflow import with_ids
 from sglc.ir.plan.events import Delta, GenDone, Sample, SelectDone, TokenLogprob, Usage
 from sglc.ir.plan.segment import GenNode, ImagePart, Made, SelectNode
 from sglc.ir.sampling import Sampling
-from sglc.ir.target import ControlText
+from sglc.ir.target import ControlText, encode_behind
 
 Json = Any
 _NAMES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}
@@ -40,7 +41,7 @@ def prompt_field(prompt: Prompt, model: ServerModel) -> dict[str, Any]:
     """
     if model.exact:
         known, tail = ids_and_tail(prompt, model.tokenizer)
-        ids = [*known, *model.tokenizer.encode(tail)]
+        ids = [*known, *encode_behind(model.tokenizer, known, tail)]
         if not ids:
             raise _nothing()
         return {"input_ids": ids}
@@ -264,7 +265,7 @@ def choosing(request: ApiRequest, model: ServerModel, prompt_tokens: int | None 
     """
     if model.exact:
         known, tail = ids_and_tail(request.prompt, model.tokenizer)
-        encode = model.tokenizer.encode
+        encode = partial(encode_behind, model.tokenizer, known)
         whole = [(*known, *encode(tail + choice)) for choice in request.choices]
         begin = min(_common((*known, *encode(tail)), ids) for ids in whole)
         if not begin:

@@ -10,7 +10,7 @@ from sglc.errors import LegalizeError, Loc, RunError
 from sglc.ir.made_often import made_often
 from sglc.ir.plan.dataflow import FilledPart
 from sglc.ir.plan.segment import ImagePart, Made, RoleMark
-from sglc.ir.target import ControlText, Takes, Tokenizer
+from sglc.ir.target import ControlText, Takes, Tokenizer, encode_behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ def text(prompt: Prompt) -> str:
 def ids(prompt: Prompt, tokenizer: Tokenizer) -> tuple[int, ...]:
     """A prompt as token ids: every literal run as one string, what was generated as it was."""
     known, tail = ids_and_tail(prompt, tokenizer)
-    return (*known, *tokenizer.encode(tail))
+    return (*known, *encode_behind(tokenizer, known, tail))
 
 
 def ids_and_tail(prompt: Prompt, tokenizer: Tokenizer) -> tuple[tuple[int, ...], str]:
@@ -253,7 +253,7 @@ def ids_and_tail(prompt: Prompt, tokenizer: Tokenizer) -> tuple[tuple[int, ...],
             case Made(ids=None):
                 tail += item.text
             case ControlText(ids=made) | Made(ids=tuple(made)):
-                known += [*tokenizer.encode(tail), *made]
+                known += [*encode_behind(tokenizer, known, tail), *made]
                 tail = item.tail if isinstance(item, Made) else ""
             case _:
                 raise AssertionError(item)

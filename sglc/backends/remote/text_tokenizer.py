@@ -31,6 +31,9 @@ class TextTokenizer:
         """As many ids as there may be, for estimates alone."""
         return [0] * -(-len(text) // _CHARACTERS_A_TOKEN)
 
+    def encode_within(self, text: str) -> list[int]:
+        return self.encode(text)
+
     def cut(self, text: str) -> int:
         return 0
 

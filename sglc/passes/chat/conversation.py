@@ -220,10 +220,12 @@ class ChatWriter:
 
     def begin(self, chat: Chat, loc: Loc) -> Chat:
         """The chat behind the tokenizer's begin token, if nothing is in the stream yet."""
-        if not chat.fresh or self.tokenizer.bos_id is None:
+        bos_id = self.tokenizer.bos_id
+        if not chat.fresh or bos_id is None:
             return replace(chat, fresh=False)
         if chat.stream not in self.begun:
-            self.begun[chat.stream] = self.put(Control(chat.stream, "<bos>", (self.tokenizer.bos_id,), loc=loc))
+            written = (self.tokenizer.control or {}).get(bos_id) or self.tokenizer.decode([bos_id])
+            self.begun[chat.stream] = self.put(Control(chat.stream, written, (bos_id,), loc=loc))
         return replace(chat, stream=self.begun[chat.stream], fresh=False)
 
     def put(self, op: Append | Control) -> Value:

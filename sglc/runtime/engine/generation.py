@@ -15,7 +15,7 @@ from sglc.ir.grammar.stops import stop_pattern
 from sglc.ir.made_often import made_often
 from sglc.ir.plan.events import Delta, Event, GenDone, Sample, SelectDone, TokenLogprob, Usage
 from sglc.ir.plan.segment import GenNode, SelectNode
-from sglc.ir.target import Tokenizer
+from sglc.ir.target import Tokenizer, goes_on
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.engine import (
     Engine,
@@ -56,7 +56,12 @@ class EngineModel:
         self.constraints = kept_constraints(tokenizer, engine.executor.vocab_size)
         self.cut = tokenizer.cut
         self.encode = lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode(text)))
+        self.encode_within = lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode_within(text)))
         self.prefixes = PromptPrefixes(engine, tokenizer)
+
+    def encode_behind(self, ids: Sequence[int], text: str) -> tuple[int, ...]:
+        """Ids of a text behind `ids`."""
+        return self.encode_within(text) if goes_on(ids, self.token_bytes) else self.encode(text)
 
     def extend(self, stream: TokenStream, behind: Sequence[int]) -> Handle:
         """A new handle on the ids of a stream, and `behind` them."""
@@ -92,7 +97,7 @@ class GenCall:
         self._engine = model.engine
         self._index = index
         self._emit = emit
-        behind = model.encode(stream.tail)
+        behind = model.encode_behind(stream.ids, stream.tail)
         _check_prompt(stream.ids or behind, node)
         seed = node.seed if node.sampling.seed is None else node.sampling.seed
         assert seed is not None, "a segment's generations carry seeds"
@@ -281,13 +286,14 @@ class SelectCall:
         if not all(texts):
             raise RunError("SGLC404", "a choice of `select` is empty", hint="every choice needs a text")
         cut = model.cut(stream.tail)  # what is before it need not be encoded again with each text
-        before_cut, behind = (*stream.ids, *model.encode(stream.tail[:cut])), stream.tail[cut:]
-        tail, whole = model.encode(behind), [model.encode(behind + text) for text in texts]
+        before_cut = (*stream.ids, *model.encode_behind(stream.ids, stream.tail[:cut]))
+        behind = stream.tail[cut:]
+        tail, *whole = [model.encode_behind(before_cut, behind + text) for text in ("", *texts)]
         _check_prompt(before_cut or tail, node)
         # Where a choice merges with the text before it, the prefix is cut back to the last common id.
         common = min(common_prefix(tail, ids) for ids in whole)
         if not before_cut and not common:  # what comes first cannot be scored: choices are encoded apart
-            self._choices = tuple(model.encode(text) for text in texts)
+            self._choices = tuple(model.encode_within(text) for text in texts)
             common = len(tail)
         else:
             self._choices = tuple(ids[common:] for ids in whole)

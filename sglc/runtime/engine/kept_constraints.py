@@ -10,6 +10,6 @@ from sglc.runtime.constraints.constraint import Constraints
 def kept_constraints(tokenizer: Tokenizer, size: int) -> Constraints:
     """The constraints over the vocabulary of a model of `size` ids."""
     return Constraints(
-        tokenizer.token_bytes(), size, tokenizer.encode,
+        tokenizer.token_bytes(), size, tokenizer.encode_within,
         folder=knobs.cache_dir() / "automata", identity=tokenizer.hash,
     )  # fmt: skip

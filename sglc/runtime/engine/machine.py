@@ -126,6 +126,7 @@ class Machine:
     def forget_texts(self) -> None:
         """Forget what texts were encoded to."""
         self.model.encode.cache_clear()
+        self.model.encode_within.cache_clear()
         self.model.prefixes.clear()
 
     def abort(self, run: object) -> None:
@@ -371,7 +372,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
         model, done = self.machine.model, 0
         if not (stream.ids or stream.tail):
             stream, done = model.prefixes.longest(parts, stream.namespace)
-        return stream.followed_by((filled(part, self.texts) for part in parts[done:]), model.encode)
+        return stream.followed_by((filled(part, self.texts) for part in parts[done:]), model.encode_behind)
 
     def finish(self, index: int, outcome: CallOutcome) -> None:
         """A call has ended well."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sglc.ir.made_often import made_often
 from sglc.ir.plan.segment import Made, Part
-from sglc.ir.target import ControlText, Tokenizer
+from sglc.ir.target import ControlText, Tokenizer, encode_behind
 from sglc.runtime.cache.sequence_handles import Prefix
 from sglc.runtime.engine.engine import Engine
 from sglc.runtime.ids import Handle
@@ -41,19 +42,21 @@ class TokenStream:
         """The same stream with a handle on all of its ids."""
         return TokenStream(self.ids, self.tail, handle, len(self.ids), self.namespace)
 
-    def followed_by(self, parts: Iterable[Part], encode: Callable[[str], Sequence[int]]) -> TokenStream:
-        """The stream with parts behind it, all of whose texts are known."""
+    def followed_by(
+        self, parts: Iterable[Part], encode: Callable[[Sequence[int], str], Sequence[int]]
+    ) -> TokenStream:
+        """The stream with parts behind it, all of whose texts are known; `encode` a text behind ids."""
         ids, tail = self.ids, self.tail
         for part in parts:
             match part:
                 case str() as text:
                     tail += text
                 case ControlText(ids=control):
-                    ids, tail = (*ids, *encode(tail), *control), ""
+                    ids, tail = (*ids, *encode(ids, tail), *control), ""
                 case Made(text, None):
                     tail += text
                 case Made(_, tuple(made), rest):
-                    ids, tail = (*ids, *encode(tail), *made), rest
+                    ids, tail = (*ids, *encode(ids, tail), *made), rest
                 case other:
                     raise AssertionError(other)  # no part for a model of tokens
         return TokenStream(ids, tail, self.base, self.held, self.namespace)
@@ -65,7 +68,7 @@ class PromptPrefixes:
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self._engine = engine
         self._cut: Callable[[str], int] = tokenizer.cut
-        self._encode: Callable[[str], Sequence[int]] = tokenizer.encode
+        self._encode = partial(encode_behind, tokenizer)
         # By namespace and parts, the last used last.
         self._known: OrderedDict[tuple[Part, ...], TokenStream] = OrderedDict()
         self._characters = 0
@@ -109,7 +112,7 @@ class PromptPrefixes:
 
     def _remember(self, key: tuple[Part, ...], stream: TokenStream) -> TokenStream:
         cut = self._cut(stream.tail)
-        ids = (*stream.ids, *self._encode(stream.tail[:cut]))
+        ids = (*stream.ids, *self._encode(stream.ids, stream.tail[:cut]))
         if len(ids) > stream.held:
             prefix = self._engine.prefix(stream.base, ids[stream.held :], stream.namespace)
             stream = TokenStream(ids, stream.tail[cut:], prefix, len(ids), stream.namespace)

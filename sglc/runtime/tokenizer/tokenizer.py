@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -61,8 +62,9 @@ class LocalTokenizer:
 
     Sentencepiece vocabularies: text is encoded as it stands in the middle of a sequence, without
     the space that such a tokenizer puts before a sequence's first word, because a stream's text
-    may begin anywhere; `decode` strips no space either. Older ones put that space before every
-    piece of text between control tokens; they still do, so that chats have transformers' ids.
+    may begin anywhere; `decode` strips no space either. Older ones, and byte-level ones that are told to, put
+    that space before every piece of text between control tokens; `encode` still does, so that chats have
+    transformers' ids, and `encode_within` does not.
 
     Raises:
         BackendError: `tokenizer.json` is malformed or of a kind without byte-exact text (SGLC512).
@@ -151,6 +153,10 @@ class LocalTokenizer:
                 hint="decode the input as UTF-8, or with `errors='replace'`",
             ) from None
 
+    def encode_within(self, text: str) -> list[int]:
+        """`encode` for text that goes on behind other text."""
+        return self._within.encode(text)
+
     def cut(self, text: str) -> int:
         """The last place of `text` up to which its ids are the same whatever follows; 0 if none is known."""
         return 0 if self._pieces is None else last_cut(text)
@@ -195,6 +201,19 @@ class LocalTokenizer:
             BackendError: there is no template, or it refuses the conversation (SGLC513).
         """
         return self._chat.render(messages, generate=generate, tools=tools)
+
+    @cached_property
+    def _within(self) -> LocalTokenizer:
+        """The same tokenizer, which puts no space before a text."""
+        steps = {"normalizer": self._raw.normalizer, "pre_tokenizer": self._raw.pre_tokenizer}
+        spaced = {key: json.loads(step.__getstate__()) for key, step in steps.items() if step is not None}
+        spaceless = {key: _without_space(step, always=True) for key, step in spaced.items()}
+        if spaceless == spaced:
+            return self
+        other = copy(self)
+        other._raw = _raw_tokenizer(json.dumps({**json.loads(self._raw.to_str()), **spaceless}))
+        other._pieces = Pieces(other.encode_whole) if cuts_into_words(other._raw) else None
+        return other
 
     @cached_property
     def _chat(self) -> ChatTemplate:
@@ -248,14 +267,12 @@ def load_tokenizer(folder: Path) -> LocalTokenizer:
             hint="save the model with its fast tokenizer, or copy `tokenizer.json` into the folder",
         )
     settings = read_json(folder / "tokenizer_config.json")
-    named_too = read_json(folder / "special_tokens_map.json")
-    named = {key: text for key in _NAMED if (text := _content(settings.get(key, named_too.get(key))))}
     vocab_size = read_json(folder / "config.json").get("vocab_size")
     return _kept(
         TokenizerFiles(
             definition=path.read_text(encoding="utf-8"),
             template=_find_template(folder, settings),
-            named=tuple(named.items()),
+            named=tuple(_named(settings, read_json(folder / "special_tokens_map.json")).items()),
             eos_ids=eos_ids(folder),
             add_bos=settings.get("add_bos_token") is True,
             vocab_size=vocab_size if isinstance(vocab_size, int) else 0,
@@ -270,7 +287,8 @@ _kept = lru_cache(maxsize=2)(LocalTokenizer)
 def _raw_tokenizer(definition: str) -> RawTokenizer:
     try:
         if '"Metaspace"' in definition:
-            definition = json.dumps(_without_first_space(json.loads(definition)))
+            data = json.loads(definition)
+            definition = json.dumps({**data, "pre_tokenizer": _without_space(data.get("pre_tokenizer"))})
         raw = RawTokenizer.from_str(definition)
     except Exception as error:  # the library raises bare Exceptions
         raise BackendError(
@@ -282,19 +300,27 @@ def _raw_tokenizer(definition: str) -> RawTokenizer:
     return raw
 
 
-def _without_first_space(node: object) -> object:
-    match node:
-        case dict():
-            node = {
-                key: _without_first_space(child) if key in ("pre_tokenizer", "pretokenizers") else child
-                for key, child in node.items()
+def _without_space(step: Any, *, always: bool = False) -> Any:
+    """A normalizer or pre-tokenizer without the space before a sequence; `always`: nor before any other text.
+
+    Of several pre-tokenizers `always` is for the first: behind it the space is put before every word.
+    """
+    match step:
+        case {"pretokenizers": [first, *others]}:
+            return {
+                **step,
+                "pretokenizers": [_without_space(first, always=always), *map(_without_space, others)],
             }
-            is_first = node.get("type") == "Metaspace" and node.get("prepend_scheme") == "first"
-            return {**node, "prepend_scheme": "never"} if is_first else node
-        case list():
-            return [_without_first_space(child) for child in node]
+        case {"normalizers": list(steps)}:
+            return {**step, "normalizers": [_without_space(each, always=always) for each in steps]}
+        case {"type": "Metaspace", "prepend_scheme": scheme} if scheme == "first" or always:
+            return {**step, "prepend_scheme": "never"}
+        case {"type": "ByteLevel"} if always:
+            return {**step, "add_prefix_space": False}
+        case {"type": "Prepend"} if always:
+            return {"type": "Sequence", "normalizers": []}
         case _:
-            return node
+            return step
 
 
 def _control_pattern(contents: Iterable[str]) -> re.Pattern[str]:
@@ -332,11 +358,14 @@ def _byte_alphabet() -> dict[int, int]:
     return {byte: byte for byte in itself} | {0x100 + n: byte for n, byte in enumerate(others)}
 
 
-_ALPHABET = _byte_alphabet()
+_ALPHABET = defaultdict(lambda: 0x100, _byte_alphabet())  # other characters are no Latin-1
 
 
 def _byte_level(token: str) -> bytes:
-    return token.translate(_ALPHABET).encode("latin-1")
+    try:
+        return token.translate(_ALPHABET).encode("latin-1")
+    except UnicodeEncodeError:  # an entry outside of the alphabet is text as it stands
+        return token.encode()
 
 
 def _sentencepiece(token: str) -> bytes:
@@ -357,6 +386,19 @@ def _find_template(folder: Path, settings: Json) -> str | None:
             return named.get("default")
         case _:
             return None
+
+
+def _named(settings: Json, older: Json) -> dict[str, str]:
+    """How the tokens are written that templates call by name.
+
+    `older` is special_tokens_map.json: it counts for more where the settings do not list the tokens themselves.
+    """
+    both = {**older, **settings} if "added_tokens_decoder" in settings else {**settings, **older}
+    extra = both.get("extra_special_tokens")
+    own = extra if isinstance(extra, dict) else {}
+    given = {**both, **own}
+    names = dict.fromkeys((*_NAMED, *own, *(key for key in given if key.endswith("_token"))))
+    return {name: text for name in names if (text := _content(given.get(name)))}
 
 
 def _content(token: object) -> str | None:
