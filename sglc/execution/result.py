@@ -62,6 +62,8 @@ class Result(CallText):
     `asked` are the variables that can be read, beside the return value; None: all, and the prompt.
     """
 
+    _outcome: RunOutcome | None = None  # what `copy` and `pickle` make and cannot fill has none either
+
     def __init__(self, name: str, seed: int, row: int = 0, *, live: bool = False) -> None:
         self.seed = seed
         self.row = row
@@ -70,7 +72,6 @@ class Result(CallText):
         self.asked: Sequence[str] | None = None
         self.why_python = ""
         self._stop: Callable[[], None] | None = None
-        self._outcome: RunOutcome | None = None
         self._seen = False
 
     # -- one variable ----------------------------------------------------------------------------
