@@ -32,6 +32,16 @@ def chain(s: Any, question: str) -> None:
     s += sgl.user("A grade?") + sgl.assistant(sgl.gen("grade", max_tokens=16, stop="."))
 
 
+@sgl.tool
+def looked_up(question: str) -> str:
+    return question.upper()
+
+
+@sgl.function
+def chain_with_a_tool(s: Any, question: str) -> None:
+    s += sgl.user(looked_up(question)) + sgl.assistant(sgl.gen("grade", max_tokens=16))
+
+
 @contextmanager
 def watched() -> Iterator[Counter[str]]:
     """Functions that begin in the executor's loop, and the coroutines of sglc that became tasks there."""
@@ -127,16 +137,17 @@ def test_a_run_makes_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
         backend.close()
 
 
-def test_what_a_row_has_used_is_gone_without_collecting_garbage() -> None:
+@pytest.mark.parametrize("program", [chain, chain_with_a_tool], ids=lambda program: program.__name__)
+def test_what_a_row_has_used_is_gone_without_collecting_garbage(program: sgl.Function) -> None:
     with serving(lambda body: "fine") as api:
         backend = sgl.OpenAI("m", base_url=api.url, api_key="k")
         rows = [{"question": str(number)} for number in range(ROWS)]
-        assert all(result["grade"] == "fine" for result in chain.run_batch(rows, backend=backend))  # traced
+        assert all(result["grade"] == "fine" for result in program.run_batch(rows, backend=backend))  # traced
         gc.collect()
         gc.disable()
         gc.set_debug(gc.DEBUG_SAVEALL)
         try:
-            assert all(result["grade"] == "fine" for result in chain.run_batch(rows, backend=backend))
+            assert all(result["grade"] == "fine" for result in program.run_batch(rows, backend=backend))
             backend.close()
             gc.collect()
             left = Counter(type(one).__qualname__ for one in gc.garbage if "sglc" in type(one).__module__)

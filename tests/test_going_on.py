@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import itertools
 import threading
 from typing import Any
@@ -115,3 +117,65 @@ def test_text_comes_as_soon_as_a_branch_is_passed(program: sgl.Function, last: s
         told += next(pieces)
     seen.set()
     assert "".join([told, *pieces]) == {"y": "Q: x then y end", "z": "Q: x then y and z"}[last]
+
+
+# -- variables of the context ------------------------------------------------------------------------
+
+USER = contextvars.ContextVar("user", default="nobody")
+
+
+@sgl.tool
+def log_in(name: str) -> str:
+    USER.set(name)
+    return "in"
+
+
+@sgl.tool
+async def log_in_slowly(name: str) -> str:
+    await asyncio.sleep(0)
+    USER.set(name)
+    return "in"
+
+
+@sgl.tool
+def who() -> str:
+    return USER.get()
+
+
+@sgl.function
+def sets_a_variable(s: Any, name: str) -> None:
+    s += "Q: " + log_in(name) + " as " + who() + sgl.gen("x")
+
+
+@sgl.function
+async def sets_a_variable_slowly(s: Any, name: str) -> None:
+    s += "Q: " + await log_in_slowly(name) + " as " + who() + sgl.gen("x")
+
+
+@sgl.function
+def sets_one_in_turn(s: Any, name: str) -> None:
+    forks = s.fork(2)
+    for fork, number in zip(forks, "12", strict=True):
+        fork += log_in(name + number) + who() + sgl.gen("x")
+    s += forks[0].text() + forks[1].text() + who()
+
+
+@sgl.function
+def sets_one_and_goes_on(s: Any, name: str) -> None:
+    s += "Q: " + log_in(name) + sgl.gen("x")
+    if s["x"] != "wrong":
+        s += str(id(s) < 0) + who()
+
+
+@pytest.mark.parametrize(
+    "program", [sets_a_variable, sets_a_variable_slowly, sets_one_in_turn, sets_one_and_goes_on],
+    ids=lambda program: program.__name__,
+)  # fmt: skip
+def test_what_a_tool_sets_in_the_context_is_seen_behind_it(program: sgl.Function) -> None:
+    backend = ScriptedBackend(answering)
+    python = program.run("bob", backend=backend, mode="python").sync()
+    results = [program.run(name, backend=backend).sync() for name in ("bob", "eve")]
+    assert "bob" in python.text()
+    assert [result.text() for result in results] == [python.text(), python.text().replace("bob", "eve")]
+    assert all(result.mode == "plan" or "goes on as Python" in result.why_python for result in results)
+    assert USER.get() == "nobody"

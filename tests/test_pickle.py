@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import linecache
 import pickle
@@ -104,3 +105,17 @@ def test_a_program_without_a_name_says_so() -> None:
 
     with pytest.raises(pickle.PicklingError, match="top of a module"):
         pickle.dumps(local)
+
+
+def test_a_result_that_cannot_go_there_is_dropped_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    @sgl.function
+    def asks(s: Any) -> None:
+        s += "Q:" + sgl.gen("a")
+
+    ignored: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    result = asks.run(backend=ScriptedBackend(lambda _: "yes")).sync()
+    for refuses in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="cannot pickle"):
+            refuses(result)
+    assert not ignored

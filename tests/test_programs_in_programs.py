@@ -117,6 +117,43 @@ def test_a_forked_process_runs_programs_or_says_why_not(
     assert (done.stdout.strip(), done.stderr) == (printed, "")
 
 
+IN_FLIGHT = """
+import os, signal
+import sglc as sgl
+from sglc.backends.scripted import ScriptedBackend
+
+@sgl.function
+def asks(s):
+    s += "Q:" + sgl.gen("a", max_tokens=2, temperature=0)
+    return s["a"]
+
+backend = ScriptedBackend(lambda asked: "yes no", word_s=0.5)
+asks.run(backend=ScriptedBackend(lambda asked: "yes"), mode={mode!r}).sync()
+running = [asks.run(backend=backend, mode={mode!r}) for _ in range(2)]
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    running[0].stop()
+    print([result.error().code for result in running], flush=True)
+    try:
+        running[1]["a"]
+    except sgl.SglcError as error:
+        print(error.code, flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print([result.ret_value for result in running])
+"""
+
+
+@pytest.mark.parametrize("mode", ["plan", "python"])
+def test_nobody_waits_in_a_forked_process_for_what_its_parent_had_begun(tmp_path: Path, mode: str) -> None:
+    script = tmp_path / "forking.py"
+    script.write_text(IN_FLIGHT.format(mode=mode))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=HANG_S)
+    child = "['SGLC523', 'SGLC523']\nSGLC523\n"
+    assert (done.stdout, done.stderr) == (child + "['yes no', 'yes no']\n", "")
+
+
 @pytest.mark.parametrize("mode", ["pyhton", "PLAN", "", 0])
 def test_no_other_mode_is_taken(mode: Any) -> None:
     @sgl.function

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -30,6 +31,7 @@ from sglc.ir.text.printer import from_text, to_text
 from sglc.observe.observer import open_observer
 from sglc.observe.replay import calls, player, tape
 from sglc.observe.replay.tape import FILE, read_tape
+from sglc.observe.replay.writer import Writer
 from sglc.passes.compile import compile_program
 from tests.depth import at_depth, few
 from tests.openai_server import serving
@@ -449,6 +451,17 @@ def refused(work: Callable[[], Any]) -> str:
     with pytest.raises(UsageError) as caught:
         work()
     return caught.value.code
+
+
+def test_of_two_runs_that_begin_to_record_in_one_folder_one_says_why_it_cannot(tmp_path: Path) -> None:
+    with closing(Writer(tmp_path)) as one:
+        other = Writer(tmp_path)
+        one.write({})
+        for tells in (lambda: other.write({}), lambda: other.write({})):
+            with pytest.raises(RunError, match="another run has begun to record in") as caught:
+                tells()
+            assert caught.value.code == "SGLC080"
+        other.close()
 
 
 def test_what_cannot_be_recorded_or_replayed_is_refused_before_anything_runs(tmp_path: Path) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import copy
+import doctest
+import pydoc
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,6 +148,28 @@ def test_a_body_sees_the_caller_s_context(oracle: OracleBackend) -> None:
     user.set("alice")
     assert program.run(backend=oracle).ret_value == "alice"
     assert program.run_batch([{}], backend=oracle)[0].ret_value == "alice"
+
+
+@sgl.function
+def documented(s: Any, question: str) -> str:
+    """Ask.
+
+    >>> documented.__name__
+    'documented'
+    """
+    s += question
+    return question
+
+
+def test_a_program_is_documented_as_its_function_is() -> None:
+    (examples,) = doctest.DocTestFinder().find(documented, "documented", sys.modules[__name__])
+    assert doctest.DocTestRunner().run(examples) == (0, 1)
+    found = doctest.DocTestFinder().find(sys.modules[__name__])
+    assert [test.name for test in found if test.examples] == [f"{__name__}.documented"]
+    for program in (documented, documented.bind(question="?")):
+        assert (program.__module__, program.__qualname__) == (__name__, "documented")
+        assert program.__annotations__ == documented.__wrapped__.__annotations__
+    assert "Ask." in pydoc.render_doc(documented)
 
 
 # -- bind, cache -----------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import contextvars
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property, partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from sglc.api.ahead import AheadOfTime
@@ -64,13 +64,15 @@ class Function:
     `bound` are arguments that are fixed: they win over those of a call.
     """
 
+    __name__: str
+    __qualname__: str
+    __wrapped__: Callable[..., Any]
+
     def __init__(self, definition: Definition, bound: Mapping[str, Any] | None = None) -> None:
         self.definition = definition
         self.bound = dict(bound or {})
         self._ahead = AheadOfTime(definition, self.bound)
-        self.__name__ = definition.name
-        self.__doc__ = definition.call.__doc__
-        self.__wrapped__ = definition.call
+        update_wrapper(self, definition.call, updated=())  # `help` and `doctest` find it
 
     def __repr__(self) -> str:
         return f"<sglc function {self.__name__} at {self.definition.loc}>"

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from sglc.errors import SglcError, UsageError
 from sglc.execution.call_record import CallRecord, meta_info, total
 from sglc.execution.context import RUN_CONTEXT
-from sglc.execution.outputs import Failure, Ready, RunOutputs
+from sglc.execution.outputs import Change, Failure, Ready, RunOutputs
 from sglc.execution.readers import (
     PieceReader,
     Portion,
@@ -62,6 +62,8 @@ class Result(CallText):
     `asked` are the variables that can be read, beside the return value; None: all, and the prompt.
     """
 
+    _outcome: RunOutcome | None = None  # what `copy` and `pickle` make and cannot fill has none either
+
     def __init__(self, name: str, seed: int, row: int = 0, *, live: bool = False) -> None:
         self.seed = seed
         self.row = row
@@ -70,7 +72,6 @@ class Result(CallText):
         self.asked: Sequence[str] | None = None
         self.why_python = ""
         self._stop: Callable[[], None] | None = None
-        self._outcome: RunOutcome | None = None
         self._seen = False
 
     # -- one variable ----------------------------------------------------------------------------
@@ -347,6 +348,16 @@ class Result(CallText):
         RUNNING.discard(self)
         if outcome.error is not None:
             UNREAD.add(self)
+
+    def left_behind(self, error: BaseException) -> None:
+        """It goes on in the process that this one was forked from, and is over here."""
+        if self.ended:
+            return
+        self._seen = True
+        outputs = self.outputs
+        outputs.change = outputs.variables.change = Change()  # a thread that is not here may hold the other one
+        outputs.give_up(outputs.generations.values(), error)
+        self.finish(RunOutcome(None, error, {}, {}, "", list, 0.0))
 
     # -- inside ----------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ async def call_function(
     name: str, function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], loc: Loc,
     context: contextvars.Context, number: int = 0,
 ) -> Any:  # fmt: skip
-    """What a declared function returns. It sees a copy of `context`; a coroutine function is run to its end.
+    """What a declared function returns. It runs in `context`; a coroutine function is run to its end.
 
     If the wait is cancelled before its thread has begun, it is not called; else the call goes on and what it
     returns is lost. `number` tells it apart from equal calls that need no order.
@@ -64,7 +64,7 @@ async def call_function(
             return
         value, problem = None, None
         try:
-            value = context.copy().run(_called, function, args, named, number)
+            value = _called(context, function, args, named, number)
         except BaseException as error:
             problem = error
         loop.call_soon_threadsafe(settle, value, problem)
@@ -98,11 +98,20 @@ def _serve(jobs: SimpleQueue[Callable[[], None]]) -> None:
         _IDLE.append(jobs)
 
 
-def _called(function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], number: int) -> Any:
-    IN_FUNCTION.set(True)
-    EQUAL_CALL.set(number)
-    made = function(*args, **named)
-    return asyncio.run(made) if inspect.iscoroutine(made) else made
+def _called(
+    context: contextvars.Context, function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any],
+    number: int,
+) -> Any:  # fmt: skip
+    context.run(EQUAL_CALL.set, number)
+    inside = context.run(IN_FUNCTION.set, True)
+    try:
+        made = context.run(function, *args, **named)
+        if not inspect.iscoroutine(made):
+            return made
+        with asyncio.Runner() as runner:
+            return runner.run(made, context=context)  # no copy of it: what it sets is seen behind it
+    finally:
+        context.run(IN_FUNCTION.reset, inside)
 
 
 def _failed(name: str, error: BaseException, loc: Loc) -> SglcError:

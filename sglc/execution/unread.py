@@ -28,6 +28,9 @@ class Unread(Protocol):
 
     def stop(self) -> None: ...
 
+    def left_behind(self, error: BaseException) -> None:
+        """It goes on in the process that this one was forked from, and is over here."""
+
     def unread_error(self) -> BaseException | None:
         """Its error, if it has one that nobody has looked at; asked once more, there is none."""
 
@@ -87,6 +90,10 @@ def _watch_end() -> None:
 
 
 def _forget() -> None:
+    for result in tuple(RUNNING):
+        result.left_behind(
+            RunError("SGLC523", "the run was begun by a process of which this one is a fork, and goes on there")
+        )
     RUNNING.clear()
     UNREAD.clear()
 

@@ -318,8 +318,11 @@ class RowObserver:
         self, step: FunctionStep, function: Callable[..., Any], /, *args: Any, **named: Any
     ) -> Any:
         if step.function == run_tools.name:
-            AROUND.set(partial(self.call, in_turn=True))  # of a context that is this call's alone
-            return function(*args, **named)
+            around = AROUND.set(partial(self.call, in_turn=True))
+            try:
+                return function(*args, **named)
+            finally:
+                AROUND.reset(around)
         free = step.effects and not step.needs_order
         return self._call(step.function, function, args, named, NOWHERE, pure=not step.effects, free=free)
 

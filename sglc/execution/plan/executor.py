@@ -118,7 +118,7 @@ class PlanExecutor:
     @cached_property
     def functions(self) -> Functions:
         """Those that it calls; most plans call none."""
-        return Functions(self.program, self._tools, self._context)
+        return Functions(self.program, self._tools, self._context())
 
     @property
     def served(self) -> Served:

@@ -56,7 +56,8 @@ class Turn:
             turn, earlier = coming.pop()
             turn.done, turn.error = True, earlier or turn._own
             coming += [(behind, turn.error) for behind in turn._behind]
-            for call in turn._then:
+            waiting, turn._then = turn._then, []  # they hold the turn, or its block
+            for call in waiting:
                 call()
 
 

@@ -25,14 +25,16 @@ class Functions:
         calling: what runs now, in the order of its beginning.
         printed: whether something was done that Python would do once more.
         served: what declared functions gave.
+        context: what they see. A tool in the order of the program sets variables of it, as in the program;
+            what may run beside it sets those of a copy.
     """
 
-    def __init__(self, program: str, tools: Tools, context: Callable[[], contextvars.Context]) -> None:
+    def __init__(self, program: str, tools: Tools, context: contextvars.Context) -> None:
         self.calling: dict[object, FunctionStep] = {}
         self.printed = False
         self._program = program
         self._tools = tools
-        self._context = context
+        self.context = context
         self.served = Served()
         self._begun: dict[tuple[str, str], int] = {}  # the last one of equal calls that need no order
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -95,12 +97,15 @@ class Functions:
         self.calling[call] = step
         self.printed = self.printed or step.function in EFFECTS
         made, problem = None, None
+        context = self.context.copy()  # a call that is abandoned sets nothing
         try:
-            made = await call_function(step.function, function, args, named, step.loc, self._context(), number)
+            made = await call_function(step.function, function, args, named, step.loc, context, number)
         except Exception as error:
             problem = error
         finally:
             self.calling.pop(call, None)
+        if step.effects and step.in_order:
+            self.context = context
         why = None if problem is None else problem.__cause__ or problem
         self.served.add(ToolCall(step.function, made, why), step, args, named, number)
         if problem is not None:

@@ -271,6 +271,7 @@ class PlanPart(Part):
         self._run.result.why_python = self._executor.needs_python
         self._session.begin_again(served)
         self._run.inside.served = served
+        self._run.context = self._executor.functions.context
         part = self._run.part = self._go_on.part(self._run, served)
         threading.Thread(target=part.start, name="sglc-goes-on", daemon=True).start()
         return True

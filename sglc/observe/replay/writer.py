@@ -107,7 +107,7 @@ class Writer:
                 meanwhile; or with the next one that is written.
 
         Raises:
-            RunError: SGLC423, it cannot be written, or one before it could not.
+            RunError: SGLC423, it cannot be written, or one before it could not; SGLC080, another run began.
         """
         text = json.dumps(line, ensure_ascii=False) + "\n"
         with self._lock:
@@ -115,7 +115,7 @@ class Writer:
                 return False
             if self._problem is not None:
                 self._told = True
-                raise _not_written(self._problem)
+                raise _not_written(self._problem, self._path.parent)
             self._waiting.append(text)
             if when == "now":
                 self._told = True
@@ -134,7 +134,7 @@ class Writer:
 
     def _flush(self) -> None:
         if self._problem is not None:
-            raise _not_written(self._problem)
+            raise _not_written(self._problem, self._path.parent)
         try:
             if self._file < 0:
                 self._open(os.O_EXCL)
@@ -149,7 +149,7 @@ class Writer:
             self._length += len(whole)
         except OSError as error:
             self._problem = error
-            raise _not_written(error) from None
+            raise _not_written(error, self._path.parent) from None
 
     def _sync_often(self) -> None:
         while not self._closed.wait(_SYNC_S):
@@ -184,7 +184,7 @@ class Writer:
         try:
             with self._lock:
                 if self._problem is not None and not self._told:
-                    raise _not_written(self._problem)
+                    raise _not_written(self._problem, self._path.parent)
                 if self._waiting and self._problem is None:
                     self._flush()
             self._sync()
@@ -206,7 +206,9 @@ def _whole_lines(file: int, size: int) -> int:
     return 0
 
 
-def _not_written(error: OSError) -> RunError:
+def _not_written(error: OSError, folder: Path) -> RunError:
+    if isinstance(error, FileExistsError):  # it was not there when the run began
+        return RunError("SGLC080", f"another run has begun to record in `{folder}`", hint="take another folder")
     return RunError(
         "SGLC423", f"the recording cannot be written: {error.strerror or error}",
         note="what was recorded before is kept",
