@@ -20,11 +20,12 @@ from sglc.cli.program_file import open_function
 from sglc.errors import BackendError, RunError, UsageError
 from sglc.execution.batch.runner import Interrupted
 from sglc.execution.result import Result
+from sglc.execution.unread import RUNNING
 from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.target import Target
 from tests.oracle_backend import OracleBackend
 from tests.small_default import says
-from tests.waiting import HANG_S, press_ctrl_c, until
+from tests.waiting import HANG_S, let_the_loop_run, press_ctrl_c, until
 
 LONG: dict[str, Any] = {"max_tokens": 24, "temperature": 0, "ignore_eos": True}
 ENDLESS: dict[str, Any] = {"max_tokens": 3_000, "ignore_eos": True}
@@ -86,6 +87,83 @@ def test_arun_that_is_cancelled_stops_the_run(oracle: OracleBackend) -> None:
         asyncio.run(cancelled())
     oracle.settle()
     assert oracle.oracle.launched < 1_000
+
+
+class Hanging(ScriptedBackend):
+    """Its start hangs, as that of a server which does not answer, until `gate` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: "said")
+        self.gate, self.starting, self.started = threading.Event(), threading.Event(), threading.Event()
+
+    def start(self) -> None:
+        self.starting.set()
+        self.gate.wait(5)
+        self.started.set()
+
+
+WHO: contextvars.ContextVar[str] = contextvars.ContextVar("WHO", default="nobody")
+
+
+@sgl.function
+def whose(s: Any, q: str) -> str:
+    s += q + sgl.gen("x", **LONG)
+    return WHO.get()
+
+
+def test_arun_leaves_the_loop_to_others_while_the_back_end_starts() -> None:
+    backend = Hanging()
+
+    async def main() -> Result:
+        WHO.set("me")
+        running = asyncio.create_task(whose.arun("q", backend=backend))
+        while not backend.starting.is_set():
+            await asyncio.sleep(0)
+        assert not backend.started.is_set()  # this goes on before that has ended
+        backend.gate.set()
+        return await running
+
+    result = asyncio.run(main())
+    assert (result["x"], result.ret_value) == ("said", "me")
+
+
+def test_arun_that_is_cancelled_while_the_back_end_starts_asks_for_nothing() -> None:
+    backend = Hanging()
+
+    async def main() -> None:
+        running = asyncio.create_task(whose.arun("q", backend=backend))
+        while not backend.starting.is_set():
+            await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    before = set(RUNNING)
+    asyncio.run(main())
+    assert not backend.started.is_set()
+    backend.gate.set()
+    until(backend.started.is_set)
+    until(lambda: set(RUNNING) <= before)
+    let_the_loop_run()
+    assert backend.calls == 0
+
+
+def test_the_time_of_arun_goes_on_while_the_back_end_starts() -> None:
+    backend = Hanging()
+    result = asyncio.run(whose.arun("q", backend=backend, timeout=0.05))
+    error = result.error()
+    assert isinstance(error, RunError)
+    assert error.code == "SGLC411"
+    assert not backend.started.is_set()
+    backend.gate.set()
+    until(backend.started.is_set)
+    let_the_loop_run()
+    assert backend.calls == 0
+
+
+def test_arun_raises_what_the_start_of_the_back_end_raises() -> None:
+    with pytest.raises(BackendError, match="SGLC547"):
+        asyncio.run(whose.arun("q", backend="http://127.0.0.1:1", timeout=60))
 
 
 def test_an_async_program_runs(oracle: OracleBackend) -> None:
