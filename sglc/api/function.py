@@ -263,13 +263,16 @@ class Function:
         """
         result = self._run(args, kwargs, live=True)
 
-        def pieces() -> Iterator[tuple[Site, str]]:
+        def pieces() -> Iterator[Any]:
             try:
+                yield None  # only what has been entered does anything when it is closed
                 yield from result.pieces()
             finally:
                 result.stop()
 
-        return pieces()
+        entered = pieces()
+        next(entered)
+        return entered
 
     def start(
         self,
