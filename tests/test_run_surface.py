@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import copy
+import gc
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,6 +166,33 @@ def test_the_time_of_arun_goes_on_while_the_back_end_starts() -> None:
 def test_arun_raises_what_the_start_of_the_back_end_raises() -> None:
     with pytest.raises(BackendError, match="SGLC547"):
         asyncio.run(whose.arun("q", backend="http://127.0.0.1:1", timeout=60))
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_ctrl_c_in_a_body_in_the_main_thread_is_raised_by_run(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend = ScriptedBackend(lambda _: "said")
+
+    def body(s: Any) -> None:
+        s += "a" + sgl.gen("x", **LONG)
+        assert s["x"]
+        signal.raise_signal(signal.SIGINT)
+        s += sgl.gen("y", **LONG)
+
+    async def awaiting(s: Any) -> None:
+        body(s)
+        await asyncio.sleep(0)
+
+    program = sgl.function(body if kind == "plain" else awaiting)
+    before = set(RUNNING)
+    with pytest.raises(KeyboardInterrupt):
+        program.run(backend=backend, use_thread=False)
+    let_the_loop_run()
+    assert set(RUNNING) <= before
+    assert backend.calls == 1
+    gc.collect()
+    assert not capsys.readouterr().err
 
 
 def test_an_async_program_runs(oracle: OracleBackend) -> None:

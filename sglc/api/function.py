@@ -142,7 +142,8 @@ class Function:
             mode: "auto", or "plan" (SGLC058 where there is none), or "python".
             seed: of all samples; drawn and reported (`result.seed`) if not given.
             stream: the result's iterators give pieces as the model makes them.
-            use_thread: False runs the program's Python in this thread, before `run` returns.
+            use_thread: False runs the program's Python in this thread, before `run` returns; there Ctrl-C stops
+                the run, and is raised.
             max_calls, max_tokens: a budget of generations begun and of tokens generated
                 (`sglc.execution.budget`); passing it fails the run with SGLC408.
             timeout: seconds; a run that has not ended then ends with SGLC411 at the line that it waits in,
