@@ -195,6 +195,45 @@ def test_ctrl_c_in_a_body_in_the_main_thread_is_raised_by_run(
     assert not capsys.readouterr().err
 
 
+def test_a_batch_in_a_run_that_is_stopped_begins_no_row_more_and_is_silent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    backend = ScriptedBackend(lambda _: "said", word_s=1_000)
+    began, told = threading.Event(), list[str]()
+    ended = threading.Event()
+
+    @sgl.function
+    def leaf(s: Any, q: str) -> None:
+        s += q + sgl.gen("x", **LONG)
+
+    @sgl.tool
+    def many(q: str) -> str:
+        began.set()
+        try:
+            leaf.run_batch([(f"{q}{row}",) for row in range(50)], backend=backend, num_threads=2)
+        except RunError as error:
+            told.append(error.code)
+        finally:
+            ended.set()
+        return "all"
+
+    @sgl.function
+    def program(s: Any, q: str) -> None:
+        s += many(q) + sgl.gen("y", **LONG)
+
+    before = set(RUNNING)
+    result = program.run("q", backend=backend)
+    assert began.wait(HANG_S)
+    until(lambda: len(set(RUNNING) - before) == 3)  # the run, and two rows
+    result.stop()
+    assert ended.wait(HANG_S)
+    assert told == ["SGLC407"]
+    until(lambda: set(RUNNING) <= before)
+    result.sync()
+    gc.collect()
+    assert not capsys.readouterr().err
+
+
 def test_an_async_program_runs(oracle: OracleBackend) -> None:
     async def tool(text: str) -> str:
         await asyncio.sleep(0)

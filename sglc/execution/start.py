@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from sglc.errors import Loc
+from sglc.errors import Loc, ends_run
 from sglc.execution.batch.runner import IN_ORDER, Delivery, Make, run_batch, window_of
 from sglc.execution.budget import budget_of
 from sglc.execution.context import RUN_CONTEXT, CallPlace
@@ -131,11 +131,15 @@ async def begun_beside(
 def maker(call: CallSetup, make: Callable[[_Row, RunSetup, bool], Run | None]) -> Make[_Row]:
     """What makes each run of a batch, when its turn has come; all see the variables of here and now.
 
-    Where the batch is called in the body of a run, each row stands at a place of its own there.
+    Where the batch is called in the body of a run, each row stands at a place of its own there. When that run
+    was stopped, no row begins any more: the batch raises why.
     """
-    context, place = contextvars.copy_context(), call.place
+    context, place, outer = contextvars.copy_context(), call.place, RUN_CONTEXT.get()
 
     def made(number: int, row: _Row, at_once: bool) -> Run | None:
+        over = None if outer is None else outer.why_over()
+        if over is not None and not ends_run(over):
+            raise over
         at = call if place is None else replace(call, place=replace(place, site=f"{place.site}@{number}"))
         return make(row, RunSetup(at, number, context), at_once)
 
