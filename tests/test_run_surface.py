@@ -6,7 +6,9 @@ import asyncio
 import contextvars
 import copy
 import doctest
+import gc
 import pydoc
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -23,11 +25,12 @@ from sglc.cli.program_file import open_function
 from sglc.errors import BackendError, RunError, UsageError
 from sglc.execution.batch.runner import Interrupted
 from sglc.execution.result import Result
+from sglc.execution.unread import RUNNING
 from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.target import Target
 from tests.oracle_backend import OracleBackend
 from tests.small_default import says
-from tests.waiting import HANG_S, press_ctrl_c, until
+from tests.waiting import HANG_S, let_the_loop_run, press_ctrl_c, until
 
 LONG: dict[str, Any] = {"max_tokens": 24, "temperature": 0, "ignore_eos": True}
 ENDLESS: dict[str, Any] = {"max_tokens": 3_000, "ignore_eos": True}
@@ -89,6 +92,149 @@ def test_arun_that_is_cancelled_stops_the_run(oracle: OracleBackend) -> None:
         asyncio.run(cancelled())
     oracle.settle()
     assert oracle.oracle.launched < 1_000
+
+
+class Hanging(ScriptedBackend):
+    """Its start hangs, as that of a server which does not answer, until `gate` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: "said")
+        self.gate, self.starting, self.started = threading.Event(), threading.Event(), threading.Event()
+
+    def start(self) -> None:
+        self.starting.set()
+        self.gate.wait(5)
+        self.started.set()
+
+
+WHO: contextvars.ContextVar[str] = contextvars.ContextVar("WHO", default="nobody")
+
+
+@sgl.function
+def whose(s: Any, q: str) -> str:
+    s += q + sgl.gen("x", **LONG)
+    return WHO.get()
+
+
+def test_arun_leaves_the_loop_to_others_while_the_back_end_starts() -> None:
+    backend = Hanging()
+
+    async def main() -> Result:
+        WHO.set("me")
+        running = asyncio.create_task(whose.arun("q", backend=backend))
+        while not backend.starting.is_set():
+            await asyncio.sleep(0)
+        assert not backend.started.is_set()  # this goes on before that has ended
+        backend.gate.set()
+        return await running
+
+    result = asyncio.run(main())
+    assert (result["x"], result.ret_value) == ("said", "me")
+
+
+def test_arun_that_is_cancelled_while_the_back_end_starts_asks_for_nothing() -> None:
+    backend = Hanging()
+
+    async def main() -> None:
+        running = asyncio.create_task(whose.arun("q", backend=backend))
+        while not backend.starting.is_set():
+            await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    before = set(RUNNING)
+    asyncio.run(main())
+    assert not backend.started.is_set()
+    backend.gate.set()
+    until(backend.started.is_set)
+    until(lambda: set(RUNNING) <= before)
+    let_the_loop_run()
+    assert backend.calls == 0
+
+
+def test_the_time_of_arun_goes_on_while_the_back_end_starts() -> None:
+    backend = Hanging()
+    result = asyncio.run(whose.arun("q", backend=backend, timeout=0.05))
+    error = result.error()
+    assert isinstance(error, RunError)
+    assert error.code == "SGLC411"
+    assert not backend.started.is_set()
+    backend.gate.set()
+    until(backend.started.is_set)
+    let_the_loop_run()
+    assert backend.calls == 0
+
+
+def test_arun_raises_what_the_start_of_the_back_end_raises() -> None:
+    with pytest.raises(BackendError, match="SGLC547"):
+        asyncio.run(whose.arun("q", backend="http://127.0.0.1:1", timeout=60))
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_ctrl_c_in_a_body_in_the_main_thread_is_raised_by_run(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend = ScriptedBackend(lambda _: "said")
+
+    def body(s: Any) -> None:
+        s += "a" + sgl.gen("x", **LONG)
+        assert s["x"]
+        signal.raise_signal(signal.SIGINT)
+        s += sgl.gen("y", **LONG)
+
+    async def awaiting(s: Any) -> None:
+        body(s)
+        await asyncio.sleep(0)
+
+    program = sgl.function(body if kind == "plain" else awaiting)
+    before = set(RUNNING)
+    with pytest.raises(KeyboardInterrupt):
+        program.run(backend=backend, use_thread=False)
+    let_the_loop_run()
+    assert set(RUNNING) <= before
+    assert backend.calls == 1
+    gc.collect()
+    assert not capsys.readouterr().err
+
+
+def test_a_batch_in_a_run_that_is_stopped_begins_no_row_more_and_is_silent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    backend = ScriptedBackend(lambda _: "said", word_s=1_000)
+    began, told = threading.Event(), list[str]()
+    ended = threading.Event()
+
+    @sgl.function
+    def leaf(s: Any, q: str) -> None:
+        s += q + sgl.gen("x", **LONG)
+
+    @sgl.tool
+    def many(q: str) -> str:
+        began.set()
+        try:
+            leaf.run_batch([(f"{q}{row}",) for row in range(50)], backend=backend, num_threads=2)
+        except RunError as error:
+            told.append(error.code)
+        finally:
+            ended.set()
+        return "all"
+
+    @sgl.function
+    def program(s: Any, q: str) -> None:
+        s += many(q) + sgl.gen("y", **LONG)
+
+    before = set(RUNNING)
+    result = program.run("q", backend=backend)
+    assert began.wait(HANG_S)
+    until(lambda: len(set(RUNNING) - before) == 3)  # the run, and two rows
+    result.stop()
+    assert ended.wait(HANG_S)
+    assert told == ["SGLC407"]
+    until(lambda: set(RUNNING) <= before)
+    result.sync()
+    gc.collect()
+    assert not capsys.readouterr().err
 
 
 def test_an_async_program_runs(oracle: OracleBackend) -> None:

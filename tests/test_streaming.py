@@ -14,6 +14,7 @@ import sglc as sgl
 from sglc.backends.local import LocalBackend
 from sglc.errors import BackendError, SglcError, UsageError
 from sglc.execution.result import Result
+from sglc.execution.unread import RUNNING
 from tests.oracle_backend import OracleBackend
 from tests.small_default import says
 from tests.waiting import until
@@ -420,6 +421,45 @@ def test_stream_raises_at_its_end_and_stops_when_it_is_closed(oracle: OracleBack
     stream.close()  # type: ignore[attr-defined]
     oracle.settle()
     assert oracle.oracle.launched < 1_000
+
+
+def test_a_stream_that_is_closed_before_its_first_piece_stops(oracle: OracleBackend) -> None:
+    @sgl.function
+    def endless(s: Any) -> None:
+        s += "a" + sgl.gen("x", max_tokens=3_000, ignore_eos=True)
+
+    oracle.oracle.holds = lambda: "x" in oracle.submitted
+    before = set(RUNNING)
+    endless.stream(backend=oracle).close()  # type: ignore[attr-defined]
+    assert set(RUNNING) <= before
+    endless.stream(backend=oracle)  # and is dropped
+    assert set(RUNNING) <= before
+    oracle.settle()
+    assert oracle.oracle.launched < 1_000
+
+
+def test_a_cancelled_reader_stops_the_run(oracle: OracleBackend) -> None:
+    @sgl.function
+    def endless(s: Any) -> None:
+        s += "a" + sgl.gen("x", max_tokens=3_000, ignore_eos=True)
+
+    async def main() -> Result:
+        result = endless.run(backend=oracle)
+        reading = asyncio.create_task(collected(result, "x"))
+        while not oracle.held:
+            await asyncio.sleep(0.001)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        return result
+
+    oracle.oracle.holds = lambda: "x" in oracle.submitted
+    result = asyncio.run(main())
+    assert result not in RUNNING
+    oracle.settle()
+    error = result.error()
+    assert isinstance(error, SglcError)
+    assert error.code == "SGLC407"
 
 
 # -- on the real model -----------------------------------------------------------------------------

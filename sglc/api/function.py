@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextvars
+import importlib
+import sys
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +28,7 @@ from sglc.execution.options import (
     count_of,
     fitted,
     fitted_rows,
+    given_of,
     not_by_position,
     split,
     watches_of,
@@ -56,6 +59,12 @@ if TYPE_CHECKING:
 __all__ = ["Function", "function", "set_default_backend"]
 
 _DEEPEST = 200  # programs that run in programs as Python
+_RUNS = "sglc.execution.start"  # what a run needs is imported with it
+_Begin = Callable[..., "Result | None"]  # gives None only where it is to begin at once or not at all
+
+
+def _never() -> bool:
+    return False
 
 
 class Function:
@@ -135,7 +144,8 @@ class Function:
             mode: "auto", or "plan" (SGLC058 where there is none), or "python".
             seed: of all samples; drawn and reported (`result.seed`) if not given.
             stream: the result's iterators give pieces as the model makes them.
-            use_thread: False runs the program's Python in this thread, before `run` returns.
+            use_thread: False runs the program's Python in this thread, before `run` returns; there Ctrl-C stops
+                the run, and is raised.
             max_calls, max_tokens: a budget of generations begun and of tokens generated
                 (`sglc.execution.budget`); passing it fails the run with SGLC408.
             timeout: seconds; a run that has not ended then ends with SGLC411 at the line that it waits in,
@@ -165,6 +175,14 @@ class Function:
         return self._run(args, {**given, **watches, **kwargs})
 
     def _run(self, args: Sequence[Any], keywords: Mapping[str, Any], *, live: bool = False) -> Result:
+        """`run` of what is given."""
+        begin, _ = self._beginning(args, keywords, live=live)
+        return cast("Result", begin())
+
+    def _beginning(
+        self, args: Sequence[Any], keywords: Mapping[str, Any], *, live: bool = False
+    ) -> tuple[_Begin, Limits | None]:
+        """What begins a run, and what that may take. Arguments that do not fit are refused here."""
         parameters = not_by_position(self.definition, args)
         options = {name: keywords[name] for name in OPTIONS if name in keywords and name not in parameters}
         own = {name: value for name, value in keywords.items() if name not in options}
@@ -177,28 +195,66 @@ class Function:
             assert tracer is not None
             tracer.outside.call_program(self)
             called: Any = ahead.call(tracer, self.definition, arguments, sampling, tuple(options))
-            return cast("Result", called)  # what a recorded body can read of a result
+            return lambda **_: called, None  # what a recorded body can read of a result
         from sglc.execution.start import called_at, limits_of_run
 
         backend, seed, place = called_at(self.__name__, options.get("backend"), options.get("seed"))
         limits = limits_of_run(*(options.get(name) for name in ("max_calls", "max_tokens", "timeout")))
-        return self._start(
-            (arguments, sampling),
-            self._chosen(backend, options.get("passes")),
-            seed,
-            None,
-            limits,
-            {name: options[name] for name in WATCHES if name in options},
-            place,
-            live=live or bool(options.get("stream")),
-            in_thread=options.get("use_thread") is not False,
-            outputs=self._ahead.outputs(options["outputs"], sampling) if "outputs" in options else None,
-            mode=options.get("mode", "python" if options.get("use_thread") is False else "auto"),
-        )
+        in_thread = options.get("use_thread") is not False
+        mode = options.get("mode", "auto" if in_thread else "python")
+
+        def begin(given_up: Callable[[], bool] = _never, *, at_once: bool = False) -> Result | None:
+            if at_once and in_thread and not self._is_there(arguments, sampling, backend, options, mode):
+                return None
+            return self._start(
+                (arguments, sampling),
+                self._chosen(backend, options.get("passes")),
+                seed,
+                None,
+                limits,
+                {name: options[name] for name in WATCHES if name in options},
+                place,
+                live=live or bool(options.get("stream")),
+                in_thread=in_thread,
+                outputs=self._ahead.outputs(options["outputs"], sampling) if "outputs" in options else None,
+                mode=mode,
+                given_up=given_up,
+            )
+
+        return begin, limits
+
+    def _is_there(
+        self, arguments: Mapping[str, Any], sampling: Sampling, backend: Backend | str | None,
+        options: Mapping[str, Any], mode: Mode,
+    ) -> bool:  # fmt: skip
+        """Whether such a run has a plan that has run on this back end: it begins at once."""
+        if mode == "python" or not options.keys().isdisjoint(("passes", "outputs")):
+            return False
+        from sglc.ir.plan.backend import knows_target
+
+        chosen = resolve(backend, self.definition.loc)
+        return knows_target(chosen) and self._plans.is_there(arguments, sampling, chosen.target)
 
     async def arun(self, *args: Any, **kwargs: Any) -> Result:
-        """`run`, and its result when it has ended, well or not. Cancelling stops the run."""
-        return await self.run(*args, **kwargs).sync_async()
+        """`run`, and its result when it has ended, well or not. Cancelling stops the run.
+
+        It waits for nothing but in `await`. What takes time before a run begins, as to ask a server what it has
+        or to compile the program, is done in a thread, but for a call in the body of another program.
+        """
+        alone = RUN_CONTEXT.get() is None and TRACING.get() is None
+        if alone and _RUNS not in sys.modules:
+            import asyncio
+
+            await asyncio.to_thread(importlib.import_module, _RUNS)
+        begin, limits = self._beginning(args, given_of(kwargs))
+        result = begin(at_once=alone)
+        if result is None:
+            assert limits is not None
+            from sglc.execution.start import begun_beside
+
+            whole = cast("Callable[..., Result]", begin)
+            result = await begun_beside(whole, self.__name__, limits, self.definition.loc)
+        return await result.sync_async()
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[tuple[Site, str]]:
         """`run`, and (site, text) of every generation as it comes, those of branches too.
@@ -210,13 +266,16 @@ class Function:
         """
         result = self._run(args, kwargs, live=True)
 
-        def pieces() -> Iterator[tuple[Site, str]]:
+        def pieces() -> Iterator[Any]:
             try:
+                yield None  # only what has been entered does anything when it is closed
                 yield from result.pieces()
             finally:
                 result.stop()
 
-        return pieces()
+        entered = pieces()
+        next(entered)
+        return entered
 
     def start(
         self,
@@ -248,6 +307,7 @@ class Function:
         in_thread: bool = True,
         mode: Mode = "auto",
         outputs: tuple[str, ...] | None = None,
+        given_up: Callable[[], bool] = _never,
     ) -> Result:
         from sglc.execution.lifecycle import Limits, RunSetup
 
@@ -257,6 +317,8 @@ class Function:
         call.backend.start()
         run = self._made(fitting, RunSetup(call, 0, contextvars.copy_context(), on_text, live), mode)
         assert run is not None
+        if given_up():
+            run.result.stop()
         if run.needs_thread and in_thread:
             threading.Thread(target=run.start, name=f"sglc-{self.__name__}", daemon=True).start()
         else:

@@ -148,6 +148,17 @@ class PlanTree:
         finally:
             self._turn.release()
 
+    def is_there(self, arguments: Mapping[str, Any], sampling: Sampling, target: Target) -> bool:
+        """Whether `choose` gives a plan that has run on this target, without making anything."""
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            leaf = self._hit(arguments, sampling, {name: _kind(value) for name, value in arguments.items()}, [])
+            newest = None if leaf is None else _newest(leaf, target, None)
+            return newest is not None and newest.ready is not None
+        finally:
+            self._turn.release()
+
     def seen(self) -> tuple[LeafSeen, ...]:
         """The leaves for people, the last one that was used first."""
         with self._turn:

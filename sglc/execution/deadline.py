@@ -37,7 +37,9 @@ class Deadline:
         )  # fmt: skip
 
     def not_begun(self, loc: Loc | None) -> RunError:
-        """The error of a row whose turn did not come."""
+        """The error of a row whose turn did not come, or of a run that took all its time to begin."""
+        if self.what == "run":
+            return self.late(loc, "for the back end")
         return RunError(
             "SGLC412", f"the {self.what} ended before this row began: its {self.given_s:g} s were over", loc,
             hint=f"give it more time: `{self.option}`",
@@ -51,10 +53,13 @@ class Clock:
         self._row_s = row_s
         self._batch_s = batch_s
         self._what = what
+        self._run_ends_s: float | None = None
         self._batch_ends_s: float | None = None
 
     def begin(self) -> None:
-        """The batch begins."""
+        """The batch begins; or the one run, whose beginning takes of its time."""
+        if self._what == "run" and self._row_s is not None:
+            self._run_ends_s = time.monotonic() + self._row_s
         if self._batch_s is not None:
             self._batch_ends_s = time.monotonic() + self._batch_s
 
@@ -63,7 +68,8 @@ class Clock:
         ends = []
         if self._row_s is not None:
             option = "timeout" if self._what == "run" else "row_timeout"
-            ends.append(Deadline(time.monotonic() + self._row_s, self._what, self._row_s, option))
+            at_s = time.monotonic() + self._row_s if self._run_ends_s is None else self._run_ends_s
+            ends.append(Deadline(at_s, self._what, self._row_s, option))
         if self._batch_s is not None and self._batch_ends_s is not None:
             ends.append(Deadline(self._batch_ends_s, "batch", self._batch_s, "timeout"))
         return min(ends, key=lambda end: end.at_s) if ends else None

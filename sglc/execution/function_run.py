@@ -108,6 +108,11 @@ class PythonPart(Part):
             self._session.when_idle(
                 lambda: self._inside.when_alone(lambda: self._all_ended(instance, state, value, error))
             )
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            result = self._run.result
+            result.stop()
+            result.unread_error()  # who called `run` is told now
+            raise error
 
     def _first(self, what: str) -> bool:
         """Whether the `body`, or the `run`, was not over before this; it is now."""

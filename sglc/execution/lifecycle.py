@@ -195,7 +195,8 @@ class Run:
         if run_defaults().verbosity >= 2:
             print(outcome.text)
         self.result.finish(outcome)
-        if self._outer is not None and ends_run(outcome.error):
+        outer = self._outer
+        if outer is not None and (ends_run(outcome.error) or (self.session.stopped and outer.why_over())):
             self.result.unread_error()  # it is told as that of the run around
         self.part = OVER  # the part holds this run: no cycle is left to the garbage collector
         if self.lost and self.abandoned is not None:

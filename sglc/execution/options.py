@@ -193,6 +193,13 @@ def watches_of(**given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None and value is not False}
 
 
+def given_of(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of a run without the options that ask for nothing."""
+    given = {name: value for name, value in keywords.items() if name not in OPTIONS or value is not None}
+    idle = [name for name in WATCHES if given.get(name) is False or (name == "redo" and not given.get(name))]
+    return {name: value for name, value in given.items() if name not in idle}
+
+
 def random_seed() -> int:
     """A seed for a run that was given none."""
     return int.from_bytes(os.urandom(8), "little") >> 11  # 53 bits survive JSON

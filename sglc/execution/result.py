@@ -155,7 +155,8 @@ class Result(CallText):
     ) -> AsyncIterator[Any]:
         """`text_iter` for coroutines; with `return_meta_data`, pairs of a piece and its call's meta data.
 
-        The last pair has the whole meta data (see `get_meta_info`), perhaps with an empty piece.
+        The last pair has the whole meta data (see `get_meta_info`), perhaps with an empty piece. A cancelled
+        wait stops the run, as of `sync_async`.
 
         Raises:
             UsageError: SGLC024, meta data without a variable.
@@ -176,6 +177,9 @@ class Result(CallText):
         try:
             async for piece in pieces:
                 yield piece
+        except asyncio.CancelledError:
+            self.stop()
+            raise
         except Exception:
             self._seen = True
             raise

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from sglc.errors import Loc, ends_run
 from sglc.execution.batch.runner import IN_ORDER, Delivery, Make, run_batch, window_of
 from sglc.execution.budget import budget_of
 from sglc.execution.context import RUN_CONTEXT, CallPlace
-from sglc.execution.deadline import clock_of_batch, clock_of_run
+from sglc.execution.deadline import Alarm, clock_of_batch, clock_of_run
 from sglc.execution.lifecycle import NO_LIMITS, CallSetup, Limits, Run, RunSetup
 from sglc.execution.observer import CallObserver
-from sglc.execution.result import Result
+from sglc.execution.options import random_seed
+from sglc.execution.result import Result, RunOutcome
+from sglc.execution.tool_calls import in_thread
 from sglc.ir.plan.backend import Backend
 
 _Row = TypeVar("_Row")
@@ -66,14 +70,76 @@ def called_at(
     return outer.backend if backend is None else backend, place.seed, place
 
 
+async def begun_beside(
+    begin: Callable[[Callable[[], bool]], Result], name: str, limits: Limits, loc: Loc
+) -> Result:
+    """The run that `begin` begins in a thread, so that this event loop waits for no back end and no compiler.
+
+    Its time goes on meanwhile. If that is over, or nobody waits any more, what `begin` is given says so: what
+    begins then is stopped.
+    """
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+    done: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: Result | None, error: BaseException | None) -> None:
+        if done.done():
+            if result is not None:
+                result.stop()
+        elif result is not None:
+            done.set_result(result)
+        elif error is not None:
+            done.set_exception(error)
+
+    def work() -> None:
+        result, problem = None, None
+        try:
+            result = context.run(begin, done.done)
+        except BaseException as error:
+            problem = error
+        try:
+            loop.call_soon_threadsafe(settle, result, problem)
+        except RuntimeError:  # the loop was closed meanwhile
+            if result is not None:
+                result.stop()
+
+    if limits.clock is not None:
+        limits.clock.begin()
+    deadline = None if limits.clock is None else limits.clock.deadline()
+    in_thread(work)
+    if deadline is None:
+        return await done
+
+    def late() -> None:
+        if done.done():
+            return
+        result = Result(name, random_seed())
+        error = deadline.late(loc, "for the back end")
+        result.finish(RunOutcome(None, error, {}, {}, "", list, deadline.given_s))
+        done.set_result(result)
+
+    def ring() -> None:
+        if not done.done():
+            loop.call_soon_threadsafe(late)
+
+    alarm = Alarm(deadline.at_s, ring)
+    try:
+        return await done
+    finally:
+        alarm.off()
+
+
 def maker(call: CallSetup, make: Callable[[_Row, RunSetup, bool], Run | None]) -> Make[_Row]:
     """What makes each run of a batch, when its turn has come; all see the variables of here and now.
 
-    Where the batch is called in the body of a run, each row stands at a place of its own there.
+    Where the batch is called in the body of a run, each row stands at a place of its own there. When that run
+    was stopped, no row begins any more: the batch raises why.
     """
-    context, place = contextvars.copy_context(), call.place
+    context, place, outer = contextvars.copy_context(), call.place, RUN_CONTEXT.get()
 
     def made(number: int, row: _Row, at_once: bool) -> Run | None:
+        over = None if outer is None else outer.why_over()
+        if over is not None and not ends_run(over):
+            raise over
         at = call if place is None else replace(call, place=replace(place, site=f"{place.site}@{number}"))
         return make(row, RunSetup(at, number, context), at_once)
 

@@ -85,19 +85,6 @@ class Tokenizer(Protocol):
         """
 
 
-def goes_on(ids: Sequence[int], token_bytes: Sequence[bytes]) -> bool:
-    """Whether text behind `ids` goes on behind text: they are some, and end in no control token."""
-    return bool(ids) and ids[-1] < len(token_bytes) and token_bytes[ids[-1]] != b""
-
-
-def encode_behind(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[int]:
-    """Ids of ordinary text behind `ids`."""
-    if not text:
-        return []
-    within = goes_on(ids, tokenizer.token_bytes())
-    return tokenizer.encode_within(text) if within else tokenizer.encode(text)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takes:
     """What one model takes of a request; by default everything. Passes read this, and so does `explain`.

@@ -17,11 +17,11 @@ from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.backends.retry import Paid
 from sglc.errors import BackendError, RunError, shown
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
-from sglc.ir.plan.dataflow import with_ids
+from sglc.ir.plan.dataflow import encode_behind, with_ids
 from sglc.ir.plan.events import Delta, GenDone, Sample, SelectDone, TokenLogprob, Usage
 from sglc.ir.plan.segment import GenNode, ImagePart, Made, SelectNode
 from sglc.ir.sampling import Sampling
-from sglc.ir.target import ControlText, encode_behind
+from sglc.ir.target import ControlText
 
 Json = Any
 _NAMES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}

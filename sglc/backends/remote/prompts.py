@@ -8,9 +8,9 @@ from itertools import chain
 
 from sglc.errors import LegalizeError, Loc, RunError
 from sglc.ir.made_often import made_often
-from sglc.ir.plan.dataflow import FilledPart
+from sglc.ir.plan.dataflow import FilledPart, encode_behind
 from sglc.ir.plan.segment import ImagePart, Made, RoleMark
-from sglc.ir.target import ControlText, Takes, Tokenizer, encode_behind
+from sglc.ir.target import ControlText, Takes, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,13 @@ class BackendWrapper:
         self.inner.close()
 
 
+def knows_target(backend: Backend) -> bool:
+    """Whether its target is at hand, so that nobody waits who reads it."""
+    while isinstance(backend, BackendWrapper):
+        backend = backend.inner
+    return "target" in getattr(backend, "__dict__", ())
+
+
 def hand_over(backend: Backend, segment: Segment, streams: bool) -> AsyncIterator[Event]:
     """As `backend.submit`; where pieces cost nothing nobody says that they are not wanted."""
     if backend.target.whole_answers:

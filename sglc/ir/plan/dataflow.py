@@ -305,3 +305,16 @@ class SegmentRun(ABC, Generic[S]):
 def _bound(handle: int | str | None) -> int:
     assert isinstance(handle, int), f"handle {handle!r} is not bound"
     return handle
+
+
+def goes_on(ids: Sequence[int], token_bytes: Sequence[bytes]) -> bool:
+    """Whether text behind `ids` goes on behind text: they are some, and end in no control token."""
+    return bool(ids) and ids[-1] < len(token_bytes) and token_bytes[ids[-1]] != b""
+
+
+def encode_behind(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[int]:
+    """Ids of ordinary text behind `ids`."""
+    if not text:
+        return []
+    within = goes_on(ids, tokenizer.token_bytes())
+    return tokenizer.encode_within(text) if within else tokenizer.encode(text)

@@ -13,9 +13,10 @@ from sglc.errors import RunError, SglcError
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
 from sglc.ir.grammar.stops import stop_pattern
 from sglc.ir.made_often import made_often
+from sglc.ir.plan.dataflow import goes_on
 from sglc.ir.plan.events import Delta, Event, GenDone, Sample, SelectDone, TokenLogprob, Usage
 from sglc.ir.plan.segment import GenNode, SelectNode
-from sglc.ir.target import Tokenizer, goes_on
+from sglc.ir.target import Tokenizer
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.engine import (
     Engine,

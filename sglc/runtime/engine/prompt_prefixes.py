@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from sglc.ir.made_often import made_often
+from sglc.ir.plan.dataflow import encode_behind
 from sglc.ir.plan.segment import Made, Part
-from sglc.ir.target import ControlText, Tokenizer, encode_behind
+from sglc.ir.target import ControlText, Tokenizer
 from sglc.runtime.cache.sequence_handles import Prefix
 from sglc.runtime.engine.engine import Engine
 from sglc.runtime.ids import Handle
