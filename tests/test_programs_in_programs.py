@@ -201,3 +201,35 @@ def test_a_batch_of_a_plan_in_a_program_runs_on_its_back_end(tmp_path: Path) -> 
     plan = sgl.load_plan(str(tmp_path / "told.json"))
     made = around.run(lambda: [result["said"] for result in plan.run_batch([{"of": "a"}])], backend=BACKEND)
     assert made.ret_value == [" yes"]
+
+
+@sgl.function
+def told_twice(s: Any) -> Any:
+    s += "q" + sgl.gen("a")
+    s.messages()
+    return s.text()
+
+
+@sgl.function
+def told_behind_retries(s: Any) -> Any:
+    s += "q" + sgl.gen("a", regex=" yes", retries=1)
+    return s.text()
+
+
+@sgl.function
+def scope_behind_turns(s: Any) -> Any:
+    with s.var_scope("v"):
+        s += sgl.user("q") + sgl.assistant(sgl.gen("a"))
+    s.messages()
+    return s["v"]
+
+
+@pytest.mark.parametrize("program", [told_twice, told_behind_retries, scope_behind_turns])
+def test_a_called_program_reads_its_text_as_alone(program: Any) -> None:
+    @sgl.function
+    def calls(s: Any) -> Any:
+        return [program.run().ret_value, *(row.ret_value for row in program.run_batch([{}]))]
+
+    alone = program.run(backend=BACKEND).ret_value
+    assert alone.count(" yes") == 1
+    assert calls.run(backend=BACKEND).ret_value == [alone, alone]

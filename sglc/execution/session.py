@@ -205,7 +205,10 @@ class Session:
         Raises:
             the error of the generation.
         """
-        site = self.outputs.at(site)
+        return self._text_at(self.outputs.at(site))
+
+    def _text_at(self, site: Site) -> str | list[str]:
+        """`text_of_site` of a site as it is at run time."""
         if site in self.outputs.refused:
             raise self.outputs.refused[site]
         if site not in self.outputs.generations:
@@ -235,8 +238,12 @@ class Session:
         Raises:
             the error of the generation.
         """
-        output = self.outputs.generations.get(self.outputs.at(site))
-        text: str = "" if output is not None and output.caught else first(self.text_of_site(site))
+        return self._in_prompt_at(self.outputs.at(site))
+
+    def _in_prompt_at(self, site: Site) -> str:
+        """`text_in_prompt` of a site as it is at run time."""
+        output = self.outputs.generations.get(site)
+        text: str = "" if output is not None and output.caught else first(self._text_at(site))
         return text
 
     def call_of_site(self, site: Site) -> CallRecord:
@@ -259,7 +266,7 @@ class Session:
         if handle in self._launches.refused:
             raise self._launches.refused[handle]
         parts = self._content(self._launches.kept[handle], None)
-        return "".join(part if isinstance(part, str) else self.text_in_prompt(part) for part in parts)
+        return "".join(part if isinstance(part, str) else self._in_prompt_at(part) for part in parts)
 
     def text_of_program(self, recorded: Recorded) -> str:
         """The text of the stream that a program keeps, which generates nothing; nothing of it is sent."""
