@@ -196,6 +196,44 @@ def test_the_budget_of_a_program_holds_the_batches_in_it(batch: Any) -> None:
     assert result.usage.calls == 3
 
 
+@sgl.function
+def calls_twice(s: Any) -> Any:
+    s.messages()
+    return [told.run(of=of).ret_value for of in "ab"]
+
+
+@sgl.function
+def a_batch_of_two(s: Any) -> Any:
+    s.messages()
+    return [row.ret_value for row in told.run_batch([{"of": "a"}, {"of": "b"}])]
+
+
+@pytest.mark.parametrize("program", [calls_twice, a_batch_of_two])
+@pytest.mark.parametrize("most", [1, 2, 4])
+def test_the_budget_of_a_program_holds_what_its_calls_call(program: Any, most: int) -> None:
+    @sgl.function
+    def runs(s: Any) -> Any:
+        return [program.run().ret_value for _ in range(3)]
+
+    @sgl.function
+    def batch(s: Any) -> Any:
+        return [row.ret_value for row in program.run_batch([{}] * 3)]
+
+    asked: list[Any] = []
+
+    def answer(given: Any) -> str:
+        asked.append(given)
+        return " yes"
+
+    for outer in (runs, batch):
+        asked.clear()
+        result = outer.run(backend=ScriptedBackend(answer), max_calls=most, mode="python").sync()
+        error = result.error()
+        assert isinstance(error, RunError)
+        assert error.code == "SGLC408"
+        assert len(asked) == result.usage.calls == most
+
+
 def test_a_batch_of_a_plan_in_a_program_runs_on_its_back_end(tmp_path: Path) -> None:
     told.compile(BACKEND).save(str(tmp_path / "told.json"))
     plan = sgl.load_plan(str(tmp_path / "told.json"))

@@ -336,11 +336,12 @@ class Session:
             live = self.served is None or self.served.over
             answers = {} if self.served is None else self.served.answers
             there = {node.site for node in asked.values() if node.site in answers} if answers else set()
-            if self.budget is not None:
-                begun = (self.counted or self.outputs).begun
+            if self.budget is None:
+                self.outputs.count(len(asked) - len(there))
+            else:
                 new = tuple([node for node in asked.values() if node.site not in there])
                 segment = afford(self.budget, self._spent, segment, new)
-                over = beyond(self.budget, begun, new)
+                over = beyond(self.budget, self.outputs.count(len(new), self.counted), new)
             generations = began = self.outputs.begin(asked, self.elapsed_s, answers)
             if not over and self.served is None and (backend is not None or not self.outputs.failed):
                 self._start(segment, generations, backend, told)
