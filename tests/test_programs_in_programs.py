@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +274,45 @@ def test_a_called_program_reads_its_text_as_alone(program: Any) -> None:
     alone = program.run(backend=BACKEND).ret_value
     assert alone.count(" yes") == 1
     assert calls.run(backend=BACKEND).ret_value == [alone, alone]
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_which_rows_began_ahead_of_a_stream_that_is_left_is_nothing_to_replay(
+    ahead: int, tmp_path: Path
+) -> None:
+    """Two rows begin ahead of the one that is read: in the recording alone, or in the replay alone."""
+    begin_ahead, read = iter((ahead, not ahead, not ahead)), 1
+
+    @sgl.function
+    def half_read(s: Any) -> Any:
+        begun, left = threading.Event(), threading.Event()
+
+        def rows() -> Iterator[dict[str, str]]:
+            yield {"of": "a"}
+            if next(begin_ahead):
+                yield from ({"of": "b"}, {"of": "c"})
+                time.sleep(0.1)  # for the others to end
+            begun.set()
+            left.wait(HANG_S)
+
+        stream = told.stream_batch(rows())
+        given = [next(stream).ret_value]
+        begun.wait(HANG_S)
+        if read == 2:
+            given.append(next(stream).error() is None)
+        del stream
+        left.set()
+        s += sgl.gen("behind")
+        return given
+
+    recorded = half_read.run(backend=BACKEND, record=str(tmp_path), mode="python").sync()
+    replayed = half_read.run(backend=BACKEND, replay=str(tmp_path), mode="python")
+    assert recorded.error() is None
+    assert replayed.error() is None
+    assert replayed.ret_value == recorded.ret_value
+    assert not replayed.failures
+    if not ahead:
+        read = 2  # what is read is to be there, whatever the program does with its error
+        error = half_read.run(backend=BACKEND, replay=str(tmp_path), mode="python").error()
+        assert isinstance(error, RunError)
+        assert error.code == "SGLC421"

@@ -180,7 +180,7 @@ class Run:
         if self._alarm is not None:
             self._alarm.off()
         if self._outer is not None:
-            if ends_run(error):
+            if ends_run(error) and not (self.observer is not None and self.observer.unrecorded):
                 self._outer.end_with(error)
             self._outer.end(self)
         if self.observer is None:

@@ -95,5 +95,8 @@ def run_rows(
 def _observed(results: Iterator[Result], observer: CallObserver) -> Iterator[Result]:
     try:
         yield from results
+    except GeneratorExit:
+        observer.left()
+        raise
     finally:
         observer.close()
