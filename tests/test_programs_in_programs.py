@@ -316,3 +316,27 @@ def test_which_rows_began_ahead_of_a_stream_that_is_left_is_nothing_to_replay(
         error = half_read.run(backend=BACKEND, replay=str(tmp_path), mode="python").error()
         assert isinstance(error, RunError)
         assert error.code == "SGLC421"
+
+
+def test_a_plan_in_a_program_is_a_part_of_it_as_its_function_is(tmp_path: Path) -> None:
+    backend = OracleBackend()
+    told.compile(backend).save(str(tmp_path / "told.json"))
+    plan = sgl.load_plan(str(tmp_path / "told.json"))
+
+    @sgl.function
+    def calls(s: Any, program: Any) -> Any:
+        one = program.run(of="a")["said"]
+        return [one, *(row["said"] for row in program.run_batch([{"of": "b"}, {"of": "c"}]))]
+
+    of_function = calls.run(told, backend=backend, seed=3)
+    of_plan = calls.run(plan, backend=backend, seed=3, record=str(tmp_path / "recorded"))
+    assert of_plan.ret_value == of_function.ret_value
+    assert of_plan.usage == of_function.usage
+    assert {call.site for call in of_plan.calls} == {call.site for call in of_function.calls}
+    again = calls.run(plan, backend=backend, replay=str(tmp_path / "recorded"))
+    assert again.ret_value == of_plan.ret_value
+    few = calls.run(plan, backend=backend, max_calls=2)
+    error = few.error()
+    assert isinstance(error, RunError)
+    assert error.code == "SGLC408"
+    assert few.usage.calls == 2
