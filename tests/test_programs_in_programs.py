@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -233,8 +236,144 @@ def test_the_budget_of_a_program_holds_the_batches_in_it(batch: Any) -> None:
     assert result.usage.calls == 3
 
 
+@sgl.function
+def calls_twice(s: Any) -> Any:
+    s.messages()
+    return [told.run(of=of).ret_value for of in "ab"]
+
+
+@sgl.function
+def a_batch_of_two(s: Any) -> Any:
+    s.messages()
+    return [row.ret_value for row in told.run_batch([{"of": "a"}, {"of": "b"}])]
+
+
+@pytest.mark.parametrize("program", [calls_twice, a_batch_of_two])
+@pytest.mark.parametrize("most", [1, 2, 4])
+def test_the_budget_of_a_program_holds_what_its_calls_call(program: Any, most: int) -> None:
+    @sgl.function
+    def runs(s: Any) -> Any:
+        return [program.run().ret_value for _ in range(3)]
+
+    @sgl.function
+    def batch(s: Any) -> Any:
+        return [row.ret_value for row in program.run_batch([{}] * 3)]
+
+    asked: list[Any] = []
+
+    def answer(given: Any) -> str:
+        asked.append(given)
+        return " yes"
+
+    for outer in (runs, batch):
+        asked.clear()
+        result = outer.run(backend=ScriptedBackend(answer), max_calls=most, mode="python").sync()
+        error = result.error()
+        assert isinstance(error, RunError)
+        assert error.code == "SGLC408"
+        assert len(asked) == result.usage.calls == most
+
+
 def test_a_batch_of_a_plan_in_a_program_runs_on_its_back_end(tmp_path: Path) -> None:
     told.compile(BACKEND).save(str(tmp_path / "told.json"))
     plan = sgl.load_plan(str(tmp_path / "told.json"))
     made = around.run(lambda: [result["said"] for result in plan.run_batch([{"of": "a"}])], backend=BACKEND)
     assert made.ret_value == [" yes"]
+
+
+@sgl.function
+def told_twice(s: Any) -> Any:
+    s += "q" + sgl.gen("a")
+    s.messages()
+    return s.text()
+
+
+@sgl.function
+def told_behind_retries(s: Any) -> Any:
+    s += "q" + sgl.gen("a", regex=" yes", retries=1)
+    return s.text()
+
+
+@sgl.function
+def scope_behind_turns(s: Any) -> Any:
+    with s.var_scope("v"):
+        s += sgl.user("q") + sgl.assistant(sgl.gen("a"))
+    s.messages()
+    return s["v"]
+
+
+@pytest.mark.parametrize("program", [told_twice, told_behind_retries, scope_behind_turns])
+def test_a_called_program_reads_its_text_as_alone(program: Any) -> None:
+    @sgl.function
+    def calls(s: Any) -> Any:
+        return [program.run().ret_value, *(row.ret_value for row in program.run_batch([{}]))]
+
+    alone = program.run(backend=BACKEND).ret_value
+    assert alone.count(" yes") == 1
+    assert calls.run(backend=BACKEND).ret_value == [alone, alone]
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_which_rows_began_ahead_of_a_stream_that_is_left_is_nothing_to_replay(
+    ahead: int, tmp_path: Path
+) -> None:
+    """Two rows begin ahead of the one that is read: in the recording alone, or in the replay alone."""
+    begin_ahead, read = iter((ahead, not ahead, not ahead)), 1
+
+    @sgl.function
+    def half_read(s: Any) -> Any:
+        begun, left = threading.Event(), threading.Event()
+
+        def rows() -> Iterator[dict[str, str]]:
+            yield {"of": "a"}
+            if next(begin_ahead):
+                yield from ({"of": "b"}, {"of": "c"})
+                time.sleep(0.1)  # for the others to end
+            begun.set()
+            left.wait(HANG_S)
+
+        stream = told.stream_batch(rows())
+        given = [next(stream).ret_value]
+        begun.wait(HANG_S)
+        if read == 2:
+            given.append(next(stream).error() is None)
+        del stream
+        left.set()
+        s += sgl.gen("behind")
+        return given
+
+    recorded = half_read.run(backend=BACKEND, record=str(tmp_path), mode="python").sync()
+    replayed = half_read.run(backend=BACKEND, replay=str(tmp_path), mode="python")
+    assert recorded.error() is None
+    assert replayed.error() is None
+    assert replayed.ret_value == recorded.ret_value
+    assert not replayed.failures
+    if not ahead:
+        read = 2  # what is read is to be there, whatever the program does with its error
+        error = half_read.run(backend=BACKEND, replay=str(tmp_path), mode="python").error()
+        assert isinstance(error, RunError)
+        assert error.code == "SGLC421"
+
+
+def test_a_plan_in_a_program_is_a_part_of_it_as_its_function_is(tmp_path: Path) -> None:
+    backend = OracleBackend()
+    told.compile(backend).save(str(tmp_path / "told.json"))
+    plan = sgl.load_plan(str(tmp_path / "told.json"))
+
+    @sgl.function
+    def calls(s: Any, program: Any) -> Any:
+        one = program.run(of="a")["said"]
+        return [one, *(row["said"] for row in program.run_batch([{"of": "b"}, {"of": "c"}]))]
+
+    of_function = calls.run(told, backend=backend, seed=3)
+    of_plan = calls.run(plan, backend=backend, seed=3, record=str(tmp_path / "recorded"))
+    assert of_plan.ret_value == of_function.ret_value
+    assert of_plan.usage == of_function.usage
+    assert {call.site for call in of_plan.calls} == {call.site for call in of_function.calls}
+    again = calls.run(plan, backend=backend, replay=str(tmp_path / "recorded"))
+    assert again.ret_value == of_plan.ret_value
+    few = calls.run(plan, backend=backend, max_calls=2)
+    error = few.error()
+    assert isinstance(error, RunError)
+    assert error.code == "SGLC408"
+    assert few.usage.calls == 2

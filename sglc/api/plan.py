@@ -16,7 +16,7 @@ from sglc.api.reference import pickled_plan
 from sglc.errors import SglcError, UsageError
 from sglc.execution.batch.order import begins, plan_order, zero_first
 from sglc.execution.batch.runner import BatchControl, delivery_of
-from sglc.execution.context import resolve
+from sglc.execution.context import CallPlace, resolve
 from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
 from sglc.execution.options import NOTHING, NumberedRows, Rows, count_of, each_fitted, in_row, watches_of
 from sglc.execution.plan.arguments import bound
@@ -24,7 +24,7 @@ from sglc.execution.plan.prepare import check_plan_runs, function_steps
 from sglc.execution.plan.run import PlanPart, PreparedRows
 from sglc.execution.progress import watched
 from sglc.execution.result import Result
-from sglc.execution.start import inherited, limits_of_batch, limits_of_run, maker, run_rows
+from sglc.execution.start import called_at, limits_of_batch, limits_of_run, maker, run_rows
 from sglc.execution.tool_calls import Tools
 from sglc.frontend.locate import here
 from sglc.frontend.tracing.makers import left_text, maker_named, type_named
@@ -125,8 +125,8 @@ class LoadedPlan:
     ) -> Result:
         """`run`, with a function that gets every piece of generated text as it comes, None at its end."""
         given = bound(self.plan, arguments)
-        backend, seed = inherited(self.__name__, backend, seed)
-        call = self._set_up(backend, seed, None, limits or Limits(), watches)
+        backend, seed, place = called_at(self.__name__, backend, seed)
+        call = self._set_up(backend, seed, None, limits or Limits(), watches, place)
         call.backend.start()
         setup = RunSetup(call, 0, contextvars.copy_context(), on_text, live)
         run = self._made(given, setup)
@@ -184,8 +184,8 @@ class LoadedPlan:
             record=record, journal=journal, replay=replay, trace=trace, cache=cache, resume=resume,
             retry_failed=retry_failed, redo=redo or None, answers=answers, skip=skip if resume else None,
         )  # fmt: skip
-        backend, seed = inherited(self.__name__, backend, seed)
-        call = self._set_up(backend, seed, count_of(rows), limits, watches)
+        backend, seed, place = called_at(self.__name__, backend, seed)
+        call = self._set_up(backend, seed, count_of(rows), limits, watches, place)
 
         def order(ahead: Sequence[dict[str, Any]]) -> Iterable[int]:
             if call.duplicates is not None:
@@ -215,11 +215,10 @@ class LoadedPlan:
 
     def _set_up(
         self, backend: Backend | str | None, seed: int | None, rows: int | None, limits: Limits,
-        watches: Mapping[str, Any],
+        watches: Mapping[str, Any], place: CallPlace | None,
     ) -> CallSetup:  # fmt: skip
-        call = replace(
-            set_up(self.__name__, resolve(backend), seed, rows, limits, watches), outputs=self.plan.outputs
-        )
+        call = set_up(self.__name__, resolve(backend), seed, rows, limits, watches)
+        call = replace(call, outputs=self.plan.outputs, place=place)
         tools = self.tools if call.observer is None else call.observer.functions(self.tools, self.plan)
         check_plan_runs(self.plan, call.backend, tools)
         return call

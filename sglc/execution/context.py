@@ -70,6 +70,7 @@ class CallPlace:
     row: int
     outputs: RunOutputs  # of the run around
     budget: Budget | None  # of the run around
+    counted: RunOutputs  # those that it counts
 
 
 @dataclass(slots=True)
@@ -94,6 +95,7 @@ class RunContext:
     outputs: RunOutputs | None = None
     on_text: Callable[[Site, str | None], None] | None = None  # is told every piece of text, as in `Session`
     budget: Budget | None = None
+    counted: RunOutputs | None = None  # those that it counts, if not `outputs`
     parts: set[int] = field(default_factory=set)  # ids of the runs that are calls of the body
     served: Served | None = None  # what a plan has had before the body went on
     end_with: Callable[[RunError], None] = nobody
@@ -154,7 +156,8 @@ class RunContext:
         if self.reserve is None or self.outputs is None or IN_FUNCTION.get():
             return None
         site = self.reserve(in_task(name)).inside(self.call, ())
-        return CallPlace(str(site), self.seed, self.row, self.outputs, self.budget)
+        counted = self.counted or self.outputs
+        return CallPlace(str(site), self.seed, self.row, self.outputs, self.budget, counted)
 
     def seed_of(self, name: str) -> int:
         """The seed of the next run of `name` that has no place; the same in every run with this run's seed."""

@@ -110,7 +110,7 @@ class Run:
         if place is not None:
             result.outputs.call, result.outputs.outer = place.site, place.outputs
             if budget is None:
-                session.budget, session.counted = place.budget, place.outputs
+                session.budget, session.counted = place.budget, place.counted
         self._clock = call.limits.clock
         self._alarm: Alarm | None = None
         self._outer = outer
@@ -130,8 +130,8 @@ class Run:
             call.backend if call.duplicates is None else session.backend, call.seed, session.row,
             lambda: session.why_over,  # and not of the run, which would hold itself
             observer=self.observer, call=session.outputs.call, outputs=session.outputs,
-            on_text=session.on_text, budget=session.budget, served=session.served, end_with=session.end_with,
-            depth=1 if outer is None else outer.depth + 1,
+            on_text=session.on_text, budget=session.budget, counted=session.counted, served=session.served,
+            end_with=session.end_with, depth=1 if outer is None else outer.depth + 1,
         )  # fmt: skip
 
     @cached_property
@@ -180,7 +180,7 @@ class Run:
         if self._alarm is not None:
             self._alarm.off()
         if self._outer is not None:
-            if ends_run(error):
+            if ends_run(error) and not (self.observer is not None and self.observer.unrecorded):
                 self._outer.end_with(error)
             self._outer.end(self)
         if self.observer is None:

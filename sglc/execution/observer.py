@@ -22,6 +22,10 @@ class Observer(Protocol):
     """Observes one run."""
 
     @property
+    def unrecorded(self) -> bool:
+        """Whether a replay knows nothing of this row: its error is one of the run around if it is read."""
+
+    @property
     def wants_pieces(self) -> bool:
         """Whether the time of the first text is of interest."""
 
@@ -80,6 +84,9 @@ class CallObserver(Protocol):
         Args:
             single_call: it makes one call at most, of a model, and no other.
         """
+
+    def left(self) -> None:
+        """Nobody reads the results that are left."""
 
     def close(self) -> None:
         """All runs have ended, or will not begin."""

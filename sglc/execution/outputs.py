@@ -243,24 +243,33 @@ class RunOutputs:
             answers: those that are there already, by site; what is asked for is taken out.
         """
         made: dict[int, PendingOutput] = {}
-        generations, order, old = self.generations, len(self.generations), 0
+        generations, order = self.generations, len(self.generations)
         for number, node in asked.items():
             output = answers.pop(node.site, None) if answers else None
             if output is None:
                 several = isinstance(node, GenNode) and node.sampling.n > 1
                 output = PendingOutput(node, order, now_s, several, number)
             else:
-                old += 1
                 output.order, output.place = order, number
                 if self.outer is not None:  # the run around has it
                     (self.failed if output.error else self.done).append(output)
             made[number] = generations[node.site] = output
             order += 1
-        self.begun += len(asked) - old
+        return made
+
+    def count(self, new: int, counted: RunOutputs | None = None) -> int:
+        """So many generations begin; gives how many had before, here or in `counted`, which is around.
+
+        Called inside `change`. Runs that begin at once in other threads are counted one after the other.
+        """
+        before = self.begun
+        self.begun += new
         for outer in () if self.outer is None else self.around():
             with outer.change:
-                outer.begun += len(asked) - old
-        return made
+                if outer is counted:
+                    before = outer.begun
+                outer.begun += new
+        return before
 
     def begin_again(self) -> dict[Site, PendingOutput]:
         """The program runs from its top once more: gives the answers that there are, of which nothing is told

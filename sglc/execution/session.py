@@ -205,7 +205,10 @@ class Session:
         Raises:
             the error of the generation.
         """
-        site = self.outputs.at(site)
+        return self._text_at(self.outputs.at(site))
+
+    def _text_at(self, site: Site) -> str | list[str]:
+        """`text_of_site` of a site as it is at run time."""
         if site in self.outputs.refused:
             raise self.outputs.refused[site]
         if site not in self.outputs.generations:
@@ -235,8 +238,12 @@ class Session:
         Raises:
             the error of the generation.
         """
-        output = self.outputs.generations.get(self.outputs.at(site))
-        text: str = "" if output is not None and output.caught else first(self.text_of_site(site))
+        return self._in_prompt_at(self.outputs.at(site))
+
+    def _in_prompt_at(self, site: Site) -> str:
+        """`text_in_prompt` of a site as it is at run time."""
+        output = self.outputs.generations.get(site)
+        text: str = "" if output is not None and output.caught else first(self._text_at(site))
         return text
 
     def call_of_site(self, site: Site) -> CallRecord:
@@ -259,7 +266,7 @@ class Session:
         if handle in self._launches.refused:
             raise self._launches.refused[handle]
         parts = self._content(self._launches.kept[handle], None)
-        return "".join(part if isinstance(part, str) else self.text_in_prompt(part) for part in parts)
+        return "".join(part if isinstance(part, str) else self._in_prompt_at(part) for part in parts)
 
     def text_of_program(self, recorded: Recorded) -> str:
         """The text of the stream that a program keeps, which generates nothing; nothing of it is sent."""
@@ -329,11 +336,12 @@ class Session:
             live = self.served is None or self.served.over
             answers = {} if self.served is None else self.served.answers
             there = {node.site for node in asked.values() if node.site in answers} if answers else set()
-            if self.budget is not None:
-                begun = (self.counted or self.outputs).begun
+            if self.budget is None:
+                self.outputs.count(len(asked) - len(there))
+            else:
                 new = tuple([node for node in asked.values() if node.site not in there])
                 segment = afford(self.budget, self._spent, segment, new)
-                over = beyond(self.budget, begun, new)
+                over = beyond(self.budget, self.outputs.count(len(new), self.counted), new)
             generations = began = self.outputs.begin(asked, self.elapsed_s, answers)
             if not over and self.served is None and (backend is not None or not self.outputs.failed):
                 self._start(segment, generations, backend, told)

@@ -59,7 +59,7 @@ def inherited(
 def called_at(
     name: str, backend: Backend | str | None, seed: int | None
 ) -> tuple[Backend | str | None, int | None, CallPlace | None]:
-    """`inherited` of a function's run or batch, and its place where it is called in the body of another one.
+    """`inherited` of a program's run or batch, and its place where it is called in the body of another one.
 
     A call that has a seed of its own draws what it draws anywhere.
     """
@@ -161,5 +161,8 @@ def run_rows(
 def _observed(results: Iterator[Result], observer: CallObserver) -> Iterator[Result]:
     try:
         yield from results
+    except GeneratorExit:
+        observer.left()
+        raise
     finally:
         observer.close()

@@ -95,6 +95,11 @@ class RunObserver:
         journal = isinstance(self.tape, TapeRecorder) and self.tape.is_journal
         return journal and self.timeline is None and self.spans is None and self.cache is None
 
+    def left(self) -> None:
+        """Nobody reads the results that are left."""
+        if self.outer is not None and isinstance(self.tape, Player):
+            self.tape.left(self.outer.number, self.path)
+
     def close(self) -> None:
         """All rows have ended, or will not begin."""
         if self.spans is not None:
@@ -185,6 +190,11 @@ class RowObserver:
         count = self._called.get(name, 0)
         self._called[name] = count + 1
         return f"{self.path}/{name}#{count}" if self.path else f"{name}#{count}"
+
+    @property
+    def unrecorded(self) -> bool:
+        """Whether it is a row of a batch in a program, and did not begin when the program was recorded."""
+        return isinstance(self.tape, RowPlayer) and self.tape.unrecorded
 
     @property
     def wants_pieces(self) -> bool:

@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
-from sglc.errors import UsageError
+from sglc.errors import UsageError, ends_run
+from sglc.execution.context import RUN_CONTEXT
 from sglc.execution.deadline import Clock
 from sglc.execution.event_loop import in_loop
 from sglc.execution.lifecycle import Run
@@ -163,12 +164,15 @@ def run_batch(
     size = window or live_rows(backend)
     backend.start()
     batch = _Batch(make, rows, size, order, delivery)
+    outer = RUN_CONTEXT.get()
     del rows  # whoever takes them ends them
     if clock is not None:
         clock.begin()
     threading.Thread(target=batch.feed, name=f"sglc-{name}", daemon=True).start()
     try:
         while (result := batch.next()) is not None:
+            if outer is not None and ends_run(error := result.outputs.error):
+                outer.end_with(error)  # if it has not done so when its row ended
             yield result
     except KeyboardInterrupt:
         ended = [result for result in batch.held() if result.ended]  # before others end by being stopped

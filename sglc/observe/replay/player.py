@@ -69,6 +69,11 @@ class Player:
             self._targets[name] = target_of(self.tape.targets[name])
         return self._targets[name]
 
+    def left(self, number: int, path: str) -> None:
+        """A batch that the row calls at `path` is left half read: which of its rows began is timing."""
+        if number in self.tape.rows:
+            self.tape.rows[number].left.add(f"{path}[")
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -137,11 +142,13 @@ class RowPlayer:
 
         Raises:
             SglcError: it had none: the error that ended the row.
-            RecordingError: SGLC433, it is given other arguments.
+            RecordingError: SGLC433, it is given other arguments; SGLC421 as of `unrecorded`.
         """
         begin = self.recorded.begins.get(self.within)
         if self.arguments is not None:
             check_arguments(begin, self.arguments, self.number)
+        if self.unrecorded:
+            raise self._unknown(self.within)
         ended = self.end_error()
         if begin is not None and begin["target"] is None and ended is not None:
             raise ended
@@ -224,9 +231,21 @@ class RowPlayer:
             error = not_asked_for(self.recorded, self.number)
         return error, total_s
 
+    @property
+    def unrecorded(self) -> bool:
+        """Whether it is a row of a batch in a program, and did not begin when the program was recorded.
+
+        That is an error if the program reads it: rows begin ahead, in no time that is known.
+        """
+        recorded = self.recorded
+        return self.within.endswith("]") and self.within not in recorded.begins and "" in recorded.ends
+
     def _missing(self, site: Site, loc: Loc) -> SglcError:
-        return self._stop() or RecordingError(
-            "SGLC421", f"`{site}` is not in the recording of row {self.number}", loc,
+        return self._stop() or self._unknown(str(site), loc)
+
+    def _unknown(self, what: str, loc: Loc | None = None) -> RecordingError:
+        return RecordingError(
+            "SGLC421", f"`{what}` is not in the recording of row {self.number}", loc,
             note=self._why_missing(), hint=AGAIN,
         )  # fmt: skip
 

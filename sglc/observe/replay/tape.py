@@ -59,6 +59,7 @@ class TapeRow:
     answers: dict[tuple[str, str], Answered] = field(default_factory=dict)
     calls: dict[tuple[str, str], dict[Occurrence, Answered]] = field(default_factory=dict)
     ends: dict[str, Json] = field(default_factory=dict)  # by path
+    left: set[str] = field(default_factory=set)  # how paths begin of rows whose results a replay left unread
 
     def forget(self, path: str, again: Json) -> None:
         """What failed there is to be done again: `again` are sites of generations, and calls of functions."""
@@ -76,9 +77,11 @@ class TapeRow:
 
         A generation that was stopped is not looked up behind one that was stopped, too.
         """
-        answers = [one for one in self.answers.values() if not one.stopped]
+        left = tuple(self.left)
+        answers = [one for (path, _), one in self.answers.items() if not (one.stopped or path.startswith(left))]
         asked = [one for one in answers if one.line["target"] or "answer" in one.line]
-        every = [*asked, *(one for calls in self.calls.values() for one in calls.values())]
+        calls = [calls for (path, _), calls in self.calls.items() if not path.startswith(left)]
+        every = [*asked, *(one for made in calls for one in made.values())]
         return min((one for one in every if not one.used), key=lambda one: one.number, default=None)
 
 
