@@ -35,6 +35,7 @@ _ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs 
 _LEAST_ROWS = 64
 _ONE_BY_ONE = 256  # rows that are handed over as they are made
 _FAST_S = 0.001  # between the ends of rows
+_SIGNAL_S = 1.0  # Python sees a signal no sooner that comes as its main thread begins to wait
 _AHEAD = 4096  # rows that are looked at together, and that may have results before the one that is awaited
 
 
@@ -396,7 +397,8 @@ class _Batch(Generic[_Row]):
                 self._lock.acquire()
         else:
             begin_s = time.perf_counter()
-            self._come.wait()
+            is_main = threading.current_thread() is threading.main_thread()
+            self._come.wait(_SIGNAL_S if is_main else None)
             self._fast = time.perf_counter() - begin_s < _FAST_S
         return True
 
