@@ -2,14 +2,67 @@
 
 import typing as _typing
 
-if _typing.TYPE_CHECKING:
-    from sglc.api.function import Function, function, set_default_backend
-    from sglc.api.plan import load_plan
-    from sglc.api.together import run_together
-    from sglc.errors import SglcError
-    from sglc.execution.result import Result
-    from sglc.frontend.language.expr import assistant, gen, section, select, system, user
-    from sglc.frontend.outputs.called_tools import describe_tools
+if _typing.TYPE_CHECKING:  # what is resolved below, for type checkers and editors
+    from sglc.api.function import (
+        Function as Function,
+        function as function,
+        set_default_backend as set_default_backend,
+    )
+    from sglc.api.plan import load_plan as load_plan
+    from sglc.api.together import run_together as run_together
+    from sglc.errors import SglcError as SglcError
+    from sglc.execution.context import flush_cache as flush_cache, get_server_info as get_server_info
+    from sglc.execution.result import Result as Result
+    from sglc.frontend.language.chat_templates import register_chat_template as register_chat_template
+    from sglc.frontend.language.choices import (
+        greedy_token_selection as greedy_token_selection,
+        token_length_normalized as token_length_normalized,
+        unconditional_likelihood_normalized as unconditional_likelihood_normalized,
+    )
+    from sglc.frontend.language.expr import (
+        assistant as assistant,
+        assistant_begin as assistant_begin,
+        assistant_end as assistant_end,
+        gen as gen,
+        gen_int as gen_int,
+        gen_string as gen_string,
+        image as image,
+        section as section,
+        select as select,
+        separate_reasoning as separate_reasoning,
+        system as system,
+        system_begin as system_begin,
+        system_end as system_end,
+        user as user,
+        user_begin as user_begin,
+        user_end as user_end,
+        video as video,
+    )
+    from sglc.frontend.outputs.called_tools import describe_tools as describe_tools
+    from sglc.frontend.tracing.control import (
+        call as call,
+        cond as cond,
+        contains as contains,
+        eq as eq,
+        loop as loop,
+        map as map,
+        not_ as not_,
+        parse_json as parse_json,
+        switch as switch,
+    )
+    from sglc.frontend.tracing.tools import pause as pause, pure as pure, run_tools as run_tools, tool as tool
+    from sglc.lang.endpoints import (
+        Anthropic as Anthropic,
+        Crusoe as Crusoe,
+        LiteLLM as LiteLLM,
+        OpenAI as OpenAI,
+        RuntimeEndpoint as RuntimeEndpoint,
+        VertexAI as VertexAI,
+    )
+    from sglc.lang.global_config import global_config as global_config
+    from sglc.lang.runtime import Engine as Engine, Runtime as Runtime, ServerArgs as ServerArgs
+
+    __version__: str
 
 __all__ = [
     "Function",
@@ -78,18 +131,20 @@ _SGLANG = {
 }
 
 
-def __getattr__(name: str) -> _typing.Any:
-    if name == "__version__":
-        from importlib.metadata import version
+if not _typing.TYPE_CHECKING:  # a checker that saw it would take every name
 
-        return version("sglc")
-    module = _OWN.get(name) or _SGLANG.get(name) or _STRUCTURED.get(name)
-    if module is None:
-        raise AttributeError(f"module `sglc` has no `{name}`")
-    from importlib import import_module
+    def __getattr__(name: str) -> _typing.Any:
+        if name == "__version__":
+            from importlib.metadata import version
 
-    found = globals()[name] = getattr(import_module(module), name)
-    return found
+            return version("sglc")
+        module = _OWN.get(name) or _SGLANG.get(name) or _STRUCTURED.get(name)
+        if module is None:
+            raise AttributeError(f"module `sglc` has no `{name}`")
+        from importlib import import_module
+
+        found = globals()[name] = getattr(import_module(module), name)
+        return found
 
 
 def __dir__() -> list[str]:
