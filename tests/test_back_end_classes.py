@@ -193,7 +193,7 @@ def test_global_config(capsys: pytest.CaptureFixture[str]) -> None:
     sgl.set_default_backend(None)
     assert config.default_backend is None
     with pytest.raises(AttributeError):
-        config.no_such_switch = 1
+        config.no_such_switch = 1  # type: ignore[attr-defined]
 
 
 def test_the_paths_of_sglang() -> None:

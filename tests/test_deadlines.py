@@ -533,7 +533,8 @@ def kind(word: str) -> str:
 
 @sgl.tool
 def is_wordy(word: str) -> bool:
-    return kind.function(word) == "wordy"
+    declared: Any = kind
+    return bool(declared.function(word) == "wordy")
 
 
 @sgl.function

@@ -527,9 +527,13 @@ def test_what_is_no_picture(source: Any, message: str) -> None:
     assert caught.value.code == "SGLC118"
 
 
+def data_of(picture: Any) -> str:
+    return str(picture.data)
+
+
 @pytest.mark.parametrize("data", ["-_8=", "+/8", "%2B%2f8%3D", " +/\r\n8=\n"])
 def test_a_data_uri_goes_to_apis_in_one_form(data: str) -> None:
-    assert sgl.image(f"data:image/png;base64,{data}").data == "data:image/png;base64,+/8="
+    assert data_of(sgl.image(f"data:image/png;base64,{data}")) == "data:image/png;base64,+/8="
 
 
 @pytest.mark.parametrize(
@@ -540,12 +544,12 @@ def test_a_data_uri_goes_to_apis_in_one_form(data: str) -> None:
     ],
 )  # fmt: skip
 def test_the_kind_of_a_picture_is_in_its_first_bytes(content: bytes, kind: str) -> None:
-    assert sgl.image(content).data.startswith(f"data:image/{kind};base64,")
+    assert data_of(sgl.image(content)).startswith(f"data:image/{kind};base64,")
 
 
 def test_a_pil_image_becomes_a_png() -> None:
     image = pytest.importorskip("PIL.Image")
-    assert sgl.image(image.new("RGB", (2, 2))).data.startswith("data:image/png;base64,iVBORw0KGgo")
+    assert data_of(sgl.image(image.new("RGB", (2, 2)))).startswith("data:image/png;base64,iVBORw0KGgo")
 
 
 def test_video_is_refused_where_it_is_called() -> None:
