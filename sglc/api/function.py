@@ -312,8 +312,7 @@ class Function:
         from sglc.execution.lifecycle import Limits, RunSetup
 
         check_mode(mode)
-        call = set_up(self.__name__, backend, seed, None, limits or Limits(), watches)
-        call = replace(call, place=place, outputs=outputs)
+        call = set_up(self.__name__, backend, seed, None, limits or Limits(), watches, place, outputs)
         call.backend.start()
         run = self._made(fitting, RunSetup(call, 0, contextvars.copy_context(), on_text, live), mode)
         assert run is not None
@@ -435,8 +434,7 @@ class Function:
             record=record, journal=journal, replay=replay, trace=trace, cache=cache, resume=resume,
             retry_failed=retry_failed, redo=redo or None, answers=answers, skip=skip if resume else None,
         )  # fmt: skip
-        call = set_up(self.__name__, chosen, seed, count_of(rows), limits, watches)
-        call = replace(call, place=place, outputs=asked)
+        call = set_up(self.__name__, chosen, seed, count_of(rows), limits, watches, place, asked)
 
         def order(ahead: Sequence[Fitting]) -> Iterable[int]:
             if call.duplicates is not None:

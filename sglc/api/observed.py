@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sglc.execution.context import RUN_CONTEXT
+from sglc.execution.context import RUN_CONTEXT, CallPlace
 from sglc.execution.options import check_seed, random_seed
 
 if TYPE_CHECKING:
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 def set_up(
     name: str, backend: Backend, seed: int | None, rows: int | None, limits: Limits,
-    watches: Mapping[str, Any], duplicates: Duplicates | None = None,
+    watches: Mapping[str, Any], place: CallPlace | None = None, outputs: tuple[str, ...] | None = None,
+    duplicates: Duplicates | None = None,
 ) -> CallSetup:  # fmt: skip
     """What all runs of `name` have that one call starts.
 
     Args:
         rows: of a batch.
         watches: how it is observed.
+        place, outputs: as of `CallSetup`.
         duplicates: of several calls on `backend`.
 
     Raises:
@@ -45,9 +47,9 @@ def set_up(
     seed = random_seed() if seed is None else seed
     if observer is None or observer.is_journal:
         duplicates = duplicates or Duplicates(backend)
-        return CallSetup(name, backend, seed, limits, observer, duplicates, drawn=drawn)
+        return CallSetup(name, backend, seed, limits, observer, duplicates, place, outputs, drawn)
     from sglc.execution.answers.unified_backend import UnifiedBackend
 
     if context is None or backend is not context.backend:  # else it is unified already
         backend = UnifiedBackend(backend)
-    return CallSetup(name, observer.backend(backend), seed, limits, observer, drawn=drawn)
+    return CallSetup(name, observer.backend(backend), seed, limits, observer, None, place, outputs, drawn)

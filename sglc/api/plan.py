@@ -6,7 +6,6 @@ import contextvars
 import importlib
 import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -217,8 +216,8 @@ class LoadedPlan:
         self, backend: Backend | str | None, seed: int | None, rows: int | None, limits: Limits,
         watches: Mapping[str, Any], place: CallPlace | None,
     ) -> CallSetup:  # fmt: skip
-        call = set_up(self.__name__, resolve(backend), seed, rows, limits, watches)
-        call = replace(call, outputs=self.plan.outputs, place=place)
+        outputs = self.plan.outputs
+        call = set_up(self.__name__, resolve(backend), seed, rows, limits, watches, place, outputs)
         tools = self.tools if call.observer is None else call.observer.functions(self.tools, self.plan)
         check_plan_runs(self.plan, call.backend, tools)
         return call

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from sglc.api.function import Function
@@ -63,9 +62,10 @@ def run_together(
     calls, makers = [], []
     for (function, _), own, (_, its_seed, place) in zip(programs, fitting, starts, strict=True):
         its_seed = run_seed if its_seed is None else its_seed
-        call = set_up(function.__name__, chosen, its_seed, len(own), limits, watches, duplicates)
-        calls.append(replace(call, place=place))
-        makers.append(function._maker(calls[-1]))
+        name = function.__name__
+        call = set_up(name, chosen, its_seed, len(own), limits, watches, place, duplicates=duplicates)
+        calls.append(call)
+        makers.append(function._maker(call))
     used = calls[-1].backend  # what answers in the place of `chosen`: a cache, or in a row that is recorded
     places = [(batch, number) for batch, own in enumerate(fitting) for number in range(len(own))]
 
