@@ -1141,3 +1141,22 @@ def test_an_object_that_is_read_is_made_when_the_program_runs() -> None:
     assert made[0].startswith("test_surface.Point of ")  # at the end, for the variable
     assert made[1].startswith("test_surface.Point of ")
     assert made[2:] == ["sglc.attribute", "str"]
+
+
+@pytest.mark.parametrize(
+    "add", [lambda s: s.__iadd__("more"), lambda s: s.__iadd__(sgl.gen("y")), lambda s: s.fork(2)]
+)
+def test_nothing_is_appended_to_a_state_whose_run_has_ended(add: Callable[[Any], Any]) -> None:
+    kept = []
+
+    @sgl.function
+    def keeping(s: Any) -> None:
+        s += "a" + sgl.gen("x")
+        kept.append(s)
+
+    result = keeping.run(backend=ScriptedBackend(lambda asked: "b"))
+    assert result.text() == "ab"
+    with pytest.raises(TraceError, match="the run of this state has ended") as refused:
+        add(kept[0])
+    assert refused.value.code == "SGLC157"
+    assert (kept[0]["x"], kept[0].text()) == ("b", "ab")

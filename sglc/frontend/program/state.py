@@ -245,6 +245,11 @@ class State(NoText):
                 )  # fmt: skip
 
     def _check_open(self, loc: Loc) -> None:
+        if self._instance.over:
+            raise TraceError(
+                "SGLC157", "the run of this state has ended, so nothing can be appended to it", loc,
+                hint="begin another run, with `result.text()` or `result.messages()` as an argument",
+            )  # fmt: skip
         if self._joined:
             raise TraceError(
                 "SGLC107", "this branch has been joined, so nothing can be appended to it", loc,
