@@ -71,6 +71,8 @@ def test_what_fails_leaves_the_file_that_was_there() -> None:
         [*RUN, "--trace", "script.json"],
         [*RUN, "--batch", "rows.jsonl", "--trace", "rows.jsonl"],
         [*RUN, "-o", "out.json", "--trace", "out.json"],
+        [*RUN, "--batch", "rows.jsonl", "-o", "out.jsonl", "--trace", "out.jsonl.manifest"],
+        [*RUN, "--batch", "rows.jsonl", "-o", "out.jsonl", "--trace", "out.jsonl.waiting"],
         [*RUN, "-o", "script.json", "--force"],
     ],
     ids=" ".join,

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from sglc.cli.batch.manifest import manifest_of
 from sglc.cli.batch.output import OutputFile, cannot_write, no_result, write_lines
 from sglc.cli.batch.reorder_buffer import ReorderBuffer
+from sglc.cli.options import check_apart
 from sglc.errors import Loc, UsageError
 
 _T = TypeVar("_T")
@@ -83,9 +85,12 @@ class Destination:
         self.file: OutputFile | None = None
         if path is None:
             return
+        self._wait_file = f"{path}.waiting"
+        others = [*others]
+        for beside in (manifest_of(path), self._wait_file):
+            check_apart(beside, others)
         self.file = OutputFile(path, others, resume=resume, force=force)
         self.resumable = self.file.resumable
-        self._wait_file = f"{path}.waiting"
         if resume:
             try:
                 if not self.resumable:

@@ -63,7 +63,7 @@ def write_manifest(asked: Manifest, output: str) -> None:
     Raises:
         UsageError: SGLC009, there is no writing here.
     """
-    path = _path_of(output)
+    path = manifest_of(output)
     try:
         text = json.dumps({"manifest": _VERSION, **asdict(_plain(asked))}, indent=1)
         write_lines(f"{path}.new", text.encode().split(b"\n"))
@@ -78,7 +78,7 @@ def read_manifest(output: str) -> Manifest:
     Raises:
         UsageError: SGLC075, there is none, or none of this version.
     """
-    path = _path_of(output)
+    path = manifest_of(output)
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         if data["manifest"] != _VERSION:
@@ -104,7 +104,8 @@ def _plain(asked: Manifest) -> Manifest:
     return Manifest(**json.loads(json.dumps(asdict(asked), default=str)))
 
 
-def _path_of(output: str) -> str:
+def manifest_of(output: str) -> str:
+    """The file of the manifest of the results in `output`."""
     return f"{output}.manifest"
 
 
