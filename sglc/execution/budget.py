@@ -7,12 +7,14 @@ and that one shows that the limit is passed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sglc.errors import RunError, SglcError, UsageError
 from sglc.frontend.locate import here
+from sglc.ir.core import Site
 from sglc.ir.plan.segment import GenNode, Node, Segment, SelectNode
 
 _PASSED = "SGLC408"
@@ -40,26 +42,63 @@ def budget_of(max_calls: Any, max_tokens: Any) -> Budget | None:
     return Budget(max_calls, max_tokens)
 
 
-def afford(budget: Budget, spent: int, segment: Segment, asked: Sequence[GenNode | SelectNode]) -> Segment:
-    """`segment` with the lengths that are left.
-
-    Args:
-        spent: tokens that the generations before which ended have made.
-
-    Raises:
-        RunError: SGLC408, naming the first generation that the budget does not hold.
+class Meter:
+    """What a run with a budget has begun and made so far, the runs in it too: what these take is taken from
+    `outer`, that of a run around, as well.
     """
-    if budget.tokens is None or not asked:
-        return segment
-    left = budget.tokens - spent
-    if left <= 0:
-        raise passed(asked[0], f"{budget.tokens} generated tokens")
-    return Segment(tuple([_shortened(node, left) for node in segment.nodes]))
 
+    __slots__ = ("_begun", "_budget", "_lock", "_made", "_outer", "passed")
 
-def beyond(budget: Budget, begun: int, asked: Sequence[GenNode | SelectNode]) -> Sequence[GenNode | SelectNode]:
-    """Of the generations that are `asked` for, those that do not begin; `begun` have before."""
-    return () if budget.calls is None else asked[max(budget.calls - begun, 0) :]
+    def __init__(self, budget: Budget, outer: Meter | None = None) -> None:
+        self._budget = budget
+        self._outer = outer
+        self._begun = 0  # generations
+        self._made = 0  # tokens, of generations that have ended
+        self._lock = threading.Lock()
+        self.passed: RunError | None = None  # why it is used up
+
+    def shortened(self, segment: Segment, asked: Sequence[GenNode | SelectNode]) -> Segment:
+        """`segment` with the lengths that are left.
+
+        Raises:
+            RunError: SGLC408, naming the first generation that the budget does not hold.
+        """
+        limit = self._budget.tokens
+        if limit is not None and asked:
+            left = limit - self._made
+            if left <= 0:
+                raise self._end(asked[0], f"{limit} generated tokens")
+            segment = Segment(tuple([_shortened(node, left) for node in segment.nodes]))
+        return segment if self._outer is None else self._outer.shortened(segment, asked)
+
+    def begin(self, asked: Sequence[GenNode | SelectNode]) -> Mapping[Site, RunError]:
+        """These begin, but for those that are given back, with the reason."""
+        with self._lock:  # runs in threads of their own are counted one after the other
+            before = self._begun
+            self._begun += len(asked)
+        refused = {} if self._outer is None else dict(self._outer.begin(asked))
+        calls = self._budget.calls
+        for node in () if calls is None else asked[max(calls - before, 0) :]:
+            refused[node.site] = self._end(node, f"{calls} calls")
+        return refused
+
+    def spend(self, node: GenNode | SelectNode, tokens: int) -> RunError | None:
+        """A generation has ended that made so many; gives why the run ends with it, if it passes the budget."""
+        with self._lock:
+            self._made += tokens
+        around = None if self._outer is None else self._outer.spend(node, tokens)
+        limit = self._budget.tokens
+        if limit is None or self._made <= limit:
+            return around
+        return self._end(node, f"{limit} generated tokens")
+
+    def _end(self, node: GenNode | SelectNode, limit: str) -> RunError:
+        error = RunError(
+            _PASSED, f"`{node.site.name}` passes the run's budget of {limit}", node.loc,
+            note="what was computed before is kept", hint="give the run a larger `max_calls` or `max_tokens`",
+        )  # fmt: skip
+        self.passed = self.passed or error
+        return error
 
 
 def _shortened(node: Node, left: int) -> Node:
@@ -72,14 +111,6 @@ def _shortened(node: Node, left: int) -> Node:
     length = min(sampling.max_tokens, most)
     shorter = replace(sampling, max_tokens=length, min_tokens=min(sampling.min_tokens, length))
     return replace(node, sampling=shorter, ahead=min(node.ahead, most), unify=False)  # nobody else is cut there
-
-
-def passed(node: GenNode | SelectNode, limit: str) -> RunError:
-    """The error of a run that needs more than its budget."""
-    return RunError(
-        _PASSED, f"`{node.site.name}` passes the run's budget of {limit}", node.loc,
-        note="what was computed before is kept", hint="give the run a larger `max_calls` or `max_tokens`",
-    )  # fmt: skip
 
 
 def is_budget(error: BaseException | None) -> bool:

@@ -17,7 +17,7 @@ from sglc.frontend.values.symbolic import END_RUN, IN_FUNCTION, MAY_CALL
 from sglc.ir.core import Site
 
 if TYPE_CHECKING:
-    from sglc.execution.budget import Budget
+    from sglc.execution.budget import Meter
     from sglc.execution.observer import Observer
     from sglc.execution.outputs import RunOutputs
     from sglc.execution.served import Served
@@ -69,8 +69,6 @@ class CallPlace:
     seed: int
     row: int
     outputs: RunOutputs  # of the run around
-    budget: Budget | None  # of the run around
-    counted: RunOutputs  # those that it counts
 
 
 @dataclass(slots=True)
@@ -94,8 +92,7 @@ class RunContext:
     call: str = ""  # the site of the call that this run is
     outputs: RunOutputs | None = None
     on_text: Callable[[Site, str | None], None] | None = None  # is told every piece of text, as in `Session`
-    budget: Budget | None = None
-    counted: RunOutputs | None = None  # those that it counts, if not `outputs`
+    meter: Meter | None = None  # of what it may cost, with the runs in it
     parts: set[int] = field(default_factory=set)  # ids of the runs that are calls of the body
     served: Served | None = None  # what a plan has had before the body went on
     end_with: Callable[[RunError], None] = nobody
@@ -156,8 +153,7 @@ class RunContext:
         if self.reserve is None or self.outputs is None or IN_FUNCTION.get():
             return None
         site = self.reserve(in_task(name)).inside(self.call, ())
-        counted = self.counted or self.outputs
-        return CallPlace(str(site), self.seed, self.row, self.outputs, self.budget, counted)
+        return CallPlace(str(site), self.seed, self.row, self.outputs)
 
     def seed_of(self, name: str) -> int:
         """The seed of the next run of `name` that has no place; the same in every run with this run's seed."""

@@ -208,7 +208,7 @@ class RunOutputs:
     """
 
     __slots__ = (
-        "before", "begun", "call", "change", "content", "done", "ended", "error", "failed", "generations",
+        "before", "call", "change", "content", "done", "ended", "error", "failed", "generations",
         "live", "outer", "pieces", "refused", "text", "variables",
     )  # fmt: skip
 
@@ -226,7 +226,6 @@ class RunOutputs:
         self.pieces: list[tuple[Site, str]] = []
         self.call = ""  # the site of the call that the run is, in another run's body
         self.outer: RunOutputs | None = None  # that one's, which has these calls and pieces too
-        self.begun = 0  # generations, those of called programs among them
         self.ended = False
         self.error: BaseException | None = None
         self.content: Callable[[str], Sequence[Part] | None] = nothing  # of a stream, once it was launched
@@ -256,20 +255,6 @@ class RunOutputs:
             made[number] = generations[node.site] = output
             order += 1
         return made
-
-    def count(self, new: int, counted: RunOutputs | None = None) -> int:
-        """So many generations begin; gives how many had before, here or in `counted`, which is around.
-
-        Called inside `change`. Runs that begin at once in other threads are counted one after the other.
-        """
-        before = self.begun
-        self.begun += new
-        for outer in () if self.outer is None else self.around():
-            with outer.change:
-                if outer is counted:
-                    before = outer.begun
-                outer.begun += new
-        return before
 
     def begin_again(self) -> dict[Site, PendingOutput]:
         """The program runs from its top once more: gives the answers that there are, of which nothing is told

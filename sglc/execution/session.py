@@ -16,7 +16,7 @@ from typing import Any
 
 from sglc.errors import BackendError, Loc, RunError, SglcError
 from sglc.execution.bind import Own, Template, asked_in, seeds_of, without_keeps
-from sglc.execution.budget import Budget, afford, beyond, is_budget, passed
+from sglc.execution.budget import Meter, is_budget
 from sglc.execution.call_record import CallRecord
 from sglc.execution.context import resolve
 from sglc.execution.event_loop import Job, start
@@ -83,10 +83,10 @@ class Session:
     row: int = 0
     on_text: Callable[[Site, str | None], None] | None = None
     outputs: RunOutputs = field(default_factory=RunOutputs)
-    budget: Budget | None = None
+    meter: Meter | None = None  # of its budget, or that of a run around
+    own_budget: bool = False
     cache_keys: Mapping[Site, str] | None = None  # what the whole program says of its launches
     observer: Observer | None = None
-    counted: RunOutputs | None = None  # those that the budget counts, if not `outputs`
     served: Served | None = None  # what is there already
     drawn: bool = False  # nobody asked for the seed
     when_stopped: Callable[[], None] | None = None  # is called when the run is stopped, in any thread
@@ -332,24 +332,20 @@ class Session:
         with self.outputs.change:
             if self.stopped or self.ended_by is not None:
                 raise self.why_over or stopped()
-            over: Sequence[GenNode | SelectNode] = ()
+            over: Mapping[Site, RunError] = {}
             live = self.served is None or self.served.over
             answers = {} if self.served is None else self.served.answers
             there = {node.site for node in asked.values() if node.site in answers} if answers else set()
-            if self.budget is None:
-                self.outputs.count(len(asked) - len(there))
-            else:
+            if self.meter is not None:
                 new = tuple([node for node in asked.values() if node.site not in there])
-                segment = afford(self.budget, self._spent, segment, new)
-                over = beyond(self.budget, self.outputs.count(len(new), self.counted), new)
+                segment = self.meter.shortened(segment, new)
+                over = self.meter.begin(new)
             generations = began = self.outputs.begin(asked, self.elapsed_s, answers)
             if not over and self.served is None and (backend is not None or not self.outputs.failed):
                 self._start(segment, generations, backend, told)
                 return
-        for node in over:
-            assert self.budget is not None
-            error = passed(node, f"{self.budget.calls} calls")
-            self.outputs.fail(self.outputs.generations[node.site], error, None)
+        for site, error in over.items():
+            self.outputs.fail(self.outputs.generations[site], error, None)
         if not live and there.issuperset(node.site for node in asked.values()):
             self._launches.gone |= {
                 n.handle for n in segment.nodes if isinstance(n, KeepNode) and type(n.handle) is int
@@ -383,13 +379,6 @@ class Session:
         }
         return found.segment, {found.places[index]: generations[index] for index in left}
 
-    @property
-    def _spent(self) -> int:
-        """Tokens that the generations which ended have made, those that failed among them."""
-        counted = self.counted or self.outputs
-        made = sum(output.event.usage.completion for output in counted.done if output.event is not None)
-        return made + sum(output.spent.completion for output in counted.failed if output.spent is not None)
-
     def wait(self) -> BaseException | None:
         """Wait until everything submitted has ended; gives the first failure in program order."""
         self.outputs.wait(lambda: self._running == 0 or None)
@@ -408,14 +397,16 @@ class Session:
     def failure(self) -> BaseException | None:
         """The first failure in program order of what has ended, and that the program has not seen.
 
-        A budget that was passed is one, whoever has seen it.
+        A budget that was passed is one, whoever has seen it, here or in a run in this one.
         """
         for error in self.outputs.refused.values():
             if is_budget(error):
                 return error
         failed = [output for output in self.outputs.generations.values() if output.error is not None]
         unseen = [output for output in failed if not output.caught or is_budget(output.error)]
-        return min(unseen, key=lambda output: output.order).error if unseen else None
+        if unseen:
+            return min(unseen, key=lambda output: output.order).error
+        return self.meter.passed if self.meter is not None and self.own_budget else None
 
     def when_idle(self, then: Callable[[], None]) -> None:
         """Call `then` as soon as everything submitted has ended: now, or later in the loop's thread."""
@@ -486,7 +477,7 @@ class Session:
                 if problem is None:
                     self.outputs.give_up((output,), self._reason or stopped())
                 else:
-                    self.outputs.fail(output, problem, cause_of((segment, index), self._launched))
+                    self._fail(output, problem, cause_of((segment, index), self._launched))
                 if told is not None:
                     told(output)
             with self.outputs.change:
@@ -535,22 +526,15 @@ class Session:
             told(output)
         return True
 
-    def _fail(self, output: PendingOutput, error: SglcError, cause: PendingOutput | None) -> None:
+    def _fail(self, output: PendingOutput, error: BaseException, cause: PendingOutput | None) -> None:
         reason: RunError | None = None
         with self.outputs.change:
             self.outputs.fail(output, error, cause)
-            if output.spent is not None:
-                reason = self._overspent(output)
+            if self.meter is not None and output.spent is not None:
+                reason = self.meter.spend(output.node, output.spent.completion)
                 output.error = reason or output.error
         if reason is not None:
             self.stop(reason)
-
-    def _overspent(self, output: PendingOutput) -> RunError | None:
-        """Why the run ends with this generation, if it has passed the budget."""
-        limit = None if self.budget is None else self.budget.tokens
-        if limit is None or self._spent <= limit:
-            return None
-        return passed(output.node, f"{limit} generated tokens")
 
     def _done(self, output: PendingOutput, text: str | list[str], event: GenDone | SelectDone) -> None:
         came_whole = output.first_s is None  # before who observes says when it came the first time
@@ -567,7 +551,9 @@ class Session:
                 outputs.add(output, first(text))
             output.text = text
             outputs.finish(output)
-            if (reason := self._overspent(output)) is not None:
+            spent = event.usage.completion
+            reason = None if self.meter is None else self.meter.spend(output.node, spent)
+            if reason is not None:
                 output.text, output.error = None, reason  # it may have been cut short
         if reason is not None:
             self.stop(reason)
