@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import sglc as sgl
-from sglc.backends.scripted import ScriptedBackend
+from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.errors import RunError, UsageError
 from sglc.frontend.tracing import trace
 from tests.oracle_backend import OracleBackend
@@ -77,7 +77,7 @@ def test_runs_in_runs_end_however_deep_they_are() -> None:
 FORKING = """
 import os, signal
 import sglc as sgl
-from sglc.backends.scripted import ScriptedBackend
+from sglc.backends.scripted import Asked, ScriptedBackend
 
 @sgl.tool
 def twice(text: str) -> str:
@@ -123,7 +123,7 @@ def test_a_forked_process_runs_programs_or_says_why_not(
 IN_FLIGHT = """
 import os, signal
 import sglc as sgl
-from sglc.backends.scripted import ScriptedBackend
+from sglc.backends.scripted import Asked, ScriptedBackend
 
 @sgl.function
 def asks(s):
@@ -234,6 +234,62 @@ def test_the_budget_of_a_program_holds_the_batches_in_it(batch: Any) -> None:
     assert isinstance(error, RunError)
     assert error.code == "SGLC408"
     assert result.usage.calls == 3
+
+
+@sgl.tool
+def asks_another(of: str) -> str:
+    return str(told.run(of=of)["said"])
+
+
+@sgl.function
+def by_tools(s: Any) -> None:
+    for number in range(4):
+        s += asks_another(str(number))
+
+
+@sgl.function
+def by_calls(s: Any, given: dict[str, Any], caught: bool = False) -> None:
+    for number in range(4):
+        result = told.run(of=str(number), **given)
+        if not caught or result.error() is None:
+            s += result["said"]
+
+
+@pytest.mark.parametrize(
+    ("program", "given"),
+    [
+        (by_tools, {}),
+        (by_calls, {"given": {"seed": 5}}),
+        (by_calls, {"given": {"max_calls": 9}}),
+        (by_calls, {"given": {"max_tokens": 99}}),
+        (by_calls, {"given": {"seed": 5}, "caught": True}),
+        (by_calls, {"given": {}, "caught": True}),
+    ],
+)
+@pytest.mark.parametrize("limit", [{"max_calls": 2}, {"max_tokens": 4}])
+def test_a_budget_holds_whatever_the_calls_have_of_their_own(
+    program: Any, given: dict[str, Any], limit: dict[str, int]
+) -> None:
+    asked: list[Asked] = []
+
+    def says(one: Asked) -> str:
+        asked.append(one)
+        return "one two"
+
+    result = program.run(**given, backend=ScriptedBackend(says), **limit)
+    error = result.error()
+    assert isinstance(error, RunError)
+    assert error.code == "SGLC408"
+    assert f"budget of {2 if 'max_calls' in limit else '4 generated tokens'}" in error.message
+    assert len(asked) == 2
+
+
+def test_the_budget_of_a_call_is_its_own_to_pass() -> None:
+    result = by_calls.run(
+        {"max_tokens": 1}, True, backend=ScriptedBackend(lambda asked: "one two"), max_calls=9
+    )
+    assert result.error() is None
+    assert result.text() == ""
 
 
 @sgl.function
