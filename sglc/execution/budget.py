@@ -42,14 +42,14 @@ def budget_of(max_calls: Any, max_tokens: Any) -> Budget | None:
     return Budget(max_calls, max_tokens)
 
 
-class Meter:
+class BudgetTracker:
     """What a run with a budget has begun and made so far, the runs in it too: what these take is taken from
     `outer`, that of a run around, as well.
     """
 
     __slots__ = ("_begun", "_budget", "_lock", "_made", "_outer", "passed")
 
-    def __init__(self, budget: Budget, outer: Meter | None = None) -> None:
+    def __init__(self, budget: Budget, outer: BudgetTracker | None = None) -> None:
         self._budget = budget
         self._outer = outer
         self._begun = 0  # generations

@@ -17,7 +17,7 @@ from sglc.frontend.values.symbolic import END_RUN, IN_FUNCTION, MAY_CALL
 from sglc.ir.core import Site
 
 if TYPE_CHECKING:
-    from sglc.execution.budget import Meter
+    from sglc.execution.budget import BudgetTracker
     from sglc.execution.observer import Observer
     from sglc.execution.outputs import RunOutputs
     from sglc.execution.served import Served
@@ -92,7 +92,7 @@ class RunContext:
     call: str = ""  # the site of the call that this run is
     outputs: RunOutputs | None = None
     on_text: Callable[[Site, str | None], None] | None = None  # is told every piece of text, as in `Session`
-    meter: Meter | None = None  # of what it may cost, with the runs in it
+    tracker: BudgetTracker | None = None  # of what it may cost, with the runs in it
     parts: set[int] = field(default_factory=set)  # ids of the runs that are calls of the body
     served: Served | None = None  # what a plan has had before the body went on
     end_with: Callable[[RunError], None] = nobody

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from sglc.errors import Loc, RunError, ends_run
-from sglc.execution.budget import Budget, Meter
+from sglc.execution.budget import Budget, BudgetTracker
 from sglc.execution.context import RUN_CONTEXT, CallPlace, RunContext, enter, run_defaults
 from sglc.execution.deadline import Alarm, Clock, Deadline
 from sglc.execution.observer import CallObserver
@@ -101,12 +101,13 @@ class Run:
         place, budget = call.place, call.limits.budget
         row = setup.number if place is None else place.row
         outer = setup.context.get(RUN_CONTEXT)
-        around = None if outer is None else outer.meter
+        tracker = None if outer is None else outer.tracker
+        tracker = tracker if budget is None else BudgetTracker(budget, tracker)
         on_text = outer.on_text if place is not None and outer is not None else setup.on_text
         self.session = session = Session(
             call.backend if same is None else same.backend(asked, arguments),
-            call.seed, row, on_text, result.outputs, around if budget is None else Meter(budget, around),
-            budget is not None, observer=self.observer, drawn=call.drawn,
+            call.seed, row, on_text, result.outputs, tracker, budget is not None, observer=self.observer,
+            drawn=call.drawn,
         )  # fmt: skip
         if place is not None:
             result.outputs.call, result.outputs.outer = place.site, place.outputs
@@ -129,7 +130,7 @@ class Run:
             call.backend if call.duplicates is None else session.backend, call.seed, session.row,
             lambda: session.why_over,  # and not of the run, which would hold itself
             observer=self.observer, call=session.outputs.call, outputs=session.outputs,
-            on_text=session.on_text, meter=session.meter, served=session.served,
+            on_text=session.on_text, tracker=session.tracker, served=session.served,
             end_with=session.end_with, depth=1 if outer is None else outer.depth + 1,
         )  # fmt: skip
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from sglc.errors import BackendError, Loc, RunError, SglcError
 from sglc.execution.bind import Own, Template, asked_in, seeds_of, without_keeps
-from sglc.execution.budget import Meter, is_budget
+from sglc.execution.budget import BudgetTracker, is_budget
 from sglc.execution.call_record import CallRecord
 from sglc.execution.context import resolve
 from sglc.execution.event_loop import Job, start
@@ -83,7 +83,7 @@ class Session:
     row: int = 0
     on_text: Callable[[Site, str | None], None] | None = None
     outputs: RunOutputs = field(default_factory=RunOutputs)
-    meter: Meter | None = None  # of its budget, or that of a run around
+    tracker: BudgetTracker | None = None  # of its budget, or that of a run around
     own_budget: bool = False
     cache_keys: Mapping[Site, str] | None = None  # what the whole program says of its launches
     observer: Observer | None = None
@@ -336,10 +336,10 @@ class Session:
             live = self.served is None or self.served.over
             answers = {} if self.served is None else self.served.answers
             there = {node.site for node in asked.values() if node.site in answers} if answers else set()
-            if self.meter is not None:
+            if self.tracker is not None:
                 new = tuple([node for node in asked.values() if node.site not in there])
-                segment = self.meter.shortened(segment, new)
-                over = self.meter.begin(new)
+                segment = self.tracker.shortened(segment, new)
+                over = self.tracker.begin(new)
             generations = began = self.outputs.begin(asked, self.elapsed_s, answers)
             if not over and self.served is None and (backend is not None or not self.outputs.failed):
                 self._start(segment, generations, backend, told)
@@ -406,7 +406,7 @@ class Session:
         unseen = [output for output in failed if not output.caught or is_budget(output.error)]
         if unseen:
             return min(unseen, key=lambda output: output.order).error
-        return self.meter.passed if self.meter is not None and self.own_budget else None
+        return self.tracker.passed if self.tracker is not None and self.own_budget else None
 
     def when_idle(self, then: Callable[[], None]) -> None:
         """Call `then` as soon as everything submitted has ended: now, or later in the loop's thread."""
@@ -530,8 +530,8 @@ class Session:
         reason: RunError | None = None
         with self.outputs.change:
             self.outputs.fail(output, error, cause)
-            if self.meter is not None and output.spent is not None:
-                reason = self.meter.spend(output.node, output.spent.completion)
+            if self.tracker is not None and output.spent is not None:
+                reason = self.tracker.spend(output.node, output.spent.completion)
                 output.error = reason or output.error
         if reason is not None:
             self.stop(reason)
@@ -552,7 +552,7 @@ class Session:
             output.text = text
             outputs.finish(output)
             spent = event.usage.completion
-            reason = None if self.meter is None else self.meter.spend(output.node, spent)
+            reason = None if self.tracker is None else self.tracker.spend(output.node, spent)
             if reason is not None:
                 output.text, output.error = None, reason  # it may have been cut short
         if reason is not None:

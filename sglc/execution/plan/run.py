@@ -237,7 +237,7 @@ class PlanPart(Part):
         """What runs all of the plan, if the back end can and nothing has to be known of each call here."""
         session = self._session
         program = getattr(backend, "program", None)
-        if program is None or session.meter or session.served or session.outputs.call:
+        if program is None or session.tracker or session.served or session.outputs.call:
             return backend
         run = ProgramRun(self._prepared.plan, self._run.arguments, session.seed, session.row)
         return program(run) or backend
