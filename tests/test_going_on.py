@@ -119,6 +119,42 @@ def test_text_comes_as_soon_as_a_branch_is_passed(program: sgl.Function, last: s
     assert "".join([told, *pieces]) == {"y": "Q: x then y end", "z": "Q: x then y and z"}[last]
 
 
+@sgl.function
+def ends_in_arms(s: Any, q: str) -> None:
+    """The turn that goes on belongs to each arm: there is no prompt behind the decision."""
+    s += sgl.user(q) + sgl.assistant(sgl.gen("x") + sgl.select("c", ["a", "b"]))
+    if s["c"] == "a":
+        s += sgl.user("More?")
+    if s["x"] == "x":
+        s += sgl.user("Why?")
+    s += sgl.assistant(sgl.gen("y") + " end")
+
+
+@pytest.mark.parametrize("chosen", [0, 1])
+@pytest.mark.parametrize("live", [False, True], ids=["at the end", "live"])
+def test_a_program_that_ends_in_arms_tells_its_text(live: bool, chosen: int) -> None:
+    backend = ScriptedBackend(lambda asked: asked.choices[chosen] if asked.choices else asked.site.name)
+    result = ends_in_arms.run("q", backend=backend, mode="plan", stream=live)
+    told = "".join(result.text_iter())
+    assert told == result.text() == ends_in_arms.run("q", backend=backend, mode="python").text()
+    assert told.endswith("y end<|im_end|>\n")
+
+
+def test_what_all_arms_begin_with_is_told_before_they_end() -> None:
+    seen = threading.Event()
+
+    def waiting(asked: Asked) -> str:
+        assert asked.site.name != "y" or seen.wait(20)
+        return asked.choices[0] if asked.choices else asked.site.name
+
+    pieces = ends_in_arms.run("q", backend=ScriptedBackend(waiting), mode="plan", stream=True).text_iter()
+    told = ""
+    while not told.endswith("xa"):
+        told += next(pieces)
+    seen.set()
+    assert "".join(pieces).endswith("y end<|im_end|>\n")
+
+
 # -- variables of the context ------------------------------------------------------------------------
 
 USER = contextvars.ContextVar("user", default="nobody")

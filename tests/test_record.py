@@ -278,6 +278,15 @@ def test_pieces_of_a_replay_add_up(tmp_path: Path) -> None:
     assert list(again.text_iter("a")) == [first["a"]]
 
 
+@pytest.mark.parametrize("again", [{}, {"passes": ["-unify"]}, {"mode": "python"}])
+def test_a_recording_with_other_passes_is_replayed(again: Any, tmp_path: Path) -> None:
+    asked, other = ScriptedBackend(echoing), ScriptedBackend(lambda asked: "something else")
+    first = chain.run("why", backend=asked, record=str(tmp_path), passes="-unify").sync()
+    assert chain.run("why", backend=other, replay=str(tmp_path), **again).text() == first.text()
+    (row,) = chain.run_batch([("why",)], backend=other, replay=str(tmp_path), **again)
+    assert row.text() == first.text()
+
+
 def test_scores_and_log_probabilities_come_back(tmp_path: Path) -> None:
     backend = OracleBackend()
 

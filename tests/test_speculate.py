@@ -310,6 +310,21 @@ def test_a_joint_request_has_no_stops_and_room_for_all() -> None:
         assert [body["max_tokens"] for body in api.bodies] == [64, 10 + 10 + 3, 100]
 
 
+@pytest.mark.parametrize("mode", ["plan", "python"])
+@pytest.mark.parametrize("stop", ["\n", None])
+def test_without_the_pass_every_generation_has_a_request_of_its_own(mode: Any, stop: str | None) -> None:
+    @sgl.function(num_api_spec_tokens=64)
+    def guesses(s: Any) -> None:
+        s += "A:" + sgl.gen("a", stop=stop, max_tokens=8) + "\nB:" + sgl.gen("b", stop=stop, max_tokens=8)
+
+    with serving_answers(going_on(" x\nB: y\nC: z")) as api:
+        own = answering(api.url, "m", is_chat_model=False)
+        result = guesses.run(backend=own, mode=mode, passes="-speculate").sync()
+        assert (result.error(), result.usage.calls, result.usage.saved_calls) == (None, 2, 0)
+        own_stop = None if stop is None else [stop]
+        assert [(body["max_tokens"], body.get("stop")) for body in api.bodies] == [(8, own_stop)] * 2
+
+
 def test_b14_limits_hold_and_are_counted_in_tokens() -> None:
     # 7 words and 36 bytes: more than 5 tokens, for all that is known.
     with serving_answers(going_on(" one two three four five six seven\nB: y")) as api:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -33,17 +35,21 @@ from sglc.execution.event_loop import executor_loop
 from sglc.execution.result import Result
 from sglc.explain.estimate.analyze import analyzed
 from sglc.ir.core import Site
+from sglc.ir.plan.asked import asked_in_plan, known_questions, numbered
 from sglc.ir.plan.dataflow import choice_texts
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, SelectDone, Usage
+from sglc.ir.plan.plan import steps_of
 from sglc.ir.plan.segment import (
     ExtendNode,
     GenNode,
     KeepNode,
     Made,
+    NodeResult,
     OpenNode,
     ReleaseNode,
     Segment,
     SelectNode,
+    joined,
 )
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
@@ -798,3 +804,139 @@ def test_explain_counts_what_a_batch_makes_once() -> None:
     )  # two marks, one of each essay; a choice of each row, of which two are new
     assert f"unified {unified} of 18 generations out of 6 rows" in told
     assert "unified 1 of 3 generations out of 1 rows" in [remark.message for remark in alone]
+
+
+def test_explain_counts_nothing_whose_prompt_a_step_makes() -> None:
+    """The second prompt is what was made of an answer, which no row knows."""
+
+    @sgl.function
+    def outer(s: Any, q: str) -> None:
+        s += q + sgl.gen("x", temperature=0)
+        s += asks.run(q=s["x"].strip())["a"] + sgl.gen("y", temperature=0)
+
+    backend = OracleBackend()
+    told = [one.message for one in outer.explain(backend, rows=[("one",), ("one",)]).compiled.remarks]
+    backend.close()
+    assert "unified 1 of 2 generations out of 2 rows" in told
+
+
+# -- what a plan asks for ------------------------------------------------------------------------------------
+
+
+def turns(count: int) -> Any:
+    @sgl.function
+    def talk(s: Any) -> None:
+        for number in range(count):
+            s += sgl.user(f"Turn {number}")
+            s += sgl.assistant(sgl.gen("a", temperature=0, max_tokens=4))
+
+    return talk
+
+
+def reading_forks(count: int) -> Any:
+    @sgl.function
+    def forks(s: Any) -> None:
+        for _ in range(count):
+            one, two = s.fork(2)
+            one += "A" + sgl.gen("x", temperature=0)
+            two += one["x"] + sgl.gen("x", temperature=0)
+            s += one["x"] + two["x"] + sgl.select("y", [one["x"], "no"])
+
+    return forks
+
+
+def blocks(count: int) -> Any:
+    @sgl.function
+    def asked(s: Any, q: str) -> str:
+        for _ in range(count):
+            s += q + sgl.gen("z", temperature=0)
+        return str(s["z"])
+
+    @sgl.function
+    def looping(s: Any) -> None:
+        def body() -> bool:
+            nonlocal s
+            for _ in range(count):
+                s += "k" + sgl.gen("x", temperature=0)
+            return bool(s["x"] == "no")
+
+        sgl.loop(body, max_iters=3)
+        s += asked.run(q=s["x"])["z"] + sgl.gen("y", temperature=0)
+        if s["y"] == "yes":
+            for _ in range(count):
+                s += "m" + sgl.gen("w", temperature=0)
+
+    return looping
+
+
+@pytest.mark.parametrize("make", [turns, reading_forks, blocks])
+def test_what_a_plan_asks_for_is_found_in_time_that_grows_with_it(make: Any) -> None:
+    """Counted are calls, of which hashes and comparisons are some: no prompt has those before it in full."""
+
+    def calls(count: int) -> int:
+        backend = OracleBackend()
+        plan = make(count).compile(backend).plan
+        backend.close()
+        seen = 0
+
+        def look(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal seen
+            seen += event == "call"
+
+        before = sys.getprofile()
+        sys.setprofile(look)
+        try:
+            asked_in_plan(plan)
+            known_questions(plan, {})
+        finally:
+            sys.setprofile(before)
+        return seen
+
+    few, some, more = calls(2), calls(7), calls(12)
+    assert more - some < 1.2 * (some - few)
+
+
+def spelled_out(segment: Segment, index: int) -> Any:
+    """What is asked for, with all of its prompt."""
+    node = segment.nodes[index]
+    assert isinstance(node, GenNode | SelectNode)
+    parts: list[Any] = []
+    at = node.stream
+    while not isinstance(before := segment.nodes[at], OpenNode):
+        assert not isinstance(before, ReleaseNode)
+        if isinstance(before, ExtendNode):
+            own = [spelled_out(segment, p.node) if isinstance(p, NodeResult) else p for p in before.parts]
+            parts = own + parts
+        elif isinstance(before, GenNode | SelectNode):
+            parts = [spelled_out(segment, at), *parts]
+        at = before.stream
+    asked = (node.sampling, node.limit) if isinstance(node, GenNode) else (node.choices, node.method)
+    return asked, before.handle, tuple(joined(parts))
+
+
+def test_what_a_plan_asks_for_is_equal_where_its_prompts_are() -> None:
+    equal = different = 0
+    for seed in range(at_depth(20, 60, 1_000)):
+        plan = compile_program(
+            random_program(seed, regions=bool(seed % 2), images=False, ascii_only=True), Model().target
+        ).plan
+        found: list[tuple[int, Any, bool]] = []
+        numbers: dict[Hashable, int] = {}
+        for segment in steps_of(plan):
+            if not isinstance(segment, Segment):
+                continue
+            found += [
+                (signature, spelled_out(segment, index), node.unify)
+                for index, (node, signature) in enumerate(
+                    zip(segment.nodes, numbered(segment, numbers), strict=True)
+                )
+                if isinstance(node, GenNode | SelectNode)
+            ]
+        for one, (signature, spelled, _) in enumerate(found):
+            for other, also, _ in found[:one]:
+                assert (signature == other) == (spelled == also), seed
+                equal, different = equal + (spelled == also), different + (spelled != also)
+        marked = [spelled for _, spelled, unify in found if unify]
+        assert len(set(marked)) == len(marked) or asked_in_plan(plan).repeats, seed
+    assert equal > 0
+    assert different > 0

@@ -25,6 +25,7 @@ from sglc.execution.options import (
     Row,
     Rows,
     check_mode,
+    check_passes,
     count_of,
     fitted,
     fitted_rows,
@@ -592,11 +593,12 @@ class Function:
         """The back end that is meant, with its passes or others.
 
         Raises:
-            UsageError: as of `resolve`; SGLC020, SGLC322, no such passes.
+            UsageError: as of `resolve`; SGLC020, SGLC322, no such passes; SGLC023, what is no list of passes.
         """
         chosen = resolve(backend, self.definition.loc)
         if passes is None:
             return chosen
+        check_passes(passes)
         from sglc.backends.with_passes import WithPasses
         from sglc.passes.pass_options import split_specs
 

@@ -72,6 +72,14 @@ def check_mode(mode: Any) -> None:
         raise UsageError("SGLC023", f"`mode` is one of {known}, not `{mode!r}`", here())
 
 
+def check_passes(passes: Any) -> None:
+    """Raises UsageError: SGLC023, it is neither a text nor a list of texts."""
+    if isinstance(passes, str):
+        return
+    if not isinstance(passes, Sequence) or not all(isinstance(spec, str) for spec in passes):
+        raise UsageError("SGLC023", f"`passes` is a text or a list of texts, not `{passes!r}`", here())
+
+
 def check_seed(seed: Any) -> None:
     """Raises UsageError: SGLC023, it is no seed."""
     if seed is not None and not (type(seed) is int and 0 <= seed < 2**64):

@@ -6,14 +6,16 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
-from sglc.ir.core import Program, Site, walk
+from sglc.ir.core import Op, Program, Site, walk, with_fields
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Call, Gen, Select
 from sglc.ir.plan.plan import Plan
 from sglc.ir.remark import Remark
+from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Target
 from sglc.passes.base import run_pipeline
 from sglc.passes.lowering.lower_plan import lower_plan
+from sglc.passes.pass_options import name_of
 from sglc.passes.pipelines import extended, pipeline_for
 from sglc.passes.prompt.turns import with_turns
 
@@ -53,9 +55,10 @@ def compile_program(
         LegalizeError: the target cannot do it.
     """
     names = pipeline_for(target) if passes is None else extended(passes, target)
-    lowered, remarks = run_pipeline(
-        with_turns(program), target, names, observe=observe, step_by_step=not to_run
-    )
+    ready = with_turns(program)
+    if target.guesses and "speculate" not in map(name_of, names):
+        ready = _asked_alone(ready)
+    lowered, remarks = run_pipeline(ready, target, names, observe=observe, step_by_step=not to_run)
     asked = (op for op in walk(lowered.ops) if isinstance(op, Gen | Select))
     keys = {op.site: op.cache_key for op in asked if op.cache_key}
     return Compiled(program, lowered, lower_plan(lowered, target, estimated=not to_run), remarks, keys)
@@ -77,6 +80,15 @@ def cached(program: Program, target: Target) -> Compiled:
                 del _CACHE[next(iter(_CACHE))]  # the oldest
             _CACHE[key] = known
     return known
+
+
+def _asked_alone(program: Program) -> Program:
+    """Without what the author allows to be asked for in one request: no pass has looked what may be."""
+
+    def changed(op: Op) -> Op:
+        return with_fields(op, ahead=0) if isinstance(op, Gen) else op
+
+    return with_fields(program, ops=rewritten(program.ops, changed))
 
 
 def _unlike(program: Program) -> tuple[Hashable, ...]:

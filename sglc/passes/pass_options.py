@@ -28,29 +28,34 @@ def options_of(spec: str, run: Callable[..., Any]) -> dict[str, Any]:
     """What the pass's function `run` is given besides: the options of `spec`, as its keywords are annotated.
 
     Raises:
-        UsageError: SGLC322, an option that the pass does not have, or a value of another type.
+        UsageError: SGLC322, braces that do not close, an option that the pass does not have or that is there
+            twice, or a value of another type.
     """
     if "{" not in spec:
         return {}
     found, known = _SPEC.match(spec), known_options(run)
+    if found is None:
+        raise _wrong(spec, "has its options in `{` and `}`", known)
     given: dict[str, Any] = {}
-    for pair in (found[2] or "").split(",") if found else [spec.partition("{")[2]]:
+    for pair in (found[2] or "").split(","):
         name, equals, text = (part.strip() for part in pair.partition("="))
         if not pair.strip():
             continue
+        if name in given:
+            raise _wrong(spec, f"has two values of `{name}`", known)
         kind = known[name].annotation if name in known else None
         try:
-            if found is None or not equals:
+            if not equals:
                 raise ValueError
             given[name] = _TRUTHS[text.lower()] if kind is bool else kind(text)  # type: ignore[misc]
         except (KeyError, TypeError, ValueError):
-            raise _wrong(spec, name, kind, known) from None
+            what = f"has no option `{name}`" if kind is None else f"takes `{name}={kind.__name__}`"
+            raise _wrong(spec, what, known) from None
     return given
 
 
-def _wrong(spec: str, name: str, kind: Any, known: Mapping[str, inspect.Parameter]) -> UsageError:
+def _wrong(spec: str, what: str, known: Mapping[str, inspect.Parameter]) -> UsageError:
     its = ", ".join(str(parameter) for parameter in known.values()) or "none"
-    what = f"has no option `{name}`" if kind is None else f"takes `{name}={kind.__name__}`"
     return UsageError(
         "SGLC322", f"`{spec}`: pass `{name_of(spec)}` {what}", note=f"its options: {its}",
         hint=f"write `{name_of(spec)}{{option=value,...}}`" if known else f"write `{name_of(spec)}`",

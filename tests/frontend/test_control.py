@@ -324,6 +324,36 @@ def test_a_loop_without_an_answer_runs_to_its_bound() -> None:
     assert len(program.run(backend=BACKEND, max_new_tokens=2).calls) == 3
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_join_in_a_loop_keeps_what_the_first_iteration_stored(by_hand: bool) -> None:
+    """No block says both what the first iteration does and what later ones do."""
+
+    @sgl.function
+    def program(s: Any, joins: bool, most: int) -> Any:
+        def body(s: Any = s) -> None:
+            forks = s.fork(2)
+            for fork in forks:
+                fork += "x" + sgl.gen("x")
+                if by_hand:
+                    fork["y"] = "text"
+            if joins:
+                s.join(forks)
+            s += forks[0]["x"]
+
+        ctl.loop(body, max_iters=most)
+        return s["x"] if joins else None
+
+    assert "joins `x` again" in graph_break(program.bind(joins=True, most=2)).reason
+    for arguments in ({"joins": True, "most": 1}, {"joins": False, "most": 2}):
+        assert len(every(traced(program.bind(**arguments)), Loop)) == 1
+    python, auto = (
+        program.run(True, 3, backend=BACKEND, seed=1, max_new_tokens=3, mode=mode).sync()
+        for mode in ("python", "auto")
+    )
+    assert auto.ret_value == python.ret_value == [call.samples[0].text for call in python.calls[:2]]
+    assert (auto.text(), dict(auto.variables)) == (python.text(), dict(python.variables))
+
+
 def test_a_branch_on_a_loops_result() -> None:
     @sgl.function
     def program(s: Any) -> Any:

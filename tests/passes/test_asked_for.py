@@ -79,7 +79,7 @@ def test_where_a_pass_that_is_asked_for_stands(
         ("-foo", "unknown pass `foo`"),
         ("+cache_hints{a=1}", "pass `cache_hints` has no option `a`"),
         ("cache_hints{min_tokens=few}", "pass `cache_hints` takes `min_tokens=int`"),
-        ("cache_hints{min_tokens=9", "pass `cache_hints` takes `min_tokens=int`"),
+        ("cache_hints{min_tokens=9", "pass `cache_hints` has its options in `{` and `}`"),
         ("cache_hints{min_tokens}", "pass `cache_hints` takes `min_tokens=int`"),
         ("fold_text{a=1}", "pass `fold_text` has no option `a`"),
     ],
@@ -126,6 +126,42 @@ def test_python_takes_passes_as_the_command_line_does(files: Path, monkeypatch: 
     assert heard == [1] * 6 + [0]
     with pytest.raises(UsageError, match="SGLC020"):
         function.run(question="Why?", backend=backend, passes="-foo")
+    for wrong in (3, [3], b"-unify"):
+        with pytest.raises(UsageError, match=r"SGLC023.*`passes` is a text or a list of texts"):
+            function.run(question="Why?", backend=backend, passes=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("+unify{", "has its options in `{` and `}`"),
+        ("inline_calls{max_ops=1}}", "has its options in `{` and `}`"),
+        ("+inline_calls{max_ops=1,max_ops=2}", "has two values of `max_ops`"),
+        ("-inline_calls{most=1}", "has no option `most`"),
+    ],
+)
+def test_options_that_are_none_are_refused(spec: str, said: str) -> None:
+    with pytest.raises(UsageError, match="SGLC322") as caught:
+        extended((spec,), PLAIN)
+    assert said in caught.value.message
+
+
+def test_movable_sections_of_any_text_have_one_plan_that_reorders() -> None:
+    """The name of a section is known to Python; its text is an argument's, of every row."""
+
+    @sgl.function
+    def ask(s: Any, question: str) -> None:
+        s += sgl.section(f"{question} ", movable=True) + sgl.section("Be brief. ", "rules", movable=True)
+        s += sgl.gen("answer")
+
+    heard: list[str] = []
+    backend = ScriptedBackend(lambda asked: heard.append(asked.prompt) or "yes")
+    asked = [f"What is {number}?" for number in range(4)]
+    for question in asked:
+        assert ask.run(question, backend=backend, passes="+reorder").sync().mode == "plan"
+    rows = ask.run_batch([(question,) for question in asked], backend=backend, passes="+reorder")
+    assert [row.mode for row in rows] == ["plan"] * 4
+    assert sorted(heard) == sorted(2 * [f"Be brief. {question} " for question in asked])
 
 
 @pytest.fixture

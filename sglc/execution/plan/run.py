@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from itertools import takewhile
 from typing import Any
 
 from sglc.errors import Loc, RunError
@@ -36,7 +37,7 @@ from sglc.frontend.values.recorded import Generated
 from sglc.ir import core
 from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend, ProgramRun
-from sglc.ir.plan.plan import Joined, Named, OutputTree, Plan, PromptEnd, Within, blocks_of
+from sglc.ir.plan.plan import Block, Joined, Named, OutputTree, Plan, PromptEnd, Within, blocks_of
 from sglc.ir.plan.segment import GenNode, KeepNode, Segment, SelectNode, Slot
 
 
@@ -57,8 +58,7 @@ class PreparedRows(Prepared):
         self.at_once = (
             len(plan.steps) == 1 and not plan.blocks and not any(isinstance(n, KeepNode) for n in nodes)
         )
-        self.end = next((item for item in reversed(plan.variables) if isinstance(item, PromptEnd)), None)
-        self.shown, self.shows_all = _shown(self.end, plan, self.top.order)
+        self.shown, self.shows_all = _shown(list(_ends(plan, plan.body)), plan, self.top.order)
 
 
 def _early(plan: Plan) -> dict[str, Variable]:
@@ -99,23 +99,41 @@ def _stored_in(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
                 yield from _stored_in(plan, blocks_of(block.steps[variable.step]))
 
 
+def _ends(plan: Plan, block: Block) -> Iterator[tuple[str | Slot, ...]]:
+    """What the prompt may say at its end: where the program ends in the arms of a decision, one for each."""
+    for item in reversed(block.variables):
+        match item:
+            case PromptEnd(text):
+                assert isinstance(text, Joined | Slot | str)
+                yield text.parts if isinstance(text, Joined) else (text,)
+                return
+            case Within(number):
+                for arm in blocks_of(block.steps[number]):
+                    yield from _ends(plan, plan.blocks[arm])
+            case Named():
+                continue
+
+
+def _common(one: tuple[str | Slot, ...], other: tuple[str | Slot, ...]) -> tuple[str | Slot, ...]:
+    """The parts that two texts begin with."""
+    pairs = zip(one, other, strict=False)
+    return tuple([own for own, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)])
+
+
 def _shown(
-    end: PromptEnd | None, plan: Plan, order: Order | None
+    ends: Sequence[tuple[str | Slot, ...]], plan: Plan, order: Order | None
 ) -> tuple[dict[int, list[str | Slot | Site]], bool]:
     """How the prompt begins, by the step with effects that has to be over before, and whether that is all of
     it."""
-    if end is None:
-        return {}, True
     made: dict[str, tuple[str | Slot | Site, int]] = {p.name: (Slot(p.name), NOBODY) for p in plan.params}
     for number, step in enumerate(plan.steps):
         if isinstance(step, Segment):
             behind, nodes = NOBODY if order is None else order.before[number], asked_in(step)
             made.update((name, (nodes[index].site, behind)) for name, index in step.gives)
-    parts = end.text.parts if isinstance(end.text, Joined) else (end.text,)
+    parts = reduce(_common, ends) if ends else ()
     shown: dict[int, list[str | Slot | Site]] = {}
     literals, last, over = list[str | Slot | Site](), NOBODY, NOBODY if order is None else order.last
     for count, part in enumerate(parts, 1):
-        assert isinstance(part, str | Slot)
         if isinstance(part, Slot) and part.name not in made:
             break
         known, behind = made[part.name] if isinstance(part, Slot) else (part, NOBODY)
@@ -125,7 +143,7 @@ def _shown(
             shown.setdefault(last, []).extend(literals)
             literals = []
     else:
-        return shown, True
+        return shown, len(ends) == 1
     shown.setdefault(max(last, over), []).extend(literals)
     return shown, False
 

@@ -13,16 +13,17 @@ from functools import partial
 from typing import Any
 
 from sglc.errors import Loc, TraceError
+from sglc.frontend.program.instance import Gathered
 from sglc.frontend.program.state import State
 from sglc.frontend.tracing.merge_arms import Merged, merge
 from sglc.frontend.tracing.paths import PathEnded
 from sglc.frontend.tracing.pytree import tree_of, unwrapped
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled, VariableKey
-from sglc.frontend.values.graph_breaks import NO_DATA, GraphBreak
+from sglc.frontend.values.graph_breaks import JOINED, NO_DATA, GraphBreak
 from sglc.frontend.values.symbolic import SymbolicBool, SymbolicJson, SymbolicList, SymbolicText, symbol
-from sglc.ir.core import Op, Region, Tree, Type, Value
-from sglc.ir.ops import Concat, Cond, Eq, Format, Loop, Map, Not, Pack, Switch
+from sglc.ir.core import Op, Region, Tree, Type, Value, walk
+from sglc.ir.ops import Concat, Cond, Eq, Format, Join, Loop, Map, Not, Pack, Switch
 
 BlockBody = Callable[..., Any]
 
@@ -98,6 +99,8 @@ def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, loc: Loc) -> No
         raise TraceError("SGLC148", "what `loop` carries changes its kind in every iteration", loc)
     block_exit = block.exit
     _same_turns(before, block_exit, carried, "loop", loc)
+    if max_iters > 1:
+        _refuse_joined(before, carried, block, loc)
     inside = list(block.ops)
     yields = [block_exit.streams[number] for number in carried.streams]
     yields += [
@@ -212,6 +215,16 @@ def _as(tracer: Tracer, leaf: Any, kind: Type, ops: list[Op], loc: Loc) -> Value
         case _:
             ops.append(Pack(leaf, results=(made,), loc=loc))
     return made
+
+
+def _refuse_joined(before: BlockExit, carried: _Carried, block: TracedBlock, loc: Loc) -> None:
+    """Raises GraphBreak: the first iteration stores a list by `join` that later ones would keep."""
+    assert block.exit is not None
+    joined = {op.site.name for op in walk(block.ops) if isinstance(op, Join)}
+    for key in carried.variables:
+        by_hand = isinstance(block.exit.variables[key].item, Gathered)
+        if key not in before.variables and (by_hand or key[1] in joined):
+            raise GraphBreak(f"a loop joins `{key[1]}` again", loc, JOINED)
 
 
 def _same_turns(before: BlockExit, after: BlockExit, carried: _Carried, what: str, loc: Loc) -> None:

@@ -36,6 +36,10 @@ NO_TEXT = BreakKind(
     "SGLC120", "a value", "a prompt is made of texts, and this is none, whatever the run makes it",
     "write it in an f-string",
 )  # fmt: skip
+JOINED = BreakKind(
+    "SGLC120", "a `join`", "`join` keeps the list that an iteration before has stored, and the first has none",
+    "read the branches' own variables, `forks[0][\"name\"]`, instead of joining them",
+)  # fmt: skip
 CONDITION = BreakKind("SGLC121", "a condition", _UNKNOWN, _ASK)
 COMPARISON = BreakKind("SGLC122", "a comparison", _UNKNOWN, _ASK)
 KEY = BreakKind(

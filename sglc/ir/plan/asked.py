@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from sglc.ir.plan.plan import CallStep, LoopStep, MapStep, Plan, steps_of
 from sglc.ir.plan.segment import (
     ExtendNode,
+    ForkNode,
     GenNode,
+    KeepNode,
     NodeResult,
     OpenNode,
     Part,
+    ReleaseNode,
     RoleMark,
     Segment,
     SelectNode,
     Slot,
-    behind,
     joined,
+    reads,
 )
-from sglc.ir.plan.uses import node_reads
+from sglc.ir.plan.uses import Name, node_reads
 from sglc.ir.target import ControlText
 
-_WRITTEN = (str, Slot, RoleMark, ControlText)  # parts that are known before a run
+_WRITTEN = (str, RoleMark, ControlText)  # parts that are known before a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +46,21 @@ NOTHING_ASKED = Asked((), False)
 def asked_in_plan(plan: Plan) -> Asked:
     """What a plan asks for. What stands in a block, or behind another step, may depend on every argument."""
     arguments: dict[tuple[str, ...], None] = {}
-    signatures: list[Hashable] = []
+    signatures: list[int] = []
+    numbers: dict[Hashable, int] = {}
     top = {id(step) for step in plan.steps}
     blocks = False
     for segment in steps_of(plan):
         if not isinstance(segment, Segment):
             continue
-        for index, node in enumerate(segment.nodes):
+        for node, read, signature in zip(
+            segment.nodes, _read(segment), numbered(segment, numbers), strict=True
+        ):
             if not (isinstance(node, GenNode | SelectNode) and node.unify):
                 continue
-            read = {name for at in behind(segment, index) for name in node_reads(segment.nodes[at])}
             own = tuple([name for name in plan.names if Slot(name) in read])
             arguments[own if id(segment) in top and len(own) == len(read) else plan.names] = None
-            signatures.append(_signature(segment, index))
+            signatures.append(signature)
             blocks = blocks or id(segment) not in top
     if not signatures:
         return NOTHING_ASKED
@@ -78,41 +83,78 @@ def known_questions(plan: Plan, texts: Mapping[str, str]) -> list[Hashable]:
                 continue
             if isinstance(node, GenNode) and node.limit:
                 continue
-            opened, *parts = _prompt(segment, node.stream)
-            choices = node.choices if isinstance(node, SelectNode) else ()
-            if opened is None and all(isinstance(part, _WRITTEN) for part in (*parts, *choices)):
-                filled, among = (
-                    [texts[part.name] if isinstance(part, Slot) else part for part in own]
-                    for own in (parts, choices)
-                )
+            prompt = _prompt(segment, node.stream, texts)
+            choices = _filled(node.choices, texts) if isinstance(node, SelectNode) else []
+            if prompt is not None and choices is not None:
                 asked = node.sampling if isinstance(node, GenNode) else node.method
-                found.append((asked, tuple(among), tuple(joined(filled))))
+                found.append((asked, tuple(choices), tuple(joined(prompt))))
     return found
 
 
-def _signature(segment: Segment, index: int) -> Hashable:
-    """Equal for what reads the same names and literals in the same order, and asks the same of it."""
-    node = segment.nodes[index]
-    assert isinstance(node, GenNode | SelectNode)
-    asked = (node.sampling, node.limit) if isinstance(node, GenNode) else (node.choices, node.method)
-    return asked, _prompt(segment, node.stream)
+def _read(segment: Segment) -> Iterator[frozenset[Name]]:
+    """Of each node, the names that it and what it waits for read from the environment."""
+    found: list[frozenset[Name]] = []
+    for node in segment.nodes:
+        before = [found[source] for source in dict.fromkeys(reads(node))]
+        own = frozenset(node_reads(node))
+        most = max([own, *before], key=len)
+        found.append(most if all(names <= most for names in (own, *before)) else own.union(*before))
+        yield found[-1]
 
 
-def _prompt(segment: Segment, index: int) -> tuple[Hashable, ...]:
-    """The parts of the prompt behind a node, neighbouring literals as one."""
-    parts: list[Hashable] = []
+def numbered(segment: Segment, numbers: dict[Hashable, int]) -> Iterator[int]:
+    """Of each generation and choice, a number that is equal for what reads the same names and literals in the
+    same order, and asks the same of it; of any other node -1.
+
+    A prompt is the number of what stands before its last literal, and that literal. So what is compared does
+    not grow with the generations that stand before: they are numbers in it. `numbers` has all that were given.
+    """
+
+    def number(what: Hashable) -> int:
+        return numbers.setdefault(what, len(numbers))
+
+    prompts: list[tuple[int, str]] = []
+    made: list[int] = []
+    for node in segment.nodes:
+        signature = -1
+        match node:
+            case OpenNode(handle):
+                prompt = number(("open", handle)), ""
+            case ExtendNode(stream, parts):
+                prompt = prompts[stream]
+                for part in parts:
+                    before, text = prompt
+                    known = ("made", made[part.node]) if isinstance(part, NodeResult) else part
+                    prompt = (before, text + part) if type(part) is str else (number((*prompt, known)), "")
+            case GenNode(stream) | SelectNode(stream):
+                own = (node.sampling, node.limit) if isinstance(node, GenNode) else (node.choices, node.method)
+                signature = number(("asked", own, prompts[stream]))
+                prompt = number((*prompts[stream], ("made", signature))), ""
+            case ForkNode(stream) | KeepNode(stream):
+                prompt = prompts[stream]
+            case ReleaseNode():
+                prompt = -1, ""  # nobody goes on behind it
+        prompts.append(prompt)
+        made.append(signature)
+        yield signature
+
+
+def _prompt(segment: Segment, index: int, texts: Mapping[str, str]) -> list[Part] | None:
+    """The parts of the prompt behind a node; None where one is not known before a run."""
+    parts: list[Part] = []
     while True:
         match segment.nodes[index]:
-            case OpenNode(handle):
-                return (handle, *joined(reversed(parts)))
-            case ExtendNode(index, own):
-                parts += [_part(segment, part) for part in reversed(own)]
-            case GenNode(stream=stream) | SelectNode(stream=stream):
-                parts.append(_signature(segment, index))
-                index = stream
-            case other:
-                index = other.stream  # type: ignore[union-attr]  # nobody goes on behind a release
+            case OpenNode(None):
+                return parts[::-1]
+            case ExtendNode(index, own) if (filled := _filled(own, texts)) is not None:
+                parts += reversed(filled)
+            case ForkNode(index) | KeepNode(index):
+                continue
+            case _:
+                return None
 
 
-def _part(segment: Segment, part: Part) -> Hashable:
-    return _signature(segment, part.node) if isinstance(part, NodeResult) else part
+def _filled(parts: Iterable[Part], texts: Mapping[str, str]) -> list[Part] | None:
+    """Parts with `texts` in them; None where one is not known before a run."""
+    own = [texts.get(part.name, part) if isinstance(part, Slot) else part for part in parts]
+    return own if all(isinstance(part, _WRITTEN) for part in own) else None

@@ -103,6 +103,8 @@ def target_of(data: Mapping[str, Any]) -> Target:
     roles = None if said.get("roles") is None else tuple(said["roles"])
     takes = Takes(**{**said, "temperature": _infinite(said["temperature"]), "roles": roles})
     tokenizer = RecordedTokenizer(data["tokenizer"]) if "tokenizer" in data else None
+    if given.get("passes") is not None:
+        given["passes"] = tuple(given["passes"])
     # What takes everything is known by that very object.
     return Target(tokenizer=tokenizer, takes=EVERYTHING if takes == EVERYTHING else takes, **given)
 

@@ -210,7 +210,7 @@ def _limit(frame: CallFrame, item: SymbolicJson) -> SymbolicLimit | int:
 # What Python needs itself: the settings of a generation, and the name of what is stored.
 _GENERATIONS = ("gen", "gen_int", "gen_string", "select")
 _LIMITED = _GENERATIONS[:3]
-_NAMES = frozenset([(name, place) for name in ("var_scope", "section") for place in (0, "name")])
+_NAMES = frozenset([("var_scope", 0), ("var_scope", "name"), ("section", 1), ("section", "name")])
 
 
 def _declared(frame: CallFrame, function: Declared, args: list[Any], named: dict[str, Any]) -> Any:
