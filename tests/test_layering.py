@@ -21,7 +21,7 @@ HEAVY = {
     "lark": {"ir"},
     "networkx": {"ir"},
     "fastapi": {"serve"},
-    "pydantic": {"serve"},
+    "pydantic": {"frontend", "serve"},
     "starlette": {"serve"},
     "uvicorn": {"serve"},
     "grpc": {"backends", "serve"},

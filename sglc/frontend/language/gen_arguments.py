@@ -50,10 +50,17 @@ def sampling_fields(given: Mapping[str, Any], loc: Loc) -> dict[str, Any]:
             continue
         problem = _problem(key, value)
         if problem:
-            raise TraceError("SGLC103", f"`{key}` is `{value!r}`: {problem}", _place(key, value, loc))
+            raise TraceError("SGLC103", f"`{key}` is `{_spelled(value)}`: {problem}", _place(key, value, loc))
         if key not in ("return_logprob", *_REPORTS):
             found[key] = _frozen(key, value)
     return {**found, **_reports(given, loc)}
+
+
+def _spelled(value: Any) -> str:
+    try:
+        return repr(value)
+    except RecursionError:
+        return "..."
 
 
 def _reports(given: Mapping[str, Any], loc: Loc) -> dict[str, Any]:
@@ -189,6 +196,8 @@ def _no_json(value: str | Mapping[str, Any]) -> str:
         json.loads(value) if isinstance(value, str) else json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         return f"it is no JSON: {error}"
+    except RecursionError:
+        return "it is nested too deeply"
     return ""
 
 

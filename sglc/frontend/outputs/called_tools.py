@@ -11,12 +11,11 @@ from typing import Any, ClassVar
 
 from sglc.errors import Loc, TraceError
 from sglc.frontend.locate import here
-from sglc.frontend.outputs.output_form import OutputForm
+from sglc.frontend.outputs.output_form import OutputForm, whole_json
 from sglc.frontend.outputs.typed import arguments_of, plain
 from sglc.ir.grammar.call_format import HERMES, NAME, arguments_schema, result_text, tools_text
 from sglc.ir.grammar.call_parser import CallParser
 from sglc.ir.grammar.schema_check import check_value
-from sglc.ir.grammar.whole_characters import read_json
 
 _CHOICES = ("auto", "required")
 
@@ -111,7 +110,7 @@ def describe_tools(tools: Sequence[Any]) -> str:
 
 def _call(tool: _Tool, arguments: str) -> ToolCall:
     try:
-        given = tool.read(read_json(arguments))
+        given = tool.read(whole_json(arguments))
     except ValueError as problem:
         raise ValueError(f"the arguments of `{tool.told['name']}` are none: {problem}") from None
     call = ToolCall(tool.told["name"], given)

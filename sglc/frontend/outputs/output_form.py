@@ -6,6 +6,7 @@ The regular expressions of the four plain types are SGLang's, and their values a
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ REGEX_BOOL = r"(True|False)"
 REGEX_STR = r"\"[\w\d\s]*\""
 
 _SHOWN = 120  # characters of a text in an error
+_DEEPEST = 200  # lists and objects in each other, as pydantic: what walks a value needs more of the stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def matching(pattern: str) -> Callable[[str], str]:
 
 
 def whole_json(text: str) -> Any:
-    """The JSON value that the text spells (RFC 8259: no NaN).
+    """The JSON value that the text spells (RFC 8259: no NaN), as far as Python can hold it.
 
     Raises:
         ValueError: it spells none.
@@ -113,7 +115,25 @@ def whole_json(text: str) -> Any:
     def no_number(name: str) -> Any:
         raise ValueError(f"`{name}` is no JSON")
 
+    def number(spelled: str) -> float:
+        if math.isinf(value := float(spelled)):
+            raise ValueError(f"`{shown(spelled)}` is too large a number")
+        return value
+
     try:
-        return read_json(text, no_number)
+        value = read_json(text, no_number, number)
     except json.JSONDecodeError as error:
         raise ValueError(f"it is no JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if text.count("[") + text.count("{") > _DEEPEST and _depth(value) > _DEEPEST:
+        raise ValueError("it is nested too deeply")
+    return value
+
+
+def _depth(value: Any) -> int:
+    depth, level = 0, [value]
+    while level := [part for part in level if isinstance(part, list | dict)]:
+        depth += 1
+        level = [part for held in level for part in (held.values() if isinstance(held, dict) else held)]
+    return depth

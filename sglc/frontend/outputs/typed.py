@@ -10,18 +10,22 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import re
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from sglc.errors import Loc, TraceError
 from sglc.frontend.outputs.output_form import PLAIN, OutputForm, whole_json
+from sglc.frontend.outputs.pydantic_types import constrains, dumped, is_pydantic, json_schemas, reader
 
 _Read = Callable[[Any], Any]
 _SPECIAL = frozenset("\\.^$*+?{}[]|()")
+_NOT_EVALUATED = (NameError, AttributeError, TypeError, SyntaxError)
 _JSON_NAMES: dict[type, tuple[str, type | tuple[type, ...]]] = {
     str: ("string", str),
     int: ("integer", int),
@@ -39,12 +43,33 @@ class _Shape:
     read: _Read
 
 
+@dataclass(frozen=True, slots=True)
+class _At:
+    """Where an annotation stands: in the classes `around`, the outermost first, of the `dtype` at `loc`.
+
+    `definitions` gathers what becomes the `$defs` of the whole schema.
+    """
+
+    loc: Loc
+    around: tuple[Any, ...] = ()
+    definitions: dict[str, Any] = field(default_factory=dict)
+
+    def inside(self, annotation: Any) -> _At:
+        return replace(self, around=(*self.around, annotation))
+
+    def whole(self, schema: dict[str, Any]) -> dict[str, Any]:
+        return {"$defs": self.definitions, **schema} if self.definitions else schema
+
+
 def form_of(dtype: object, loc: Loc) -> OutputForm:
     """The form of a `dtype`: a plain type or its name, or a class that `_shape` knows.
 
     Raises:
         TraceError: SGLC112 another type, SGLC115 a class with a part that has no form.
     """
+    at = _At(loc)
+    if (bare := _bare(dtype, at)) is not dtype:
+        return form_of(bare, loc)
     name = dtype.__name__ if isinstance(dtype, type) else dtype
     if isinstance(name, str) and name in PLAIN and (isinstance(dtype, str) or dtype in _JSON_NAMES):
         return PLAIN[name]
@@ -56,12 +81,12 @@ def form_of(dtype: object, loc: Loc) -> OutputForm:
             "SGLC112", f"`dtype` is `{_shown(dtype)}`", loc,
             note=f"dtypes: {', '.join(PLAIN)}; Enum, Literal, dataclass, TypedDict, pydantic model",
         )  # fmt: skip
-    shape = _shape(dtype, (), loc)
+    shape = _shape(dtype, at)
 
     def value(text: str) -> Any:
         return shape.read(whole_json(text))
 
-    schema = json.dumps(shape.schema, ensure_ascii=False)
+    schema = json.dumps(at.whole(shape.schema), ensure_ascii=False)
     return OutputForm(_shown(dtype), json_schema=schema, value=value)
 
 
@@ -76,10 +101,10 @@ def plain(value: Any) -> Any:
             return {key: plain(item) for key, item in value.items()}
         case list() | tuple():
             return [plain(item) for item in value]
-        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
         case _ if is_pydantic(type(value)):
-            return value.model_dump(mode="json")
+            return dumped(value)
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {own.name: plain(getattr(value, own.name)) for own in dataclasses.fields(value)}
         case _:
             return value
 
@@ -99,7 +124,7 @@ def _options(dtype: Any) -> list[tuple[str, Any]] | None:
 
 def _alternation(dtype: Any, options: list[tuple[str, Any]], loc: Loc) -> OutputForm:
     texts = [text for text, _ in options]
-    twice = next((text for i, text in enumerate(texts) if text in texts[:i]), None)
+    twice = next((text for text, times in Counter(texts).items() if times > 1), None)
     if not texts or "" in texts or twice is not None:
         problem = "has no values" if not texts else "has a value that is written as nothing"
         if twice is not None:
@@ -122,43 +147,69 @@ def _quoted(text: str) -> str:
 # -- JSON ------------------------------------------------------------------------------------------
 
 
-def _shape(annotation: Any, around: tuple[Any, ...], loc: Loc) -> _Shape:
-    """The shape of an annotation; `around` are the classes that it stands in, the outermost first."""
+def _shape(annotation: Any, at: _At) -> _Shape:
+    """The shape of an annotation."""
     if annotation is Any:
         return _Shape({}, lambda data: data)
-    if annotation is None or annotation in _JSON_NAMES:
+    if annotation in at.around:
+        raise _no_form(annotation, at, "it holds itself")
+    inner = at.inside(annotation)
+    if (bare := _bare(annotation, at)) is not annotation:
+        return _shape(bare, inner)
+    if get_origin(annotation) is Annotated:
+        return _constrained(annotation, at)
+    # What is no class may have no hash.
+    if annotation is None or (isinstance(annotation, type) and annotation in _JSON_NAMES):
         return _scalar(type(None) if annotation is None else annotation)
     options = _options(annotation)
     if options is not None:
-        values = {
-            (type(item := value.value if isinstance(value, Enum) else value), item): value
-            for _, value in options
-        }
-        return _Shape({"enum": [item for _, item in values]}, _member(values, _shown(annotation)))
-    if annotation in around:
-        raise _no_form(annotation, around, loc, "it holds itself")
+        return _listed(annotation, [value for _, value in options], at)
     origin, arguments = get_origin(annotation) or annotation, get_args(annotation)
-    inner = (*around, annotation)
     if origin in (Union, types.UnionType):
-        return _union([_shape(part, inner, loc) for part in arguments], _shown(annotation))
+        return _union([_shape(part, inner) for part in arguments], _shown(annotation))
     if origin is list or (origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis):
-        return _array(_shape(arguments[0] if arguments else Any, inner, loc), origin)
+        return _array(_shape(arguments[0] if arguments else Any, inner), origin)
     if origin is dict and (not arguments or arguments[0] is str):
-        return _dictionary(_shape(arguments[1] if arguments else Any, inner, loc))
+        return _dictionary(_shape(arguments[1] if arguments else Any, inner))
     if is_pydantic(annotation):
-        return _pydantic(annotation, around, loc)
+        return _pydantic(annotation, at)
     if _has_fields(annotation):
-        return _fields(annotation, around, loc)
-    raise _no_form(annotation, around, loc, "it has no form in JSON")
+        return _fields(annotation, at)
+    raise _no_form(annotation, at, "it has no form in JSON")
 
 
-def _no_form(annotation: Any, around: tuple[Any, ...], loc: Loc, why: str) -> TraceError:
-    inside = f" in `{_shown(around[0])}`" if around else ""
+def _no_form(annotation: Any, at: _At, why: str) -> TraceError:
+    inside = f" in `{_shown(at.around[0])}`" if at.around else ""
     return TraceError(
-        "SGLC115", f"`dtype` cannot be `{_shown(annotation)}`{inside}: {why}", loc,
+        "SGLC115", f"`dtype` cannot be `{_shown(annotation)}`{inside}: {why}", at.loc,
         note="parts may be: str, int, float, bool, None, list, tuple[T, ...], dict[str, T], unions, Literal, "
         "Enum, dataclass, TypedDict, pydantic model",
     )  # fmt: skip
+
+
+def _bare(annotation: Any, at: _At) -> Any:
+    """What an alias stands for; an `Annotated` without metadata, if that constrains nothing."""
+    try:
+        if type(annotation).__name__ == "TypeAliasType":  # of `typing`, or of `typing_extensions`
+            return annotation.__value__
+        if get_origin(annotation) is Annotated and not any(map(constrains, annotation.__metadata__)):
+            return annotation.__origin__
+    except _NOT_EVALUATED as error:
+        raise _no_form(annotation, at, f"what it stands for cannot be evaluated ({error})") from None
+    except ValueError as error:
+        raise _no_form(annotation, at, str(error)) from None
+    return annotation
+
+
+def _constrained(annotation: Any, at: _At) -> _Shape:
+    """An `Annotated`: what it is without metadata, and in that what pydantic makes of them."""
+    whole, narrowed = _shape(annotation.__origin__, replace(at, definitions={})), _pydantic(annotation, at)
+
+    def read(data: Any) -> Any:
+        whole.read(data)
+        return narrowed.read(data)
+
+    return _Shape(narrowed.schema, read)
 
 
 def _scalar(annotation: type) -> _Shape:
@@ -167,20 +218,53 @@ def _scalar(annotation: type) -> _Shape:
     def read(data: Any) -> Any:
         if not isinstance(data, kinds) or (isinstance(data, bool) and annotation is not bool):
             raise ValueError(f"`{data!r}` is no {name}")
-        return float(data) if annotation is float and isinstance(data, int | float) else data
+        return _as_float(data) if isinstance(data, int | float) and annotation is float else data
 
     return _Shape({"type": name}, read)
 
 
-def _member(values: Mapping[tuple[type, Any], Any], what: str) -> _Read:
-    """By type and value, since `True == 1`."""
+def _as_float(data: float) -> float:
+    try:
+        return float(data)
+    except OverflowError as error:  # of an integer
+        raise ValueError(str(error)) from None
+
+
+def _listed(annotation: Any, values: list[Any], at: _At) -> _Shape:
+    """One of these values, as JSON has them: `[1]` for `(1,)`, and 1 is 1.0, but not true."""
+    known: dict[Any, Any] = {}
+    items = []
+    for value in values:
+        held = value.value if isinstance(value, Enum) else value
+        try:
+            item = json.loads(json.dumps(held, allow_nan=False))
+        except (TypeError, ValueError, RecursionError):
+            raise _no_form(annotation, at, f"its value `{held!r}` is none of JSON's") from None
+        if (key := _key(item)) not in known:
+            items.append(item)
+        if known.setdefault(key, value) != value:
+            raise _no_form(annotation, at, f"it has two values that are written `{json.dumps(item)}`")
+    if not items:
+        raise _no_form(annotation, at, "it has no values")
+    what = _shown(annotation)
 
     def read(data: Any) -> Any:
-        if isinstance(data, list | dict) or (type(data), data) not in values:
+        if (key := _key(data)) not in known:
             raise ValueError(f"`{data!r}` is no `{what}`")
-        return values[type(data), data]
+        return known[key]
 
-    return read
+    return _Shape({"enum": items}, read)
+
+
+def _key(data: Any) -> Any:
+    """The same for the same JSON."""
+    match data:
+        case list():
+            return (list, *map(_key, data))
+        case dict():
+            return (dict, frozenset((name, _key(part)) for name, part in data.items()))
+        case _:
+            return (type(data) is bool, data)
 
 
 def _union(parts: list[_Shape], what: str) -> _Shape:
@@ -217,20 +301,55 @@ def _object(data: Any) -> dict[str, Any]:
     return data
 
 
-def _fields(cls: Any, around: tuple[Any, ...], loc: Loc) -> _Shape:
+def _fields(cls: Any, at: _At) -> _Shape:
     """A dataclass or a `TypedDict`: an object with its fields and no others."""
+    hints = _hints(cls, at)
+    if hasattr(cls, "__dataclass_fields__"):
+        names, required = _own_fields(cls, at)
+        return _record({name: hints[name] for name in names}, required, cls, at.inside(cls))
+    required = []
+    for name, hint in hints.items():
+        hints[name], said = _unqualified(hint)
+        if name in cls.__required_keys__ if said is None else said:
+            required.append(name)
+    return _record(hints, required, cls, at.inside(cls))
+
+
+def _own_fields(cls: Any, at: _At) -> tuple[list[str], list[str]]:
+    """The names of the fields that a dataclass is called with, and of those that it must be."""
+    missing = dataclasses.MISSING
+    own = [one for one in dataclasses.fields(cls) if one.init]
+    names = [one.name for one in own]
+    required = [one.name for one in own if one.default is missing and one.default_factory is missing]
     try:
-        hints = typing.get_type_hints(cls)
-    except NameError as error:
-        raise _no_form(cls, around, loc, f"its annotations cannot be evaluated ({error})") from None
-    if dataclasses.is_dataclass(cls):
-        own = [field for field in dataclasses.fields(cls) if field.init]
-        missing = dataclasses.MISSING
-        names = [field.name for field in own]
-        required = [f.name for f in own if f.default is missing and f.default_factory is missing]
-    else:
-        names, required = list(hints), [name for name in hints if name in cls.__required_keys__]
-    return _record({name: hints[name] for name in names}, required, cls, (*around, cls), loc)
+        for given in (names, required):
+            inspect.signature(cls).bind(**dict.fromkeys(given))
+    except TypeError as error:
+        raise _no_form(cls, at, f"its `__init__` takes other arguments than its fields ({error})") from None
+    return names, required
+
+
+def _hints(annotated: Any, at: _At) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(annotated, include_extras=True)
+    except _NOT_EVALUATED as error:
+        raise _no_form(annotated, at, f"its annotations cannot be evaluated ({error})") from None
+
+
+def _unqualified(hint: Any) -> tuple[Any, bool | None]:
+    """A field of a `TypedDict` without what is said of it, and whether that requires it.
+
+    Its `__required_keys__` do not know of annotations that are texts.
+    """
+    origin, required = get_origin(hint), None
+    if origin is Annotated:
+        inner, required = _unqualified(hint.__origin__)
+        return Annotated[(inner, *hint.__metadata__)], required
+    name = str(origin).rpartition(".")[2]  # of `typing`, or of `typing_extensions`
+    if name not in ("Required", "NotRequired", "ReadOnly"):
+        return hint, None
+    inner, required = _unqualified(*get_args(hint))
+    return inner, required if name == "ReadOnly" else name == "Required"
 
 
 def arguments_of(function: Callable[..., Any], loc: Loc) -> tuple[dict[str, Any], _Read]:
@@ -239,25 +358,24 @@ def arguments_of(function: Callable[..., Any], loc: Loc) -> tuple[dict[str, Any]
     Raises:
         TraceError: SGLC115, a parameter that has no annotation, or one without a form.
     """
-    hints = typing.get_type_hints(function)
+    at = _At(loc)
+    hints = _hints(function, at)
     required = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise _no_form(function, (), loc, f"`{parameter.name}` has no name of its own in a call")
+            raise _no_form(function, at, f"`{parameter.name}` has no name of its own in a call")
         if parameter.name not in hints:
-            raise _no_form(function, (), loc, f"its parameter `{parameter.name}` has no annotation")
+            raise _no_form(function, at, f"its parameter `{parameter.name}` has no annotation")
         if parameter.default is parameter.empty:
             required.append(parameter.name)
     hints.pop("return", None)
-    shape = _record(hints, required, dict, (), loc)
-    return shape.schema, shape.read
+    shape = _record(hints, required, dict, at)
+    return at.whole(shape.schema), shape.read
 
 
-def _record(
-    hints: Mapping[str, Any], required: list[str], make: Callable[..., Any], around: tuple[Any, ...], loc: Loc
-) -> _Shape:
+def _record(hints: Mapping[str, Any], required: list[str], make: Callable[..., Any], at: _At) -> _Shape:
     """An object with these parts and no others."""
-    shapes = {name: _shape(hint, around, loc) for name, hint in hints.items()}
+    shapes = {name: _shape(hint, at) for name, hint in hints.items()}
     schema = {
         "type": "object",
         "properties": {name: shape.schema for name, shape in shapes.items()},
@@ -273,28 +391,38 @@ def _record(
         for name in given:
             if name not in shapes:
                 raise ValueError(f"there is no field `{name}`")
-        return make(**{name: shapes[name].read(part) for name, part in given.items()})
+        parts = {name: shapes[name].read(part) for name, part in given.items()}
+        try:
+            return make(**parts)
+        except (
+            AssertionError
+        ) as error:  # as of a pydantic model: what its class raises else is the class's fault
+            raise ValueError(str(error) or f"an assertion of `{_shown(make)}` failed") from None
 
     return _Shape(schema, read)
 
 
-def _pydantic(cls: Any, around: tuple[Any, ...], loc: Loc) -> _Shape:
-    schema = cls.model_json_schema()
-    if around and "$defs" in schema:
-        raise _no_form(cls, around, loc, "a pydantic model with models in it stands alone")
-    return _Shape(schema, cls.model_validate)  # its `ValidationError` is a `ValueError`
-
-
-def is_pydantic(cls: Any) -> bool:
-    return isinstance(cls, type) and hasattr(cls, "model_json_schema") and hasattr(cls, "model_validate")
+def _pydantic(annotation: Any, at: _At) -> _Shape:
+    known = at.definitions
+    try:
+        for schema, definitions in json_schemas(annotation):
+            if all(known.get(name, part) == part for name, part in definitions.items()):
+                known.update(definitions)
+                return _Shape(schema, reader(annotation))
+    except ValueError as error:
+        raise _no_form(annotation, at, str(error)) from None
+    raise AssertionError("there is always another name")
 
 
 def _has_fields(cls: Any) -> bool:
-    known = dataclasses.is_dataclass(cls) or typing.is_typeddict(cls) or is_pydantic(cls)
-    return known and isinstance(cls, type)
+    return isinstance(cls, type) and (
+        dataclasses.is_dataclass(cls)
+        or is_pydantic(cls)
+        or (issubclass(cls, dict) and hasattr(cls, "__required_keys__"))  # a `TypedDict`, of whatever library
+    )
 
 
 def _shown(annotation: Any) -> str:
     if isinstance(annotation, type) and get_origin(annotation) is None:
         return annotation.__name__
-    return str(annotation).replace("typing.", "")
+    return re.sub(r"\btyping\.| at 0x[0-9a-f]+", "", str(annotation))  # no address: it names what is in plans

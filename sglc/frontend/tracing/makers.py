@@ -16,7 +16,8 @@ from typing import Any, Literal, Union
 
 from sglc.errors import Loc, RunError
 from sglc.frontend.outputs.output_form import OutputParser
-from sglc.frontend.outputs.typed import form_of, is_pydantic
+from sglc.frontend.outputs.pydantic_types import is_pydantic
+from sglc.frontend.outputs.typed import form_of
 from sglc.ir.core import Site
 from sglc.ir.pure import FACTORIES, STORED, is_written, sets_up_itself
 

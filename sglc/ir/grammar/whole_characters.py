@@ -38,13 +38,17 @@ class WholeCharacters:
         return self._decoder.decode(b"", True)
 
 
-def read_json(text: str, parse_constant: Callable[[str], Any] | None = None) -> Any:
+def read_json(
+    text: str,
+    parse_constant: Callable[[str], Any] | None = None,
+    parse_float: Callable[[str], Any] | None = None,
+) -> Any:
     """The value of a JSON text, all texts in it made of whole characters.
 
     Raises:
         ValueError: it is no JSON.
     """
-    value = json.loads(text, parse_constant=parse_constant)
+    value = json.loads(text, parse_constant=parse_constant, parse_float=parse_float)
     if r"\u" not in text:
         return value
     return json.loads(whole_characters(json.dumps(value, ensure_ascii=False)))
