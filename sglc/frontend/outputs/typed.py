@@ -394,9 +394,7 @@ def _record(hints: Mapping[str, Any], required: list[str], make: Callable[..., A
         parts = {name: shapes[name].read(part) for name, part in given.items()}
         try:
             return make(**parts)
-        except (
-            AssertionError
-        ) as error:  # as of a pydantic model: what its class raises else is the class's fault
+        except AssertionError as error:  # as of a pydantic model; what else its class raises is its own fault
             raise ValueError(str(error) or f"an assertion of `{_shown(make)}` failed") from None
 
     return _Shape(schema, read)
