@@ -122,6 +122,8 @@ class RunContext:
             then = self.then if not self.parts else None
             if then is not None:
                 self.then = None
+        if self.served is not None:
+            self.served.tell()
         if then is not None:
             _in_turn(then)
 
