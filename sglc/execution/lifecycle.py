@@ -188,7 +188,9 @@ class Run:
         if self._outer is not None:
             if ends_run(error) and not (self.observer is not None and self.observer.unrecorded):
                 self._outer.end_with(error)
-            self._outer.end(self)
+            own = self._setup.call.place
+            is_call = own is not None and not own.batch
+            self._outer.end(self, (self.result, error) if is_call and error is not None else None)
         if self.observer is None:
             return error, total_s
         try:
