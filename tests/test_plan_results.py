@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,27 @@ def test_a_text_that_spells_no_call_is_an_error_where_a_plan_of_a_file_is_read(t
     with pytest.raises(RunError, match="SGLC410"):
         result["step"]
     assert "".join(result.text_iter("step")) == wrong
+
+
+@sgl.function
+def asks_twice(s: Any, go_on: Any) -> None:
+    s += "Q" + sgl.gen("said")
+    if s["said"]:
+        go_on.wait(20)
+    s += " and" + sgl.gen("said")
+
+
+@sgl.function
+def says_it_twice(s: Any) -> None:
+    s += "Q" + sgl.gen("said") + " and" + sgl.gen("said")
+
+
+def test_a_body_may_wait_for_who_reads_what_it_has_come_to() -> None:
+    """So a value is given before the end; of a plan it is the last one."""
+    backend = ScriptedBackend(lambda asked: f" {asked.site.occurrence}")
+    go_on = threading.Event()
+    result = asks_twice.run(go_on, backend=backend)
+    assert result["said"] == " 0"
+    go_on.set()
+    assert result.sync()["said"] == " 1"
+    assert says_it_twice.run(backend=backend, mode="plan")["said"] == " 1"

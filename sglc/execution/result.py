@@ -77,7 +77,9 @@ class Result(CallText):
     # -- one variable ----------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Any:
-        """The newest value of `name`; waits for it, not for the run.
+        """The newest value of `name`; waits for it, not for the run, whose body may wait for who reads.
+
+        Before the end that is the newest one that a Python body has come to, and of a plan the last one.
 
         Raises:
             the error of the generation that should have made it.
