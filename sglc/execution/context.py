@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from sglc.execution.budget import Meter
     from sglc.execution.observer import Observer
     from sglc.execution.outputs import RunOutputs
-    from sglc.execution.result import Result
     from sglc.execution.served import Served
     from sglc.ir.plan.backend import Backend
 
@@ -57,6 +56,13 @@ class Stoppable(Protocol):
 
     def stop(self, reason: RunError | None = None) -> None:
         """End it."""
+
+
+class ErrorHolder(Protocol):
+    """The result of a run that has failed."""
+
+    def take_error(self) -> bool:
+        """Whether nobody has looked at its error, which is told as that of the run around then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,7 @@ class RunContext:
     meter: Meter | None = None  # of what it may cost, with the runs in it
     parts: dict[int, int] = field(default_factory=dict)  # the order of runs that are calls of the body, by id
     begun: int = 0  # of these
-    failed: dict[int, tuple[Result, BaseException]] = field(default_factory=dict)  # calls, by their order
+    failed: dict[int, tuple[ErrorHolder, BaseException]] = field(default_factory=dict)  # calls, by their order
     served: Served | None = None  # what a plan has had before the body went on
     end_with: Callable[[RunError], None] = nobody
     then: Callable[[], None] | None = None  # to be called when none of these runs any more
@@ -120,7 +126,7 @@ class RunContext:
         if error is not None:
             run.stop(error)
 
-    def end(self, run: Stoppable, failed: tuple[Result, BaseException] | None = None) -> None:
+    def end(self, run: Stoppable, failed: tuple[ErrorHolder, BaseException] | None = None) -> None:
         """It has ended; what has `failed` has an error that is this run's, if its body does not read it."""
         with self.lock:
             self.inner.pop(id(run), None)
