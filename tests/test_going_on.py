@@ -12,6 +12,7 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.execution.served import Served
 
 NUMBERS = itertools.count()
 
@@ -215,3 +216,64 @@ def test_what_a_tool_sets_in_the_context_is_seen_behind_it(program: sgl.Function
     assert [result.text() for result in results] == [python.text(), python.text().replace("bob", "eve")]
     assert all(result.mode == "plan" or "goes on as Python" in result.why_python for result in results)
     assert USER.get() == "nobody"
+
+
+# -- tools of called programs ------------------------------------------------------------------------
+
+CALLED: list[str] = []
+
+
+@sgl.tool
+def pay(text: str) -> None:
+    CALLED.append("pay")
+    raise ValueError(text)
+
+
+@sgl.tool
+def note(text: str) -> None:
+    CALLED.append("note")
+
+
+@sgl.function
+def orders(s: Any) -> None:
+    s += "Q: " + sgl.gen("x")
+    pay(s["x"])
+
+
+@sgl.function
+def calls_what_orders(s: Any) -> None:
+    orders()
+    s += "Q: " + sgl.gen("x")
+    note(s["x"])
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["as it is", "nobody waits"])
+def test_what_was_called_in_a_called_program_is_not_called_again(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The called program comes to its tool only when its caller waits for it, or has come to its own."""
+    go_on, over = threading.Event(), threading.Event()
+    called, wait = Served.called, Served.wait
+
+    def late(served: Served, name: str, *given: Any) -> Any:
+        if name.endswith(".pay"):
+            assert go_on.wait(20)
+        made = called(served, name, *given)
+        go_on.set()
+        if name.endswith(".pay") and made is not None:
+            over.set()
+        return made
+
+    def waiting(served: Served, ended: Any) -> None:
+        if waits:
+            go_on.set()
+            wait(served, ended)
+
+    monkeypatch.setattr(Served, "called", late)
+    monkeypatch.setattr(Served, "wait", waiting, raising=False)
+    CALLED.clear()
+    result = calls_what_orders.run(backend=ScriptedBackend(answering))
+    assert isinstance(result.error(), ValueError)
+    assert "pay` raised" in result.why_python
+    assert (CALLED == ["pay", "note"]) == over.is_set() == waits
+    assert waits or sorted(CALLED) == ["note", "pay", "pay"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
-from sglc.errors import RunError
+from sglc.errors import BackendError, RunError
 from sglc.execution.result import Result
 from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
 from sglc.ir.plan.segment import GenNode, Segment
@@ -212,3 +213,90 @@ def test_a_text_that_spells_no_call_is_an_error_where_a_plan_of_a_file_is_read(t
     with pytest.raises(RunError, match="SGLC410"):
         result["step"]
     assert "".join(result.text_iter("step")) == wrong
+
+
+@sgl.function
+def asks_twice(s: Any, go_on: Any) -> None:
+    s += "Q" + sgl.gen("said")
+    if s["said"]:
+        go_on.wait(20)
+    s += " and" + sgl.gen("said")
+
+
+@sgl.function
+def says_it_twice(s: Any) -> None:
+    s += "Q" + sgl.gen("said") + " and" + sgl.gen("said")
+
+
+def test_a_body_may_wait_for_who_reads_what_it_has_come_to() -> None:
+    """So a value is given before the end; of a plan it is the last one."""
+    backend = ScriptedBackend(lambda asked: f" {asked.site.occurrence}")
+    go_on = threading.Event()
+    result = asks_twice.run(go_on, backend=backend)
+    assert result["said"] == " 0"
+    go_on.set()
+    assert result.sync()["said"] == " 1"
+    assert says_it_twice.run(backend=backend, mode="plan")["said"] == " 1"
+
+
+@sgl.function
+def in_an_arm(s: Any) -> None:
+    s += "Q" + sgl.select("c", choices=["a", "b"])
+    if s["c"] == "a":
+        s += "A" + sgl.gen("y") + sgl.gen("z")
+    else:
+        s += "B" + sgl.gen("other")
+
+
+@sgl.function
+def in_an_arm_of_an_arm(s: Any) -> None:
+    s += "Q" + sgl.gen("y") + sgl.select("c", choices=["a", "b"])
+    if s["c"] == "a":
+        s += "A" + sgl.gen("x")
+        if s["x"] != "wrong":
+            s += sgl.gen("y") + sgl.gen("z")
+
+
+@sgl.function
+def stored_once_more(s: Any) -> None:
+    s += "Q" + sgl.select("c", choices=["a", "b"])
+    if s["c"] == "a":
+        s += "A" + sgl.gen("y") + sgl.gen("z")
+    s["y"] = s["c"] + "!"
+
+
+@pytest.mark.parametrize("mode", ["plan", "python"])
+@pytest.mark.parametrize("program", [in_an_arm, in_an_arm_of_an_arm], ids=lambda program: program.__name__)
+def test_what_an_arm_generates_is_read_as_it_comes(program: Any, mode: Any) -> None:
+    """The generation behind it waits until it was read."""
+    read = threading.Event()
+
+    def answer(asked: Asked) -> str:
+        assert asked.site.name != "z" or read.wait(20)
+        return asked.choices[0] if asked.choices else f" {asked.site}"
+
+    result = program.run(backend=ScriptedBackend(answer), mode=mode, stream=True)
+    occurrence = 0 if program is in_an_arm else 1
+    while result["y"] != f" {program.__name__}.y#{occurrence}":  # as Python, the one before
+        assert mode == "python"
+    assert "".join(result.text_iter("y")) == result["y"]
+    read.set()
+    assert result.error() is None
+    assert list(result.text_iter("y")) == [result["y"]]
+
+
+def test_what_is_stored_behind_an_arm_is_not_read_before() -> None:
+    backend = ScriptedBackend(lambda asked: asked.choices[0] if asked.choices else " said")
+    assert list(stored_once_more.run(backend=backend, mode="plan", stream=True).text_iter("y")) == ["a!"]
+
+
+def test_a_failure_in_an_arm_is_told_where_it_is_read() -> None:
+    backend = ScriptedBackend(
+        lambda asked: asked.choices[0] if asked.choices else None if asked.site.name == "y" else " z"
+    )
+    for mode in ("plan", "python"):
+        result = in_an_arm.run(backend=backend, mode=mode)
+        with pytest.raises(BackendError, match="SGLC521"):
+            result["y"]
+        assert result.variables == {"c": "a"}
+        assert [failure.site.name for failure in result.failures] == ["y", "z"]

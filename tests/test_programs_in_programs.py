@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
@@ -433,3 +434,66 @@ def test_a_plan_in_a_program_is_a_part_of_it_as_its_function_is(tmp_path: Path) 
     assert isinstance(error, RunError)
     assert error.code == "SGLC408"
     assert few.usage.calls == 2
+
+
+# -- called programs that fail -----------------------------------------------------------------------
+
+
+@sgl.function
+def half_good(s: Any) -> None:
+    s += "Q" + sgl.gen("good") + sgl.gen("bad")
+
+
+@sgl.function
+def reads_the_good_half(s: Any) -> Any:
+    made = half_good()
+    s += "So" + made["good"] + sgl.gen("x")
+    return made["good"]
+
+
+@sgl.function
+def reads_nothing(s: Any) -> None:
+    half_good()
+    s += "So" + sgl.gen("x")
+
+
+@sgl.function
+def catches_the_bad_half(s: Any) -> Any:
+    made = half_good()
+    try:
+        return made["bad"]
+    except sgl.SglcError:
+        s += "So" + sgl.gen("x")
+    return None
+
+
+@sgl.function
+def calls_a_batch(s: Any) -> Any:
+    made = half_good.run_batch([{}])
+    s += "So" + sgl.gen("x")
+    return made[0]["good"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "python"])
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        (reads_the_good_half, "SGLC521"),
+        (reads_nothing, "SGLC521"),
+        (catches_the_bad_half, ""),
+        (calls_a_batch, ""),
+    ],
+    ids=lambda given: getattr(given, "__name__", given),
+)
+def test_a_failure_of_a_called_program_that_nobody_reads_ends_the_run(
+    program: Any, code: str, mode: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend = ScriptedBackend(lambda asked: None if asked.site.name == "bad" else f" {asked.site.name}")
+    result = program.run(backend=backend, mode=mode)
+    error = result.error()
+    assert getattr(error, "code", "") == code
+    assert result.variables == {"x": " x"}
+    assert [failure.site.name for failure in result.failures] == ["bad"]
+    del result, error
+    gc.collect()
+    assert ("of `half_good` failed" in capsys.readouterr().err) == (program is calls_a_batch)

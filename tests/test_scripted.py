@@ -65,6 +65,35 @@ def test_a_stream_that_nothing_kept_fails_what_goes_on_behind_it() -> None:
     assert backend.kept == 1
 
 
+@sgl.function
+def goes_on_while_it_speaks(s: Any) -> None:
+    s += "Q" + sgl.gen("x")
+    s += sgl.gen("y")
+    if s["x"]:  # `y` is on its way
+        s += " and" + sgl.gen("z")
+
+
+@pytest.mark.parametrize("mode", ["plan", "python"])
+def test_who_goes_on_behind_a_stream_waits_until_it_is_kept(mode: Any) -> None:
+    backend = ScriptedBackend(lambda asked: f" {asked.site.name}" * 3, word_s=0.01)
+    result = goes_on_while_it_speaks.run(backend=backend, mode=mode)
+    assert result.text() == "Q x x x y y y and z z z"
+    assert backend.kept == 0
+
+
+def test_a_stream_that_fails_while_it_is_waited_for_fails_what_goes_on_behind_it() -> None:
+    answers = {"x": " x x", "y": None, "z": " z"}
+    result = goes_on_while_it_speaks.run(
+        backend=(backend := ScriptedBackend(lambda asked: answers[asked.site.name], word_s=0.01)),
+        mode="python",
+    )
+    error = result.error()
+    assert isinstance(error, BackendError)
+    assert error.code == "SGLC521"
+    assert [failure.site.name for failure in result.failures] == ["y", "z"]
+    assert backend.kept == 0
+
+
 def test_a_choice_and_a_form_are_held_to() -> None:
     @sgl.function
     def pick(s: Any) -> None:

@@ -323,6 +323,7 @@ class Function:
             threading.Thread(target=run.start, name=f"sglc-{self.__name__}", daemon=True).start()
         else:
             run.start()
+        run.take_turn()
         return run.result
 
     # -- many runs -------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import json
 import re
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from hashlib import sha256
@@ -42,6 +43,7 @@ from sglc.ir.target import ControlText, Objects, Target
 from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
 _ASKS = (GenNode, SelectNode)  # as a tuple, which is looked through in half the time of a union
+_HANDLES = (KeepNode, OpenNode, ReleaseNode)
 _WORD = re.compile(r"\s*\S+|\s+\Z")
 _CONTROL = ("<|im_start|>", "<|im_end|>")
 _TEMPLATE = (
@@ -209,6 +211,7 @@ class ScriptedBackend:
         self.word_s = word_s
         self._concurrency = concurrency
         self._kept: dict[int, str] = {}
+        self._coming: dict[int, asyncio.Event] = {}  # streams that a segment which runs is to keep
         self.calls = 0  # generations and choices asked for
         self.submits = 0
 
@@ -251,7 +254,29 @@ class ScriptedBackend:
 
         Without `streams` there are no deltas.
         """
-        return EventBatches(self._events_of(segment, streams))
+        handles = any(isinstance(node, _HANDLES) and node.handle is not None for node in segment.nodes)
+        return EventBatches((self._in_turn if handles else self._events_of)(segment, streams))
+
+    async def _in_turn(self, segment: Segment, streams: bool) -> AsyncGenerator[Sequence[Event], None]:
+        """Begin when the segments before have kept what this one goes on behind, or gives back."""
+        keeps = [node.handle for node in segment.nodes if isinstance(node, KeepNode)]
+        wanted = [node.handle for node in segment.nodes if isinstance(node, OpenNode | ReleaseNode)]
+        before = [self._coming[handle] for handle in wanted if handle in self._coming]
+        self._coming.update((handle, asyncio.Event()) for handle in keeps if isinstance(handle, int))
+        try:
+            for coming in before:
+                await coming.wait()
+            async with aclosing(self._events_of(segment, streams)) as events:
+                async for batch in events:
+                    yield batch
+        finally:
+            for handle in keeps:
+                self._come(handle)
+
+    def _come(self, handle: int | str) -> None:
+        """A stream is kept, or never will be."""
+        if isinstance(handle, int) and (coming := self._coming.pop(handle, None)) is not None:
+            coming.set()
 
     async def _events_of(self, segment: Segment, streams: bool) -> AsyncGenerator[Sequence[Event], None]:
         self.submits += 1
@@ -329,6 +354,7 @@ class ScriptedBackend:
                 prompts[index] = prompts[stream]
             case KeepNode(stream, int() as handle):
                 self._kept[handle] = prompts[stream]
+                self._come(handle)
             case ReleaseNode(handle):
                 self._kept.pop(handle, None)  # what would have kept it may have failed
             case _:

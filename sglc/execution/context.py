@@ -58,17 +58,26 @@ class Stoppable(Protocol):
         """End it."""
 
 
+class ErrorHolder(Protocol):
+    """The result of a run that has failed."""
+
+    def take_error(self) -> bool:
+        """Whether nobody has looked at its error, which is told as that of the run around then."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallPlace:
     """A program's call in the body of a run: its samples, calls and pieces are those of that run.
 
-    `site` stands before its own sites; `seed` and `row` are of the outermost run.
+    `site` stands before its own sites; `seed` and `row` are of the outermost run. A row of a `batch` keeps its
+    error to itself.
     """
 
     site: str
     seed: int
     row: int
     outputs: RunOutputs  # of the run around
+    batch: bool = False
 
 
 @dataclass(slots=True)
@@ -93,7 +102,9 @@ class RunContext:
     outputs: RunOutputs | None = None
     on_text: Callable[[Site, str | None], None] | None = None  # is told every piece of text, as in `Session`
     tracker: BudgetTracker | None = None  # of what it may cost, with the runs in it
-    parts: set[int] = field(default_factory=set)  # ids of the runs that are calls of the body
+    parts: dict[int, int] = field(default_factory=dict)  # the order of runs that are calls of the body, by id
+    begun: int = 0  # of these
+    failed: dict[int, tuple[ErrorHolder, BaseException]] = field(default_factory=dict)  # calls, by their order
     served: Served | None = None  # what a plan has had before the body went on
     end_with: Callable[[RunError], None] = nobody
     then: Callable[[], None] | None = None  # to be called when none of these runs any more
@@ -109,19 +120,24 @@ class RunContext:
         with self.lock:
             self.inner[id(run)] = run
             if part:
-                self.parts.add(id(run))
+                self.parts[id(run)] = self.begun
+                self.begun += 1
         error = self.why_over()  # behind the entry, so that a stop meanwhile finds it
         if error is not None:
             run.stop(error)
 
-    def end(self, run: Stoppable) -> None:
-        """It has ended."""
+    def end(self, run: Stoppable, failed: tuple[ErrorHolder, BaseException] | None = None) -> None:
+        """It has ended; what has `failed` has an error that is this run's, if its body does not read it."""
         with self.lock:
             self.inner.pop(id(run), None)
-            self.parts.discard(id(run))
+            number = self.parts.pop(id(run), None)
+            if failed is not None and number is not None:
+                self.failed[number] = failed
             then = self.then if not self.parts else None
             if then is not None:
                 self.then = None
+        if self.served is not None:
+            self.served.tell()
         if then is not None:
             _in_turn(then)
 
@@ -132,6 +148,11 @@ class RunContext:
                 self.then = then
                 return
         then()
+
+    def uncaught(self) -> BaseException | None:
+        """The first error of a called program that the body has not read."""
+        failed = [self.failed[number] for number in sorted(self.failed)]
+        return next((error for result, error in failed if result.take_error()), None)
 
     def stop_inner(self, reason: RunError | None) -> None:
         """Stop what was called."""

@@ -164,7 +164,7 @@ class PythonPart(Part):
         if self._session.ended_by is not None:
             error = self._session.ended_by
         elif error is None or is_budget(error):  # whichever was read, the first that was not begun is told
-            error = self._session.failure or error
+            error = self._session.failure or error or self._inside.uncaught()
         outcome = self._safe_outcome(instance, state, value, error)
         if error is not None or self._session.stopped:
             self._session.close()

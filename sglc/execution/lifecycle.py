@@ -150,6 +150,13 @@ class Run:
         """Run it, at least up to where nothing in this thread has to be done for it."""
         self.part.start()
 
+    def take_turn(self) -> None:
+        """Where it is a call of a program that goes on as Python: wait until the tools that the plan has called
+        in it are behind it."""
+        outer, served = self._outer, self.session.served
+        if outer is not None and served is not None:
+            served.wait(lambda: id(self) not in outer.inner)
+
     def stop(self, reason: RunError | None = None) -> None:
         """Stop what runs, and the runs of programs that it called; let nothing begin any more."""
         self.session.stop(reason)
@@ -182,7 +189,9 @@ class Run:
         if self._outer is not None:
             if ends_run(error) and not (self.observer is not None and self.observer.unrecorded):
                 self._outer.end_with(error)
-            self._outer.end(self)
+            own = self._setup.call.place
+            is_call = own is not None and not own.batch
+            self._outer.end(self, (self.result, error) if is_call and error is not None else None)
         if self.observer is None:
             return error, total_s
         try:

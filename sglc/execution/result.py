@@ -77,7 +77,9 @@ class Result(CallText):
     # -- one variable ----------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Any:
-        """The newest value of `name`; waits for it, not for the run.
+        """The newest value of `name`; waits for it, not for the run, whose body may wait for who reads.
+
+        Before the end that is the newest one that a Python body has come to, and of a plan the last one.
 
         Raises:
             the error of the generation that should have made it.
@@ -414,6 +416,11 @@ class Result(CallText):
         """Its error, if it has one that nobody has looked at; asked once more, there is none."""
         seen, self._seen = self._seen or self._outcome is None, True
         return None if seen or self._outcome is None else self._outcome.error
+
+    def take_error(self) -> bool:
+        """Whether nobody has looked at its error, which is told as that of the run around then."""
+        seen, self._seen = self._seen, True
+        return not seen
 
     def __del__(self) -> None:
         if self._outcome is not None and self._outcome.error is not None and not sys.is_finalizing():

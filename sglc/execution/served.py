@@ -6,6 +6,7 @@ plan has called gives what it gave; where these end, the program is live.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,17 +31,37 @@ class ToolCall:
 @dataclass(slots=True)
 class Served:
     """`tools` are in the order of the program, others by what was called with what: `free` ones in the order in
-    which equal calls began."""
+    which equal calls began. Called programs take theirs before the caller goes on behind them (`wait`).
+    """
 
     answers: dict[Site, PendingOutput] = field(default_factory=dict)
     tools: deque[ToolCall] = field(default_factory=deque)
     free: dict[tuple[str, str], dict[int, ToolCall]] = field(default_factory=dict)
     pure: dict[tuple[str, str], ToolCall] = field(default_factory=dict)
+    change: threading.Condition = field(default_factory=threading.Condition)
 
     @property
     def over(self) -> bool:
         """Whether there is nothing left, so that the program is live."""
-        return not self.answers and not self.tools and not any(self.free.values())
+        return not self.answers and not self.calls_left
+
+    @property
+    def calls_left(self) -> bool:
+        """Whether the plan has made calls that the program has not come to yet."""
+        return bool(self.tools) or any(self.free.values())
+
+    def wait(self, ended: Callable[[], bool]) -> None:
+        """Wait until a called program has ended, or has come to the last call that the plan has made.
+
+        Calls have the order of the program, in which it stands before what its caller does next.
+        """
+        with self.change:
+            self.change.wait_for(lambda: not self.calls_left or ended())
+
+    def tell(self) -> None:
+        """A called program has ended."""
+        with self.change:
+            self.change.notify_all()
 
     def add(
         self, call: ToolCall, step: FunctionStep, args: Sequence[Any], named: Mapping[str, Any], number: int
@@ -59,13 +80,15 @@ class Served:
         if pure:
             key = key_of(args, named)
             return None if key is None else self.pure.get((name, key))
-        if not is_ordered(name):
-            made = self.free.get((name, key_of(args, named) or ""))
-            return made.pop(min(made)) if made else None
-        if self.tools and self.tools[0].name == name:
-            return self.tools.popleft()
-        self.tools.clear()  # the program does something else now
-        return None
+        with self.change:
+            self.change.notify_all()
+            if not is_ordered(name):
+                made = self.free.get((name, key_of(args, named) or ""))
+                return made.pop(min(made)) if made else None
+            if self.tools and self.tools[0].name == name:
+                return self.tools.popleft()
+            self.tools.clear()  # the program does something else now
+            return None
 
     def around(
         self, inner: Callable[..., Any] | None

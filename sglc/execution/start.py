@@ -140,7 +140,8 @@ def maker(call: CallSetup, make: Callable[[_Row, RunSetup, bool], Run | None]) -
         over = None if outer is None else outer.why_over()
         if over is not None and not ends_run(over):
             raise over
-        at = call if place is None else replace(call, place=replace(place, site=f"{place.site}@{number}"))
+        own = None if place is None else replace(place, site=f"{place.site}@{number}", batch=True)
+        at = call if own is None else replace(call, place=own)
         return make(row, RunSetup(at, number, context), at_once)
 
     return made

@@ -89,6 +89,7 @@ class PlanExecutor:
     Args:
         context: what declared functions see.
         meter: what its texts and blocks may take; None: whatever they do.
+        chosen: is told the number of the block of an arm, when that begins.
 
     Attributes:
         needs_python: whether something came that only Python can do, or tell of.
@@ -96,8 +97,9 @@ class PlanExecutor:
 
     def __init__(
         self, prepared: Prepared, session: Session, tools: Tools, context: Callable[[], contextvars.Context],
-        meter: Meter | None = None,
+        meter: Meter | None = None, chosen: Callable[[int], object] = lambda _: None,
     ) -> None:  # fmt: skip
+        self.chosen = chosen
         self.program = prepared.plan.program
         self.needs_python = ""  # why something came that only Python can do, or tell of
         self.handed_over = False  # whether the program itself is to go on as Python

@@ -37,14 +37,28 @@ from sglc.frontend.values.recorded import Generated
 from sglc.ir import core
 from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend, ProgramRun
-from sglc.ir.plan.plan import Block, Joined, Named, OutputTree, Plan, PromptEnd, Within, blocks_of
+from sglc.ir.plan.plan import (
+    Block,
+    CondStep,
+    Joined,
+    Named,
+    OutputTree,
+    Plan,
+    PromptEnd,
+    Step,
+    SwitchStep,
+    Variables,
+    Within,
+    blocks_of,
+)
 from sglc.ir.plan.segment import GenNode, KeepNode, Segment, SelectNode, Slot
 
 
 class PreparedRows(Prepared):
     """A plan, and what its rows share.
 
-    `early` are the variables that one generation makes, or a list of them: they are there before the end.
+    `early` are the variables that one generation makes, or a list of them: they are there before the end. Those
+    of an arm of the program itself, by its block, are there from the choice on.
     `at_once`: all that it asks for is asked for together.
     `shown` is how the prompt begins, as far as that is arguments, literals and generations: what stands behind
     a step in which the program may end is under its number, and shown when it is over. `shows_all`: it is all.
@@ -54,16 +68,18 @@ class PreparedRows(Prepared):
         super().__init__(plan)
         nodes = [node for step in plan.steps if isinstance(step, Segment) for node in step.nodes]
         self.loc = next((node.loc for node in nodes if isinstance(node, GenNode | SelectNode)), None)
-        self.early = _early(plan)
+        self.early = _early(plan, plan.steps, plan.variables)
+        self.early_in = dict(_early_in_arms(plan, plan.steps, plan.variables, frozenset()))
         self.at_once = (
             len(plan.steps) == 1 and not plan.blocks and not any(isinstance(n, KeepNode) for n in nodes)
         )
         self.shown, self.shows_all = _shown(list(_ends(plan, plan.body)), plan, self.top.order)
 
 
-def _early(plan: Plan) -> dict[str, Variable]:
+def _early(plan: Plan, steps: Sequence[Step], variables: Variables) -> dict[str, Variable]:
+    """Those of a block, or of the whole plan."""
     made: dict[str, Generated] = {}  # by the name that it has in the plan
-    for step in plan.steps:
+    for step in steps:
         if isinstance(step, Segment):
             for name, index in step.gives:
                 node = step.nodes[index]
@@ -71,7 +87,7 @@ def _early(plan: Plan) -> dict[str, Variable]:
                 many = isinstance(node, GenNode) and node.sampling.n > 1
                 made[name] = Generated(node.site, 0, core.Value(index, core.Type.TEXT), many=many)
     found: dict[str, Variable] = {}
-    for variable in plan.variables:
+    for variable in variables:
         match variable:
             case Named(name, Slot(slot)) if slot in made and made[slot].site.name == name:
                 found[name] = made[slot]
@@ -83,9 +99,26 @@ def _early(plan: Plan) -> dict[str, Variable]:
             case PromptEnd():
                 continue
             case Within(number):
-                for name in _stored_in(plan, blocks_of(plan.steps[number])):
+                for name in _stored_in(plan, blocks_of(steps[number])):
                     found.pop(name, None)
     return found
+
+
+def _early_in_arms(
+    plan: Plan, steps: Sequence[Step], variables: Variables, later: frozenset[str]
+) -> Iterator[tuple[int, dict[str, Variable]]]:
+    """By block, those of arms that nothing behind them may store, nor what is stored `later`."""
+    for variable in reversed(variables):
+        if isinstance(variable, Named):
+            later |= {variable.name}
+        elif isinstance(variable, Within):
+            step = steps[variable.step]
+            for number in blocks_of(step) if isinstance(step, CondStep | SwitchStep) else ():
+                block = plan.blocks[number]
+                found = _early(plan, block.steps, block.variables)
+                yield number, {name: made for name, made in found.items() if name not in later}
+                yield from _early_in_arms(plan, block.steps, block.variables, later)
+            later |= {*_stored_in(plan, blocks_of(step))}
 
 
 def _stored_in(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
@@ -223,7 +256,7 @@ class PlanPart(Part):
         if run.observer is not None and prepared.calls_functions:
             tools = run.observer.tools(tools, prepared.plan)
         self._meter = meter
-        self._executor = PlanExecutor(prepared, run.session, tools, lambda: run.context, meter)
+        self._executor = PlanExecutor(prepared, run.session, tools, lambda: run.context, meter, self._chosen)
         dict.update(run.result.outputs.variables, prepared.early)
 
     def start(self) -> None:
@@ -293,6 +326,10 @@ class PlanPart(Part):
         part = self._run.part = self._go_on.part(self._run, served)
         threading.Thread(target=part.start, name="sglc-goes-on", daemon=True).start()
         return True
+
+    def _chosen(self, number: int) -> None:
+        """The block of an arm begins: what it generates can be read as it comes."""
+        dict.update(self._run.result.outputs.variables, self._prepared.early_in.get(number, {}))
 
     # -- its prompt ------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, assert_never
 
@@ -24,6 +24,7 @@ from sglc.ir.plan.plan import (
     MapStep,
     SwitchStep,
     ValueStep,
+    blocks_of,
 )
 from sglc.ir.plan.segment import Segment, Slot
 from sglc.ir.pure import STORED
@@ -37,6 +38,7 @@ class Running(Going, Protocol):
     program: str
     handed_over: bool
     meter: Meter | None
+    chosen: Callable[[int], object]  # is told the number of the block of an arm, when that begins
 
     @property
     def functions(self) -> Functions: ...
@@ -137,6 +139,7 @@ def _choose(run: Running, frame: Frame, number: int, prepared: PreparedStep, pla
         _give(run, frame, prepared, [read(frame) for read in block.results], held=False)
         run.end(frame, number, None)
         return
+    run.chosen(blocks_of(prepared.step)[place])
     variables: dict[str, Value] = {}
     frame.within[number] = [variables]
     then = partial(_returned, run, frame, number)
