@@ -300,3 +300,26 @@ def test_a_failure_in_an_arm_is_told_where_it_is_read() -> None:
             result["y"]
         assert result.variables == {"c": "a"}
         assert [failure.site.name for failure in result.failures] == ["y", "z"]
+
+
+@sgl.function
+def typed_list(s: Any) -> Any:
+    s += "a" + sgl.gen("x", dtype=list, max_tokens=5000)
+
+
+@pytest.mark.parametrize("deep", [500, 900])
+def test_a_value_may_be_nested_deeper_than_what_looks_at_it(deep: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sglc.frontend.outputs.output_form._DEEPEST", deep)
+    backend = ScriptedBackend(lambda asked: "[" * deep + "]" * deep)
+    result = typed_list.run(backend=backend, mode="plan")
+    assert result.error() is None
+    assert str(result["x"]).startswith("[[[[")
+
+
+def test_nobody_waits_where_a_value_cannot_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: Any) -> None:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr("sglc.execution.plan.run.PlanPart._store", fails)
+    result = inner.run("word", backend=ScriptedBackend(lambda asked: "b"), mode="plan")
+    assert isinstance(result.error(), RecursionError)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import takewhile
@@ -204,11 +205,13 @@ def _messages(turns: Any) -> list[dict[str, Any]]:
 
 def _no_values(late: Any) -> Iterator[NoValue]:
     """What stands for values in a variable that a text does not spell."""
-    if isinstance(late, NoValue):
-        yield late
-    elif type(late) is list:
-        for item in late:
-            yield from _no_values(item)
+    left = [late]  # and no call in a call: what a function gave may be nested deeper than Python's stack is
+    while left:
+        item = left.pop()
+        if isinstance(item, NoValue):
+            yield item
+        elif type(item) is list:
+            left += reversed(item)
 
 
 def _without_unread(late: list[Any]) -> list[Any]:
@@ -376,10 +379,10 @@ class PlanPart(Part):
         whole, turns = self._executor.prompt
         self._show_rest(whole)
         said = partial(_messages, turns) if turns else list
-        self._over = True
+        made, unspelled = self._store(variables)
+        self._over = True  # nothing can fail from here on
         error, total_s = self._run.leave(None, self._session.elapsed_s)
         self._run.result.outputs.error = error
-        made, unspelled = self._store(variables)
         self._run.fill(RunOutcome(value, error, made, unspelled, whole, said, total_s))
 
     def _end(self, error: BaseException) -> None:
@@ -395,8 +398,9 @@ class PlanPart(Part):
         if self._meter is not None:
             early = early if self._meter.affords(early) else {}
         else:
-            made, unspelled = self._store(self._executor.variables)
-            text = max("".join(TextReader(outputs).come()), self._executor.prompt[0], key=len)
+            with suppress(RecursionError):  # a value is nested too deeply: what else there is has to do
+                made, unspelled = self._store(self._executor.variables)
+                text = max("".join(TextReader(outputs).come()), self._executor.prompt[0], key=len)
         made = {**made, **early, **made}  # in the order of the program
         self._run.fill(RunOutcome(None, problem, made, unspelled, text, list, total_s))
 
@@ -411,8 +415,7 @@ class PlanPart(Part):
                 unspelled[name] = [
                     Failure(one.site or Site(self._run.result.name, (), name), one.problem) for one in found
                 ]
-            if type(value) is list:
-                value = _without_unread(value)
+                value = _without_unread(value) if type(value) is list else value
             late = value
             if isinstance(value, NoValue):
                 late = Awaited(lambda: None, problem=value.problem)
