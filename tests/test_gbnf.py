@@ -16,7 +16,7 @@ from sglc.ir.grammar.regex_gbnf import regex_gbnf
         '# a list\nroot ::= item (", " item)*  # of items\nitem ::= [a-z\\]#"]{1,3} | "\\"" | [^\\n"]',
         'root ::= (\n  "a" |\n  "b" x-1?\n)\nx-1 ::= root{2}',
         'root ::= "a" (= "b") "b"',
-        r'root ::= [-a] [a-] [a\-c] [\[-\]] [\t-\n] [\u0041-\x5A]{0,0} [^]',
+        r"root ::= [-a] [a-] [a\-c] [\[-\]] [\t-\n] [\u0041-\x5A]{0,0} [^]",
     ],
 )
 def test_grammars_are_taken(grammar: str) -> None:

@@ -261,6 +261,12 @@ def test_a_state_can_be_asked_about_again_in_any_order() -> None:
             "SGLC456",
             "no integer values",
         ),
+        (Sampling(json_schema='{"oneOf": [{"const": 1}, {"const": 1}]}'), "SGLC456", "several parts"),
+        (
+            Sampling(json_schema='{"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e-9}'),
+            "SGLC456",
+            "a millionth further in",
+        ),
     ],
 )
 def test_what_cannot_be_is_an_error(sampling: Sampling, code: str, words: str) -> None:
