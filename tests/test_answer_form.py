@@ -81,11 +81,19 @@ def test_inclusion(wider: str, narrower: str, does: bool) -> None:
         (r"[-+]?[0-9]+[ \n]*", {"type": "integer"}),
         (r"[-+]?[0-9]*\.?[0-9]+[ \n]*", {"type": "number"}),
         ("[0-9]+", {"type": "integer", "minimum": 0}),
-        (".*", {"type": "number"}),
+        (r"-?\d+(\.\d*)?(e[-+]?\d+)?", {"type": "number"}),
     ],
 )
 def test_numbers(pattern: str, schema: dict[str, Any]) -> None:
     assert asked(form_of(Sampling(regex=pattern))) == schema
+
+
+@pytest.mark.parametrize("pattern", [r"[^\n]+", ".*", r"\w+", r"\s*[A-Z0-9]+", "[0-9]+%?", "[0-9.,]+"])
+def test_texts_that_may_be_numbers_are_texts(pattern: str) -> None:
+    assert asked(form_of(Sampling(regex=pattern))) == {"type": "string", "pattern": f"^(?:{pattern})$"}
+    with pytest.raises(LegalizeError, match="SGLC312"):
+        form_of(Sampling(regex=pattern), "anthropic")
+    assert asked(form_of(Sampling(regex=r"[\s\S]*"), "anthropic")) == {"type": "string"}
 
 
 @pytest.mark.parametrize(
@@ -98,6 +106,32 @@ def test_numbers(pattern: str, schema: dict[str, Any]) -> None:
 )  # fmt: skip
 def test_values_are_read_as_text(answer: str, text: str) -> None:
     assert AnswerForm("{}", True).read(answer) == text
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "text"),
+    [
+        ({"enum": ["x", "y"]}, '"x"', '"x"'),
+        ({"type": "string"}, r'"he \"said\"\n\u00e9"', r'"he \"said\"\né"'),
+        ({"type": ["string", "null"]}, '"null"', '"null"'),
+        ({"type": ["string", "null"]}, "null", "null"),
+        ({"type": "array", "items": {"type": "number"}}, "[1e400,0.12345678901234567890, 3]",
+         "[1E+400, 0.12345678901234567890, 3]"),
+        ({"type": "array", "items": {"enum": ["a\"", True]}}, '["a\\"",\n true]', '["a\\"", true]'),
+    ],
+)  # fmt: skip
+def test_the_text_of_a_schema_is_json(schema: dict[str, Any], value: str, text: str) -> None:
+    form = form_of(Sampling(json_schema=json.dumps(schema)))
+    assert form is not None
+    assert form.read(f'{{"{KEY}": {value}}}') == text
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity"])
+def test_what_is_no_json_is_no_answer(number: str) -> None:
+    form = form_of(Sampling(json_schema='{"type": "array", "items": {"type": "number"}}'))
+    assert form is not None
+    with pytest.raises(ValueError, match=number):
+        form.read(f'{{"{KEY}": [{number}]}}')
 
 
 @pytest.mark.parametrize(

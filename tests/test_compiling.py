@@ -112,6 +112,14 @@ def test_one_generation_of_a_segment_is_refused_and_the_others_go_on(backend: Lo
     assert failed.error.loc == LOC
 
 
+def test_a_form_that_cannot_be_sent_fails_its_generation(folder: Path, cache: Path) -> None:
+    here = LocalBackend(options(folder, process=False))
+    held = (gen(1, ebnf='# \ud800\nroot ::= "a"'), gen(1, "y", regex="b{3}"))
+    events = run(here, Segment((OpenNode(), ExtendNode(0, ("a",)), *held)))
+    assert [told(events, node) for node in (2, 3)] == ["SGLC506", "bbb"]
+    here.close()
+
+
 def test_a_stream_is_gone_on_with_before_what_makes_it_is_compiled(backend: LocalBackend) -> None:
     async def main() -> tuple[list[Event], list[Event]]:
         first = Segment((OpenNode(), ExtendNode(0, ("a",)), gen(1, regex="[xy]{4}"), KeepNode(2, 7)))

@@ -16,6 +16,7 @@ from sglc.ir.grammar.regex_gbnf import regex_gbnf
         '# a list\nroot ::= item (", " item)*  # of items\nitem ::= [a-z\\]#"]{1,3} | "\\"" | [^\\n"]',
         'root ::= (\n  "a" |\n  "b" x-1?\n)\nx-1 ::= root{2}',
         'root ::= "a" (= "b") "b"',
+        r"root ::= [-a] [a-] [a\-c] [\[-\]] [\t-\n] [\u0041-\x5A]{0,0} [^]",
     ],
 )
 def test_grammars_are_taken(grammar: str) -> None:
@@ -36,6 +37,11 @@ def test_grammars_are_taken(grammar: str) -> None:
         ('root ::= a\na ::= "x"\na ::= "y"', "line 3, column 1: a second rule `a`"),
         ('"a" ::= "b"', "line 1, column 5: `::=` without a rule's name"),
         ('root ::= "a" ; "b"', "line 1, column 14: `;` is not expected"),
+        ("root ::= .{3}", "line 1, column 10: `.` is not expected"),
+        ("root ::= 5", "line 1, column 10: `5` is not expected"),
+        ("root ::= [a-cb-a]", "line 1, column 10: the range `b-a` ends before it begins"),
+        (r"root ::= [^z-\x41]", r"line 1, column 10: the range `z-\x41` ends before it begins"),
+        ('root ::= "a"{2,1}', "line 1, column 13: the repeat `{2,1}` has more at least than at most"),
     ],
 )
 def test_what_is_no_grammar_is_refused_with_its_place(grammar: str, note: str) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglc.errors import LegalizeError
+from sglc.ir.grammar import regex
 from sglc.ir.grammar.dfa import DEAD, ByteDfa, accepts, run
 from sglc.ir.grammar.regex import _utf8, compile_regex
 from tests.depth import at_depth, few
@@ -183,6 +184,24 @@ def test_what_cannot_constrain_is_refused(pattern: str, code: str, words: str) -
     with pytest.raises(LegalizeError, match=words) as failure:
         compile_regex(pattern)
     assert failure.value.code == code
+
+
+@pytest.mark.parametrize(("pattern", "states"), [("(a{0,2}){0,900}", 40), ("(.?){1500}", 80)])
+def test_the_sets_that_states_are_put_together_of_are_counted(pattern: str, states: int) -> None:
+    effort = regex._Effort()
+    with pytest.raises(LegalizeError, match="SGLC452"):
+        regex._compiled(pattern, effort, calls=False)
+    assert 0 < effort.states <= states
+
+
+def test_what_is_wrong_with_a_pattern_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LegalizeError) as first:
+        compile_regex("found(?=once)")
+    monkeypatch.delattr(regex, "_compiled")
+    with pytest.raises(LegalizeError) as second:
+        compile_regex("found(?=once)")
+    assert str(second.value) == str(first.value)
+    assert second.value.at == first.value.at == 5
 
 
 @pytest.mark.parametrize(

@@ -882,6 +882,11 @@ def test_a_list_of_stops_stays_the_user_s() -> None:
         {"logit_bias": [1]}, {"logit_bias": {"a": 1}}, {"logit_bias": {1: "a"}},
         {"logit_bias": {-1: 1}}, {"logit_bias": {1: float("nan")}},
         {"return_logprob": False, "top_logprobs_num": 3}, {"seed": -1}, {"retries": "2"},
+        {"regex": "a|\ud800"}, {"ebnf": '# \ud800\nroot ::= "a"'}, {"stop": ["a", "\ud800"]},
+        {"stop_regex": "\udfff"}, {"json_schema": {"type": "null", "description": "\ud800"}},
+        {"json_schema": '{"$defs": {"\ud800": true}}'},
+        {"structural_tag": {"format": {"type": "json_schema", "json_schema": {"title": "\ud800"}}}},
+        {"dtype": Literal["\ud800"]},
     ],
 )  # fmt: skip
 def test_values_out_of_range(arguments: dict[str, Any]) -> None:
@@ -917,8 +922,9 @@ def test_nothing_beside_choices_is_dropped(beside: dict[str, Any]) -> None:
     with pytest.raises(TraceError, match="SGLC114"):
         sgl.gen("x", choices=["a", "b"], **beside)
     assert sgl.gen("x", choices=["a", "b"], temperature=0.0, return_logprob=True) is not None
-    with pytest.raises(TraceError, match="SGLC104"):
-        sgl.gen("x", choices=[])
+    for choices in ([], ["a", "\ud800"]):
+        with pytest.raises(TraceError, match="SGLC104"):
+            sgl.gen("x", choices=choices)
     with pytest.raises(TraceError, match="SGLC114"):
         sgl.gen("x", choices_method=sgl.greedy_token_selection)
 

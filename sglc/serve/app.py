@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -239,7 +240,8 @@ def _work(
     limits, scope = service.limits, request.scope
     allowed = allowed_priority(limits, scope, body.priority or hinted_priority(body.nvext))
     hints, room = allowed_hints(limits, scope, body.kv_hints)
-    return Work(kind, prompts, asked, allowed, share_of(scope), body.cache_salt, hints, room)
+    names = partial(sampling.names_of, body) if isinstance(body, Sampled) else dict
+    return Work(kind, prompts, asked, allowed, share_of(scope), body.cache_salt, hints, room, names)
 
 
 def _let_in(service: Service, request: Request, texts: int, rid: str | None = None) -> None:

@@ -7,7 +7,6 @@ Invariants: a field that is not here is refused by name; types are never convert
 from __future__ import annotations
 
 import json
-import re
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
@@ -21,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from sglc.ir.grammar.whole_characters import has_half_pair
 from sglc.ir.plan.events import PackedIds
 from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION
 from sglc.serve.fields import ADVISORY, HINTS, UNSUPPORTED, WHOLE_CHARACTERS, Body, wrong
@@ -28,7 +28,6 @@ from sglc.serve.forms import Choices, ResponseFormat, Schema, StructuredOutputs,
 from sglc.serve.tools import Called, Function, Named, ToolChoice, Tools
 
 OTHERWISE = "`custom_params` have another value for it"
-_HALF_PAIR = re.compile("[\ud800-\udfff]")
 _MOST_STOPS, _MOST_CHARACTERS, _MOST_IDS = 64, 4_096, 1_024  # of one field; what is asked for at each token
 
 
@@ -47,24 +46,9 @@ class RequestBody(Body):
         if isinstance(data, dict) and info.context is not WHOLE_CHARACTERS:
             for key in made.model_fields_set - {"rid"} - HINTS:
                 given = type(made).model_fields[key].alias or key
-                if _has_half_pair(data.get(given)):  # which may have been made of another one
+                if has_half_pair(data.get(given)):  # which may have been made of another one
                     raise wrong("text_value", "it has half of a surrogate pair, which is no text", given)
         return made
-
-
-def _has_half_pair(value: Any) -> bool:
-    """Whether a text in `value` has half of a surrogate pair."""
-    stack = [value]
-    while stack:
-        match stack.pop():
-            case str() as text if not text.isascii() and _HALF_PAIR.search(text):
-                return True
-            case dict() as members:
-                stack += members.keys()
-                stack += members.values()
-            case [first, *_] as items if not isinstance(first, int):
-                stack += items
-    return False
 
 
 def _texts(value: Any) -> Any:

@@ -87,3 +87,10 @@ class StructuredOutputs(Body):
     choice: Choices | None = None
     grammar: str | None = None
     structural_tag: TagText = None
+
+    @model_validator(mode="after")
+    def _one(self) -> StructuredOutputs:
+        if not self.json_object and not self.model_fields_set - {"json_object"}:
+            names = ", ".join(f"`{field.alias or name}`" for name, field in type(self).model_fields.items())
+            raise wrong("outputs_value", f"it holds a text to nothing: it has one of {names}")
+        return self

@@ -79,6 +79,11 @@ def of_chat(body: ChatBody, most: int, limits: Limits, how: CallFormat | None = 
     )
 
 
+def names_of(body: Sampled) -> dict[str, str]:
+    """Of `Sampling`'s fields for forms those that have another name in the request, with that."""
+    return {field: name for name, field, _ in _held_by_clients(body, body.response_format)}
+
+
 def held_at_once(sampling: Sampling) -> bool:
     """Whether a text is held to a form from its first token on; up to a trigger it is free."""
     tag = sampling.structural_tag

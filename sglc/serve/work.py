@@ -6,14 +6,14 @@ Closing an iterator of this file, as a request does that is cancelled, aborts wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
-from sglc.errors import Loc
+from sglc.errors import Loc, SglcError
 from sglc.ir.core import Site
 from sglc.ir.plan.backend import batches_of
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, TokenLogprob, Usage
@@ -67,7 +67,8 @@ class Work:
     """Prompts, each to be continued `sampling.n` times. Choices are numbered prompt by prompt.
 
     `endpoint` names the sites: `chat`, `completions` or `generate`. `priority`, `share`, `namespace`, `hints`
-    and `room` are the segment's.
+    and `room` are the segment's. `names` gives what the request calls fields of `sampling` that it has by other
+    names.
     """
 
     endpoint: str
@@ -78,6 +79,7 @@ class Work:
     namespace: str = ""
     hints: Hints | None = None
     room: int = 0
+    names: Callable[[], Mapping[str, str]] = dict
 
     @property
     def choices(self) -> int:
@@ -87,6 +89,12 @@ class Work:
     def prompt_of(self, choice: int) -> ServedPrompt:
         """What a choice continues."""
         return self.prompts[choice // self.sampling.n]
+
+    def refusal_of(self, error: SglcError) -> Refusal:
+        """What a failed node means for the request, by the request's own names."""
+        refusal = refusal_of(error)
+        refusal.param = self.names().get(refusal.param or "", refusal.param)
+        return refusal
 
     def first(self, choice: int) -> bool:
         """Whether it is the first one of its prompt, which counts for it."""
@@ -107,7 +115,7 @@ async def done(backend: ServedBackend, work: Work) -> list[GenDone]:
         async for batch in batches:
             for event in batch:
                 if isinstance(event, NodeFailed):
-                    raise refusal_of(event.error)
+                    raise work.refusal_of(event.error)
                 if isinstance(event, GenDone):
                     _account(work, nodes[event.node], event.usage, spent)
                     ended[event.node] = event
@@ -175,7 +183,7 @@ class Choices:
         made: list[Piece] = []
         for event in batch:
             if isinstance(event, NodeFailed):
-                return made, refusal_of(event.error)
+                return made, self._work.refusal_of(event.error)
             assert isinstance(event, Delta | GenDone)  # nothing is chosen
             if isinstance(event, GenDone):
                 _account(self._work, self._nodes[event.node], event.usage, spent)

@@ -252,7 +252,7 @@ def test_a_state_can_be_asked_about_again_in_any_order() -> None:
         (Sampling(json_schema="{"), "SGLC455", "no JSON"),
         (Sampling(json_schema='{"not": {}}'), "SGLC456", "`not`"),
         (Sampling(ebnf='root ::= "a'), "SGLC457", "no grammar"),
-        (Sampling(ebnf='root ::= "a"{3,2}'), "SGLC457", "cannot be compiled"),
+        (Sampling(ebnf='root ::= "a"{,3}'), "SGLC457", "cannot be compiled"),
         (Sampling(ebnf='root ::= "\ud800"'), "SGLC457", "cannot be compiled"),
         (Sampling(ebnf='root ::= dé\ndé ::= "a"'), "SGLC457", "cannot be compiled"),
         (Sampling(ebnf='root ::= ""'), "SGLC459", "nothing but the empty text"),
@@ -260,6 +260,12 @@ def test_a_state_can_be_asked_about_again_in_any_order() -> None:
             Sampling(json_schema='{"type": "integer", "exclusiveMinimum": 4, "exclusiveMaximum": 5}'),
             "SGLC456",
             "no integer values",
+        ),
+        (Sampling(json_schema='{"oneOf": [{"const": 1}, {"const": 1}]}'), "SGLC456", "several parts"),
+        (
+            Sampling(json_schema='{"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e-9}'),
+            "SGLC456",
+            "a millionth further in",
         ),
     ],
 )

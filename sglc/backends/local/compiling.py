@@ -91,7 +91,7 @@ class ConstraintCompiler:
     ) -> None:
         try:
             error = None if await asyncio.to_thread(self._kept, form) else await self._compile(form)
-        except (OSError, SglcError) as failure:
+        except Exception as failure:  # whatever comes: who is not told waits for ever
             error = BackendError("SGLC506", f"constraints cannot be compiled: {failure}")
         if error is None:
             self._known[hash(form)] = None
@@ -102,13 +102,12 @@ class ConstraintCompiler:
 
     async def _compile(self, form: Sampling) -> SglcError | None:
         """Have a form compiled; gives what is wrong with it."""
-        loop, began_s = asyncio.get_running_loop(), time.perf_counter()
+        loop, began_s, data = asyncio.get_running_loop(), time.perf_counter(), msgspec.msgpack.encode(form)
         ours, theirs = socket.socketpair()
         with ours:
             ours.setblocking(False)
             with theirs:
                 await asyncio.to_thread(self._hand_over, theirs, form)
-            data = msgspec.msgpack.encode(form)
             told = b""
             try:
                 await loop.sock_sendall(ours, len(data).to_bytes(8, "big") + data)

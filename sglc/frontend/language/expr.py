@@ -16,7 +16,7 @@ from sglc.frontend.language.choices import (
     token_length_normalized,
     unconditional_likelihood_normalized,
 )
-from sglc.frontend.language.gen_arguments import SAMPLING, StructuralTag, sampling_fields
+from sglc.frontend.language.gen_arguments import SAMPLING, StructuralTag, refuse_half_pairs, sampling_fields
 from sglc.frontend.language.image import data_of
 from sglc.frontend.language.reasoning import Tags, tags_of
 from sglc.frontend.locate import here
@@ -252,6 +252,7 @@ def gen(
         more = form.stop
         said = {"regex": form.regex, "json_schema": form.json_schema, "tools": told}
         fields.update((key, value) for key, value in said.items() if value is not None)
+        refuse_half_pairs("tools" if dtype is None else "dtype", list(said.values()), loc)
         parser = None if form.value is None else OutputParser(form.name, form.value, loc, dtype)
     check = parser or (check_of(form, loc) if retries else None)
     again = checked_retries(retries, form, loc)
@@ -318,6 +319,7 @@ def _select(
     for choice in choices:
         if not isinstance(choice, str | SymbolicText) or (isinstance(choice, str) and not choice):
             raise TraceError("SGLC104", f"a choice is a text that is not empty, not `{choice!r}`", loc)
+        refuse_half_pairs("choices", choice, loc, "SGLC104")
     if isinstance(method, ChoicesSamplingMethod):
         alone = method.requires_unconditional_logprobs
         scores = unconditional_likelihood_normalized if alone else token_length_normalized

@@ -14,6 +14,7 @@ from dataclasses import fields
 from typing import Any, Protocol
 
 from sglc.errors import Loc, TraceError
+from sglc.ir.grammar.whole_characters import has_half_pair
 from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION, Sampling
 from sglc.ir.text.literal_place import place_in_literal
 
@@ -53,6 +54,7 @@ def sampling_fields(given: Mapping[str, Any], loc: Loc) -> dict[str, Any]:
             raise TraceError("SGLC103", f"`{key}` is `{_spelled(value)}`: {problem}", _place(key, value, loc))
         if key not in ("return_logprob", *_REPORTS):
             found[key] = _frozen(key, value)
+            refuse_half_pairs(key, found[key], loc)
     return {**found, **_reports(given, loc)}
 
 
@@ -61,6 +63,12 @@ def _spelled(value: Any) -> str:
         return repr(value)
     except RecursionError:
         return "..."
+
+
+def refuse_half_pairs(name: str, value: Any, loc: Loc, code: str = "SGLC103") -> None:
+    """Raises TraceError: `code`, a text in `value` has half of a surrogate pair, which has no UTF-8."""
+    if has_half_pair(value):
+        raise TraceError(code, f"`{name}` has half of a surrogate pair, which is no text", loc)
 
 
 def _reports(given: Mapping[str, Any], loc: Loc) -> dict[str, Any]:

@@ -39,14 +39,17 @@ _INTEGER, _NATURAL = r"-?(0|[1-9][0-9]*)", r"0|[1-9][0-9]*"
 # What JavaScript reads otherwise, or not at all. Answers are held against the pattern as Python reads it.
 _PYTHONS_OWN = re.compile(r"\(\?(?!:)|\\[AZbBaN]")
 _NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?"
+# Texts that are numbers, however they are written: a pattern of others, too, is not narrowed to numbers.
+_NUMBERS = r"\s*[-+]?[0-9]*\.?[0-9]*([eE][-+]?[0-9]+)?\s*"
+_ANY_TEXT = r"[\s\S]*"
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
     """`schema` is what the API is asked for (JSON); with `inside` the text is the value under `KEY`.
 
-    `remarks` say how that differs from what the program asks for. With `checked` an answer is held against the
-    schema when it is read.
+    `remarks` say how that differs from what the program asks for. With `checked` a schema is what the program
+    asks for: an answer is held against it when it is read, and the text is JSON, a string with its quotes.
     """
 
     schema: str
@@ -60,7 +63,7 @@ class AnswerForm:
         Raises:
             ValueError: `answer` is no JSON, or not what was asked for.
         """
-        data = json.loads(answer, parse_float=Decimal)
+        data = json.loads(answer, parse_float=Decimal, parse_constant=_no_number)
         if self.checked:
             check_value(json.loads(self.schema), data)
         if not self.inside:
@@ -69,16 +72,31 @@ class AnswerForm:
             raise ValueError(f"an object with `{KEY}` was asked for")
         value = data[KEY]
         match value:
-            case str():
+            case str() if not self.checked:
                 return whole_characters(value)
             case Decimal() if abs(value.adjusted()) <= _MOST_DIGITS:
                 return format(value, "f")
             case Decimal():
                 raise ValueError(f"the number {value} is too long to be written out")
-            case bool() | None | list() | dict():
-                return whole_characters(json.dumps(value, ensure_ascii=False, default=float))
             case _:
-                return str(value)
+                return whole_characters(_written(value))
+
+
+def _written(value: Any) -> str:
+    """JSON on one line, its numbers with all of their digits: a `float` may round them, or be infinite."""
+    match value:
+        case list():
+            return f"[{', '.join(map(_written, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{_written(key)}: {_written(part)}' for key, part in value.items())}}}"
+        case Decimal():
+            return str(value)
+        case _:
+            return json.dumps(value, ensure_ascii=False)
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"JSON has no `{name}`")
 
 
 def form_for(sampling: Sampling, takes: Takes) -> AnswerForm | None:
@@ -143,21 +161,24 @@ def _of_regex(pattern: str, subset: str) -> AnswerForm:
     if texts is not None and _few(texts):
         schema: dict[str, Any] = {"type": "string", "enum": list(texts)}
         return AnswerForm(_wrapped(schema), True, (f"its {len(texts)} texts are asked for as an `enum`",))
+    numeric = includes(compile_regex(_NUMBERS), dfa)
     for kind, language, more in (
         ("number", _NUMBER, {}),
         ("integer", _INTEGER, {}),
         ("integer", _NATURAL, {"minimum": 0}),
     ):
         said = all(key in _subset(subset).kept.get(kind, ()) for key in more)
-        if said and includes(dfa, compile_regex(language)):
+        if said and numeric and includes(dfa, compile_regex(language)):
             remark = f"it is asked for as a JSON `{kind}`" + (" from 0 on" if more else "")
             return AnswerForm(_wrapped({"type": kind, **more}), True, (remark,))
     if "pattern" in _subset(subset).kept.get("string", ()) and not _PYTHONS_OWN.search(pattern):
         text = {"type": "string", "pattern": f"^(?:{pattern})$"}
         return AnswerForm(_wrapped(text), True, ("it is asked for as a JSON string with that `pattern`",))
+    if includes(dfa, compile_regex(_ANY_TEXT)):
+        return AnswerForm(_wrapped({"type": "string"}), True, ("it is asked for as a JSON string",))
     raise LegalizeError(
         "SGLC312", "it cannot hold a generation to this `regex`",
-        note="a pattern with few texts, or one that any JSON integer or number matches, it can do",
+        note="a pattern with few texts, or one of numbers that any JSON integer or number matches, it can do",
         hint=_ELSEWHERE,
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Grammars in GBNF (llama.cpp's notation): what can be said of one without a model.
 
-Strings and classes end, brackets match, every rule that is named is there. The grammar itself is
-compiled where the model is.
+Strings and classes end, brackets match, bounds are in order, every rule that is named is there. The grammar
+itself is compiled where the model is.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ _TOKEN = re.compile(
     |(?P<other>[\w,=.-]+)""",
     re.VERBOSE,
 )
+_RANGE = re.compile(
+    r"""(?P<first>\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}|\\.|[^\\])
+    (?:-(?P<last>\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}|\\.|[^\\]))?""",
+    re.VERBOSE | re.DOTALL,
+)
 
 
 @lru_cache(maxsize=128)
@@ -40,6 +45,7 @@ def check_gbnf(grammar: str) -> None:
     named: dict[str, int] = {}
     pending: tuple[str, int] | None = None  # a name whose use the next token tells
     calls = False
+    unread: int | None = None  # the place of what only stands in calls
     while at < len(grammar):
         token = _TOKEN.match(grammar, at)
         if token is None:
@@ -61,6 +67,13 @@ def check_gbnf(grammar: str) -> None:
                 opened.pop()
             case "call":
                 calls = True
+            case "other" if unread is None:
+                unread = at
+            case "set" if backward := _backward(token[0][1:-1].removeprefix("^")):
+                raise _wrong(grammar, at, f"the range `{backward}` ends before it begins")
+            case "repeat" if len(bounds := [*map(int, re.findall(r"\d+", token[0]))]) == 2:
+                if bounds[0] > bounds[1]:
+                    raise _wrong(grammar, at, f"the repeat `{token[0]}` has more at least than at most")
         if token.lastgroup not in ("space", "is") and pending is not None:
             named.setdefault(*pending)
         if token.lastgroup != "space":
@@ -70,12 +83,30 @@ def check_gbnf(grammar: str) -> None:
         named.setdefault(*pending)
     if opened:
         raise _wrong(grammar, opened[-1], "`(` without `)`")
+    if unread is not None and not calls:
+        raise _wrong(grammar, unread, f"`{grammar[unread]}` is not expected")
     if "root" not in rules:
         raise _wrong(grammar, 0, "there is no rule `root`")
     for name, place in named.items():
         # What stands in a call need not be a rule.
         if name not in rules and not calls:
             raise _wrong(grammar, place, f"there is no rule `{name}`")
+
+
+def _backward(members: str) -> str:
+    """The range of a class that ends before it begins; "" if all are in order."""
+    for found in _RANGE.finditer(members):
+        if found["last"] is not None and _code(found["first"]) > _code(found["last"]):
+            return found[0]
+    return ""
+
+
+def _code(member: str) -> int:
+    if member[:2] in ("\\x", "\\u", "\\U"):
+        return int(member[2:], 16)
+    if member[0] == "\\":
+        return ord({"n": "\n", "r": "\r", "t": "\t"}.get(member[1], member[1]))
+    return ord(member)
 
 
 def _wrong(grammar: str, at: int, what: str) -> LegalizeError:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from re import _constants as sre
 from re import _parser
 from typing import Any
@@ -23,8 +23,10 @@ from sglc.ir.grammar.regex_positions import class_places, largest_repeat, part_p
 
 # What compiling may take, about two seconds at most: states of the automaton as it is first built, of
 # those all that are looked at for the states of the deterministic one, and its states times its classes.
+# A set is put together in a small part of the time that finding its members takes.
 _MOST_PLACES = 100_000
 _MOST_LOOKED_AT = 3_000_000
+_TOGETHER = 32
 _MOST_MOVES = 500_000
 
 # The same of all rules of a grammar together, and states of the automata as they are first built.
@@ -63,7 +65,20 @@ def compile_regex(pattern: str) -> ByteDfa:
         LegalizeError: SGLC450 `re` does not take the pattern; SGLC451 it has a part that no automaton can do;
             SGLC452 its automaton is too large; SGLC453 no text matches it.
     """
-    return _compiled(pattern, _Effort(), calls=False)
+    if pattern in _REFUSALS:
+        raise _REFUSALS[pattern]()
+    try:
+        return _compiled(pattern, _Effort(), calls=False)
+    except LegalizeError as error:
+        if len(_REFUSALS) >= _AUTOMATA:
+            _REFUSALS.clear()
+        more: dict[str, Any] = {"note": error.note, "hint": error.hint, "at": error.at}
+        _REFUSALS[pattern] = partial(LegalizeError, error.code, error.message, **more)
+        raise
+
+
+_REFUSALS: dict[str, Callable[[], LegalizeError]] = {}
+"""What is wrong with patterns: that one asks for too much takes longest to find."""
 
 
 def compile_with_calls(patterns: Iterable[str]) -> list[ByteDfa]:
@@ -322,8 +337,8 @@ def _deterministic(nfa: _Nfa, pattern: str, effort: _Effort) -> ByteDfa:
     kinds = max(classes) + 1
     closures: dict[int, frozenset[int]] = {}
 
-    def count(places: Set[int]) -> None:
-        effort.looked_at += len(places)
+    def count(places: int) -> None:
+        effort.looked_at += places
         if effort.looked_at > _MOST_LOOKED_AT:
             raise _too_large(pattern)
 
@@ -336,7 +351,7 @@ def _deterministic(nfa: _Nfa, pattern: str, effort: _Effort) -> ByteDfa:
                     if to not in seen:
                         seen.add(to)
                         stack.append(to)
-            count(seen)
+            count(len(seen))
             closures[place] = frozenset(at for at in seen if arrows[at] or at == nfa.final)
         return closures[place]
 
@@ -356,9 +371,10 @@ def _deterministic(nfa: _Nfa, pattern: str, effort: _Effort) -> ByteDfa:
         for wanted in labels_of:
             if wanted in behind:
                 continue
-            state = frozenset().union(*(closure(to) for label in wanted for to in reached[label]))
+            parts = [closure(to) for label in wanted for to in reached[label]]
+            count(len(parts) + sum(map(len, parts)) // _TOGETHER)
+            state = frozenset().union(*parts)
             if state not in numbers:
-                count(state)
                 numbers[state] = len(numbers)
                 queue.append(state)
             behind[wanted] = numbers[state]

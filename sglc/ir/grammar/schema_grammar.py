@@ -82,8 +82,23 @@ def exact_schema(text: str) -> str:
     exact = _written(schema.form)
     if problem := problem_of(_grammar(exact)):
         path, said = _fault(schema, problem)
-        raise refused(path, f"what no text satisfies, or no automaton can do ({said}),")
+        raise _refused(path, said)
     return exact
+
+
+def _refused(path: str, said: str) -> LegalizeError:
+    """What llguidance says of a part, in words of schemas."""
+    if "coerce_one_of" in said:  # an option that it has
+        return refused(
+            path, "a `oneOf` of which one value may keep to several parts",
+            hint="make it an `anyOf`, or tell its parts apart: by their types, or a property that is a `const`",
+        )  # fmt: skip
+    if re.search(r"minimum \(.*\) is greater than maximum", said):  # as they are written, they are in order
+        return refused(
+            path, "bounds that leave no number, of which the exclusive ones count as a millionth further in,",
+            hint="set them further apart, or make them inclusive",
+        )  # fmt: skip
+    return refused(path, f"what no text satisfies, or no automaton can do ({said}),")
 
 
 def check_schema(text: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglc.errors import LegalizeError, shown
+from sglc.ir.grammar.whole_characters import has_half_pair
 
 Json = Any
 MOST_PARTS = 1000  # of a list, and repeats
@@ -139,7 +140,7 @@ def texts_of(value: Json, path: str) -> list[str]:
 def text_of(value: Json, path: str) -> str:
     if not isinstance(value, str) or not value:
         raise malformed(path, "it is a text that is not empty")
-    if any("\ud800" <= char <= "\udfff" for char in value):
+    if has_half_pair(value):
         raise malformed(path, "it has half of a surrogate pair, which is no text")
     return value
 

@@ -8,10 +8,27 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 _UTF_16 = "utf-16-le"
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
+
+
+def has_half_pair(value: Any) -> bool:
+    """Whether a text in `value`, as JSON has it, has half of a surrogate pair."""
+    stack = [value]
+    while stack:
+        match stack.pop():
+            case str() as text if not text.isascii() and _HALF_PAIR.search(text):
+                return True
+            case dict() as members:
+                stack += members.keys()
+                stack += members.values()
+            case [first, *_] as items if not isinstance(first, int):
+                stack += items
+    return False
 
 
 def whole_characters(text: str) -> str:
