@@ -210,3 +210,20 @@ def test_a_request_has_a_span_below_its_clients(exported: InMemorySpanExporter) 
     assert (refused.attributes or {})["error.type"] == "invalid_value"
     assert other.name == "POST other"
     assert "secret" not in "".join(span.to_json() for span in (whole, stream, refused, other))
+
+
+@pytest.mark.parametrize(
+    ("path", "operation"),
+    [("/api/chat", "chat"), ("/api/generate", "text_completion"), ("/v1/programs", "invoke_workflow")],
+)
+def test_whatever_makes_texts_has_its_model_and_operation(
+    exported: InMemorySpanExporter, path: str, operation: str
+) -> None:
+    backend = ScriptedBackend(answer)
+    tokenizer: Any = backend.target.tokenizer
+    service = Service(backend, tokenizer, "m", 1_000)
+    app = guarded(make_direct(service), Access(), service.limits, service.drain, service.queue, service.metrics)
+    asyncio.run(posted(app, path, {}))
+    (span,) = exported.get_finished_spans()
+    known = span.attributes or {}
+    assert (known["gen_ai.operation.name"], known["gen_ai.request.model"]) == (operation, "m")
