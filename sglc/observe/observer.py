@@ -29,7 +29,7 @@ from sglc.frontend.tracing.tools import (
     paused_in_function,
     run_tools,
 )
-from sglc.ir.core import NOWHERE, Program
+from sglc.ir.core import Program
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import FunctionStep, Plan
 from sglc.observe.cached_backend import CallCache
@@ -56,6 +56,7 @@ class RunObserver:
     cache: CallCache | None = None
     outer: RowObserver | None = None
     path: str = ""  # of the call in the row `outer`
+    _closed: bool = False
 
     def backend(self, backend: Backend) -> Backend:
         """The back end to run on."""
@@ -100,15 +101,20 @@ class RunObserver:
         if self.outer is not None and isinstance(self.tape, Player):
             self.tape.left(self.outer.number, self.path)
 
-    def close(self) -> None:
-        """All rows have ended, or will not begin."""
+    def close(self, error: BaseException | None = None) -> None:
+        """As of `CallObserver`."""
+        if self._closed:
+            return
+        self._closed = True
         if self.spans is not None:
-            self.spans.close()
+            self.spans.close(error)
         if self.outer is not None:
             return
         if self.tape is not None:
             self.tape.close()
         if self.timeline is not None:
+            if error is not None:
+                self.timeline.failed(self.name, error)
             self.timeline.write()
         if self.cache is not None:
             self.cache.answers.close()
@@ -334,7 +340,7 @@ class RowObserver:
             finally:
                 AROUND.reset(around)
         free = step.effects and not step.needs_order
-        return self._call(step.function, function, args, named, NOWHERE, pure=not step.effects, free=free)
+        return self._call(step.function, function, args, named, step.loc, pure=not step.effects, free=free)
 
 
 class _RunningTool:
