@@ -6,6 +6,7 @@ A run that nobody observes has none of this.
 from __future__ import annotations
 
 import inspect
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -134,10 +135,11 @@ def open_observer(
             `resume`, what `going_on` takes, and `skip`, numbers of rows that do not run.
 
     Raises:
-        UsageError: SGLC050, SGLC051, SGLC080 as of `TapeRecorder`; SGLC052, SGLC053, SGLC055 as of
-            `open_player`, or it is a journal; SGLC056 both of them; SGLC057 as of `Timeline`; SGLC065 as of
-            `ResponseCache`; SGLC066 a cache for a replay; SGLC081 as of `going_on`.
+        UsageError: SGLC023, one of them is no path; SGLC050, SGLC051, SGLC080 as of `TapeRecorder`; SGLC052,
+            SGLC053, SGLC055 as of `open_player`, or it is a journal; SGLC056 both of them; SGLC057 as of
+            `Timeline`; SGLC065 as of `ResponseCache`; SGLC066 a cache for a replay; SGLC081 as of `going_on`.
     """
+    _check_paths(asked)
     single = rows is None
     journal, replay = asked.get("journal"), asked.get("replay")
     record = asked.get("record", journal)
@@ -176,6 +178,17 @@ def open_observer(
     if tape is None and timeline is None and spans is None and cache is None:
         return None, seed
     return RunObserver(name, tape, timeline, spans, single, cache), seed
+
+
+def _check_paths(asked: Mapping[str, Any]) -> None:
+    for name in ("record", "replay", "trace", "cache"):
+        if name not in asked:
+            continue
+        path = asked[name]
+        path = os.fspath(path) if isinstance(path, os.PathLike) else path
+        if not isinstance(path, str) or not path or "\0" in path:
+            what = "a file" if name == "trace" else "a folder"
+            raise UsageError("SGLC023", f"`{name}` is the path of {what}, not `{asked[name]!r}`", here())
 
 
 @dataclass(slots=True)
