@@ -44,7 +44,9 @@ def test_progress_in_lines_goes_on_while_no_row_ends(
     told: list[str] = []
 
     def results() -> Iterator[Any]:
-        while len(told) < 3:
+        for _ in range(1000):
+            if len(told) >= 3:
+                break
             told.extend(capsys.readouterr().err.splitlines())
             time.sleep(0.01)
         yield SimpleNamespace(failed=False, usage=Usage())
