@@ -107,7 +107,7 @@ def test_a_program_without_a_name_says_so() -> None:
         pickle.dumps(local)
 
 
-def test_a_result_that_cannot_go_there_is_dropped_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_cannot_go_there_says_what_can(monkeypatch: pytest.MonkeyPatch) -> None:
     @sgl.function
     def asks(s: Any) -> None:
         s += "Q:" + sgl.gen("a")
@@ -115,7 +115,8 @@ def test_a_result_that_cannot_go_there_is_dropped_in_silence(monkeypatch: pytest
     ignored: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", ignored.append)
     result = asks.run(backend=ScriptedBackend(lambda _: "yes")).sync()
-    for refuses in (pickle.dumps, copy.deepcopy):
-        with pytest.raises(TypeError, match="cannot pickle"):
+    for refuses in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"cannot be pickled or copied: take .*`dict\(result.variables\)`"):
             refuses(result)
     assert not ignored
+    assert pickle.loads(pickle.dumps((dict(result.variables), result.text()))) == ({"a": "yes"}, "Q:yes")

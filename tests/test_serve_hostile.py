@@ -26,6 +26,11 @@ ENDPOINTS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2},
     "/generate": {"text": "a", "sampling_params": {"max_new_tokens": 2}},
 }
+MAKE_NO_TEXTS: dict[str, dict[str, Any]] = {
+    "/tokenize": {"prompt": "a"},
+    "/flush_cache": {},
+    "/abort_request": {"abort_all": True},
+}
 
 
 @pytest.fixture(scope="module")
@@ -278,6 +283,8 @@ def test_more_texts_than_there_is_room_for_are_turned_away_for_now(server: Serve
                 assert (answer.code, answer.headers["retry-after"]) == (429, "1")
                 assert json.loads(answer.read())["error"]["code"] == "queue_full"
         assert server.ask("GET", "/health")[0] == 200
+        for path, body in MAKE_NO_TEXTS.items():
+            assert server.ask("POST", path, body)[0] == 200
     until(server.idle, "it goes on")
     for path, body in ENDPOINTS.items():
         assert server.ask("POST", path, body)[0] == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import re
@@ -19,6 +20,12 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+import sglc as sgl
+from sglc.backends.scripted import ScriptedBackend
+from sglc.ir.plan.plan_json import plan_to_json
+from sglc.serve.app import make_direct
+from sglc.serve.door import Access, guarded
+from sglc.serve.service import Service
 from tests.depth import at_depth
 from tests.serving import ROOT, Server, serving
 from tests.waiting import until
@@ -194,6 +201,49 @@ def test_nothing_that_a_client_chooses_is_told(counted: Server) -> None:
         if "endpoint" in sample.labels
     }
     assert {"/v1/completions", "/metrics", "other"} <= endpoints
+
+
+# -- first texts, of a back end without a model -----------------------------------------------------
+
+
+TURN = {"role": "user", "content": "fast"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "counted"),
+    [
+        ("/v1/completions", {"prompt": "fast", "stream": True}, 1),
+        ("/v1/completions", {"prompt": "fast", "stream": True, "max_tokens": 0}, 0),
+        ("/v1/completions", {"prompt": "nothing answers", "stream": True}, 0),
+        ("/api/chat", {"model": "m", "messages": [TURN], "stream": False}, 0),
+        ("/api/chat", {"model": "m", "messages": [TURN]}, 1),
+        ("program", {"stream": True}, 1),
+        ("program", {"stream": False}, 0),
+    ],
+)
+def test_the_time_to_a_first_text_is_of_streams_with_one(path: str, body: dict[str, Any], counted: int) -> None:
+    backend = ScriptedBackend(lambda asked: "one two" if "fast" in asked.prompt else None)
+    tokenizer: Any = backend.target.tokenizer
+    service = Service(backend, tokenizer, "m", 1_000)
+    app = guarded(make_direct(service), Access(), service.limits, service.drain, service.queue, service.metrics)
+    if path == "program":
+        path, body = "/v1/programs", {"plan": plan_to_json(fast.compile(backend).plan), "rows": [{}], **body}
+
+    async def posted() -> None:
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://served") as client:
+            await client.post(path, json=body)
+            await client.get("/v1/models/m")
+
+    asyncio.run(posted())
+    assert service.metrics.generations == 1
+    assert sum(service.metrics.first.told()["counts"]) == counted
+    assert ("/v1/models/{name}", "GET") in service.metrics.asked
+
+
+@sgl.function
+def fast(s: Any) -> None:
+    s += "fast" + sgl.gen("a")
 
 
 # -- names -----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,10 +19,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from starlette.types import ASGIApp
 
 import sglc as sgl
+from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.errors import BackendError
 from sglc.serve.app import make_direct
 from sglc.serve.door import Access, guarded
 from sglc.serve.service import Service
+
+NO_SERVER = "http://127.0.0.1:9"
 
 
 @pytest.fixture
@@ -136,6 +141,31 @@ def test_failures_are_errors(exported: InMemorySpanExporter) -> None:
         assert dict(spans[name].attributes or {})["error.type"] == "SGLC522"
 
 
+BROKEN = {
+    "run": lambda: inner.run(backend=NO_SERVER),
+    "run_batch": lambda: inner.run_batch([{}], backend=NO_SERVER),
+    "arun": lambda: asyncio.run(inner.arun(backend=NO_SERVER)),  # type: ignore[arg-type]
+    "plan": lambda: LoadedPlan(inner.compile(ScriptedBackend(answer)).plan).run(backend=NO_SERVER),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_run_that_does_not_begin_has_a_span_that_ends(exported: InMemorySpanExporter, how: str) -> None:
+    with pytest.raises(BackendError):
+        BROKEN[how]()
+    (span,) = exported.get_finished_spans()
+    assert (span.name, dict(span.attributes or {})["error.type"]) == ("invoke_workflow inner", "SGLC547")
+    assert span.status.status_code is trace.StatusCode.ERROR
+
+
+def test_a_batch_that_nobody_reads_has_a_span_that_ends(exported: InMemorySpanExporter) -> None:
+    results = inner.stream_batch([{}], backend=ScriptedBackend(answer))
+    del results
+    gc.collect()
+    (span,) = exported.get_finished_spans()
+    assert span.status.status_code is trace.StatusCode.UNSET
+
+
 def test_coroutine_functions_have_spans_too(exported: InMemorySpanExporter) -> None:
     @sgl.function
     async def awaiting(s: Any) -> None:
@@ -151,6 +181,33 @@ def test_no_prompt_and_no_answer_is_in_a_span(exported: InMemorySpanExporter) ->
     assert shown
     assert "secret" not in shown
     assert "two words" not in shown
+
+
+@sgl.tool
+def looks_in_vain(text: str) -> str:
+    raise LookupError(f"nothing for {text}")
+
+
+@sgl.function
+def not_found(s: Any) -> None:
+    s += "x" + sgl.gen("a")
+    s += looks_in_vain(s["a"])
+
+
+@sgl.function
+def no_number(s: Any) -> int:
+    s += "x" + sgl.gen("a")
+    return int(s["a"])
+
+
+@pytest.mark.parametrize("mode", ["plan", "python"])
+@pytest.mark.parametrize("failing", [not_found, no_number], ids=["tool", "body"])
+def test_no_answer_is_in_the_span_of_an_error(exported: InMemorySpanExporter, failing: Any, mode: Any) -> None:
+    error = failing.run(backend=ScriptedBackend(answer), mode=mode).error()
+    assert "two words" in str(error)
+    spans = exported.get_finished_spans()
+    assert any(span.status.status_code is trace.StatusCode.ERROR for span in spans)
+    assert "two words" not in "".join(span.to_json() for span in spans)
 
 
 def test_nothing_is_imported_and_nothing_is_watched_where_nobody_asked() -> None:
@@ -210,3 +267,20 @@ def test_a_request_has_a_span_below_its_clients(exported: InMemorySpanExporter) 
     assert (refused.attributes or {})["error.type"] == "invalid_value"
     assert other.name == "POST other"
     assert "secret" not in "".join(span.to_json() for span in (whole, stream, refused, other))
+
+
+@pytest.mark.parametrize(
+    ("path", "operation"),
+    [("/api/chat", "chat"), ("/api/generate", "text_completion"), ("/v1/programs", "invoke_workflow")],
+)
+def test_whatever_makes_texts_has_its_model_and_operation(
+    exported: InMemorySpanExporter, path: str, operation: str
+) -> None:
+    backend = ScriptedBackend(answer)
+    tokenizer: Any = backend.target.tokenizer
+    service = Service(backend, tokenizer, "m", 1_000)
+    app = guarded(make_direct(service), Access(), service.limits, service.drain, service.queue, service.metrics)
+    asyncio.run(posted(app, path, {}))
+    (span,) = exported.get_finished_spans()
+    known = span.attributes or {}
+    assert (known["gen_ai.operation.name"], known["gen_ai.request.model"]) == (operation, "m")

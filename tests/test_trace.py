@@ -10,6 +10,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ import pytest
 import sglc as sgl
 from sglc.backends.local import LocalBackend
 from sglc.backends.scripted import Asked, ScriptedBackend
-from sglc.errors import UsageError
+from sglc.errors import BackendError, UsageError
 
 ROOT = Path(__file__).parent.parent
+NO_SERVER = "http://127.0.0.1:9"
 
 
 def check(path: Path) -> list[dict[str, Any]]:
@@ -165,6 +167,32 @@ def test_a_trace_of_a_failed_run_says_what_failed(tmp_path: Path) -> None:
     assert bad["args"]["error"].startswith("SGLC522")
     (row,) = of(events, "row")
     assert row["args"]["error"].startswith("SGLC522")
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_run_that_does_not_begin_has_a_trace_with_the_error(tmp_path: Path, many: bool) -> None:
+    path = str(tmp_path / "t.json")
+    begin: Any = partial(inner.run_batch, [{"q": "a"}, {"q": "b"}]) if many else partial(inner.run, "a")
+    with pytest.raises(BackendError) as caught:
+        begin(backend=NO_SERVER, trace=path)
+    assert caught.value.code == "SGLC547"
+    (row,) = of(check(Path(path)), "row")
+    assert (row["name"], row["args"]["error"][:7]) == ("inner", "SGLC547")
+
+
+@sgl.function
+def found(s: Any) -> None:
+    s += "x" + sgl.gen("a")
+    s += look(s["a"])
+
+
+@pytest.mark.parametrize("mode", ["plan", "python"])
+def test_a_declared_function_has_the_line_of_its_call(tmp_path: Path, mode: Any) -> None:
+    path = tmp_path / "t.json"
+    found.run(backend=ScriptedBackend(answer), trace=str(path), mode=mode).sync()
+    (tool,) = of(check(path), "tool")
+    file, line, _ = tool["args"]["line"].split(":")
+    assert "look(s[" in Path(file).read_text().splitlines()[int(line) - 1]
 
 
 def test_a_replay_is_traced_with_its_own_times(tmp_path: Path) -> None:

@@ -311,11 +311,13 @@ class Function:
         given_up: Callable[[], bool] = _never,
     ) -> Result:
         from sglc.execution.lifecycle import Limits, RunSetup
+        from sglc.execution.start import beginning
 
         check_mode(mode)
         call = set_up(self.__name__, backend, seed, None, limits or Limits(), watches, place, outputs)
-        call.backend.start()
-        run = self._made(fitting, RunSetup(call, 0, contextvars.copy_context(), on_text, live), mode)
+        with beginning(call):
+            call.backend.start()
+            run = self._made(fitting, RunSetup(call, 0, contextvars.copy_context(), on_text, live), mode)
         assert run is not None
         if given_up():
             run.result.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sglc.execution.tool_calls import EFFECTS
+from sglc.execution.python_effects import EFFECTS
 from sglc.frontend.tracing.reads import Reads
 from sglc.ir.core import Op, Program, regions, walk
 from sglc.ir.ops import Call, HostCall, Loop, Map, Tool

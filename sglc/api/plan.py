@@ -23,7 +23,7 @@ from sglc.execution.plan.prepare import check_plan_runs, function_steps
 from sglc.execution.plan.run import PlanPart, PreparedRows
 from sglc.execution.progress import watched
 from sglc.execution.result import Result
-from sglc.execution.start import called_at, limits_of_batch, limits_of_run, maker, run_rows
+from sglc.execution.start import beginning, called_at, limits_of_batch, limits_of_run, maker, run_rows
 from sglc.execution.tool_calls import Tools
 from sglc.frontend.locate import here
 from sglc.frontend.tracing.makers import left_text, maker_named, type_named
@@ -126,9 +126,9 @@ class LoadedPlan:
         given = bound(self.plan, arguments)
         backend, seed, place = called_at(self.__name__, backend, seed)
         call = self._set_up(backend, seed, None, limits or Limits(), watches, place)
-        call.backend.start()
-        setup = RunSetup(call, 0, contextvars.copy_context(), on_text, live)
-        run = self._made(given, setup)
+        with beginning(call):
+            call.backend.start()
+            run = self._made(given, RunSetup(call, 0, contextvars.copy_context(), on_text, live))
         run.start()
         return run.result
 
@@ -218,8 +218,9 @@ class LoadedPlan:
     ) -> CallSetup:  # fmt: skip
         outputs = self.plan.outputs
         call = set_up(self.__name__, resolve(backend), seed, rows, limits, watches, place, outputs)
-        tools = self.tools if call.observer is None else call.observer.functions(self.tools, self.plan)
-        check_plan_runs(self.plan, call.backend, tools)
+        with beginning(call):
+            tools = self.tools if call.observer is None else call.observer.functions(self.tools, self.plan)
+            check_plan_runs(self.plan, call.backend, tools)
         return call
 
     def _row(self, skip: Container[int], number: int, row: Any) -> dict[str, Any]:

@@ -22,8 +22,9 @@ from sglc.execution.lifecycle import Part, Run, RunSetup
 from sglc.execution.plan.prepare import check_plan_runs
 from sglc.execution.plan.raised import is_builtin
 from sglc.execution.plan.run import GoOn, PlanPart, PreparedRows
+from sglc.execution.python_effects import EFFECTS
 from sglc.execution.served import Served
-from sglc.execution.tool_calls import EFFECTS, NO_TOOLS, Tools
+from sglc.execution.tool_calls import NO_TOOLS, Tools
 from sglc.explain.explanation import LeafSeen
 from sglc.frontend.language.function import Definition
 from sglc.frontend.tracing.guards import Same

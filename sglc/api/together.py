@@ -87,13 +87,17 @@ def run_together(
 
     results: list[list[Result]] = [[] for _ in programs]
     running = run_batch(make, places, used, limits.window, limits.clock, "together", order=order)
+    problem: BaseException | None = None
     try:
         for (batch, _), result in zip(places, running, strict=True):
             results[batch].append(result)
+    except BaseException as error:
+        problem = error
+        raise
     finally:
         for call in calls:
             if call.observer is not None:
-                call.observer.close()
+                call.observer.close(problem)
     return results
 
 

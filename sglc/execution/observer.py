@@ -88,5 +88,5 @@ class CallObserver(Protocol):
     def left(self) -> None:
         """Nobody reads the results that are left."""
 
-    def close(self) -> None:
-        """All runs have ended, or will not begin."""
+    def close(self, error: BaseException | None = None) -> None:
+        """All runs have ended, or will not begin, because of `error` if there is one. Idempotent."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -82,15 +83,21 @@ def watched(
 
 
 def _in_lines(results: Iterator[_Counted], progress: Progress) -> Iterator[_Counted]:
-    told_s = time.perf_counter()
+    over = threading.Event()
+
+    def tell_each() -> None:  # also while no row ends
+        while not over.wait(_EACH_S):
+            _tell(progress)
+
+    telling = threading.Thread(target=tell_each, name="sglc-progress", daemon=True)
+    telling.start()
     try:
         for result in results:
             progress.add(result)
             yield result
-            if time.perf_counter() - told_s >= _EACH_S:
-                _tell(progress)
-                told_s = time.perf_counter()
     finally:
+        over.set()
+        telling.join()
         _tell(progress)
 
 

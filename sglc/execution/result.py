@@ -10,7 +10,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from sglc.errors import SglcError, UsageError
 from sglc.execution.call_record import CallRecord, meta_info, total
@@ -62,7 +62,7 @@ class Result(CallText):
     `asked` are the variables that can be read, beside the return value; None: all, and the prompt.
     """
 
-    _outcome: RunOutcome | None = None  # what `copy` and `pickle` make and cannot fill has none either
+    _outcome: RunOutcome | None = None
 
     def __init__(self, name: str, seed: int, row: int = 0, *, live: bool = False) -> None:
         self.seed = seed
@@ -75,6 +75,17 @@ class Result(CallText):
         self._seen = False
 
     # -- one variable ----------------------------------------------------------------------------
+
+    def __reduce__(self) -> NoReturn:
+        """A result belongs to its run, which is in this process.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            "a result cannot be pickled or copied: take what it holds, such as `dict(result.variables)`, "
+            "`result.text()`, `result.ret_value` or `result.as_json()`"
+        )
 
     def __getitem__(self, name: str) -> Any:
         """The newest value of `name`; waits for it, not for the run, whose body may wait for who reads.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
+from weakref import finalize
 
 from sglc.errors import Loc, ends_run
 from sglc.execution.batch.runner import IN_ORDER, Delivery, Make, run_batch, window_of
@@ -156,7 +158,22 @@ def run_rows(
     results = run_batch(
         make, rows, call.backend, limits.window, limits.clock, call.name, order=order, delivery=delivery
     )
-    return results if call.observer is None else _observed(results, call.observer)
+    if call.observer is None:
+        return results
+    observed = _observed(results, call.observer)
+    finalize(observed, call.observer.close)  # a generator that nobody reads ends nothing itself
+    return observed
+
+
+@contextmanager
+def beginning(call: CallSetup) -> Iterator[None]:
+    """What is to begin inside, or the call has failed, and who observes it is told."""
+    try:
+        yield
+    except BaseException as error:
+        if call.observer is not None:
+            call.observer.close(error)
+        raise
 
 
 def _observed(results: Iterator[Result], observer: CallObserver) -> Iterator[Result]:
@@ -164,6 +181,9 @@ def _observed(results: Iterator[Result], observer: CallObserver) -> Iterator[Res
         yield from results
     except GeneratorExit:
         observer.left()
+        raise
+    except BaseException as error:
+        observer.close(error)
         raise
     finally:
         observer.close()

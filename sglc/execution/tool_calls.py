@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import logging
 import os
-import sys
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from types import MappingProxyType
@@ -22,18 +19,6 @@ from sglc.ir.values import placed
 
 Tools = Mapping[str, Callable[..., Any]]  # by their names in a plan
 NO_TOOLS: Tools = MappingProxyType({})
-
-
-def _print(*args: Any, error: bool = False, **named: Any) -> None:
-    print(*args, file=sys.stderr if error else sys.stdout, **named)
-
-
-def _log(logger: str, level: str, *args: Any) -> None:
-    getattr(logging.getLogger(logger), level)(*args)
-
-
-# What a program may do to the world without declaring it, by its name in a plan.
-EFFECTS: Tools = {"print": _print, "logging": _log, "warnings.warn": warnings.warn}
 
 
 async def call_function(

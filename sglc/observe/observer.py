@@ -6,6 +6,7 @@ A run that nobody observes has none of this.
 from __future__ import annotations
 
 import inspect
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -29,7 +30,7 @@ from sglc.frontend.tracing.tools import (
     paused_in_function,
     run_tools,
 )
-from sglc.ir.core import NOWHERE, Program
+from sglc.ir.core import Program
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import FunctionStep, Plan
 from sglc.observe.cached_backend import CallCache
@@ -56,6 +57,7 @@ class RunObserver:
     cache: CallCache | None = None
     outer: RowObserver | None = None
     path: str = ""  # of the call in the row `outer`
+    _closed: bool = False
 
     def backend(self, backend: Backend) -> Backend:
         """The back end to run on."""
@@ -100,15 +102,20 @@ class RunObserver:
         if self.outer is not None and isinstance(self.tape, Player):
             self.tape.left(self.outer.number, self.path)
 
-    def close(self) -> None:
-        """All rows have ended, or will not begin."""
+    def close(self, error: BaseException | None = None) -> None:
+        """As of `CallObserver`."""
+        if self._closed:
+            return
+        self._closed = True
         if self.spans is not None:
-            self.spans.close()
+            self.spans.close(error)
         if self.outer is not None:
             return
         if self.tape is not None:
             self.tape.close()
         if self.timeline is not None:
+            if error is not None:
+                self.timeline.failed(self.name, error)
             self.timeline.write()
         if self.cache is not None:
             self.cache.answers.close()
@@ -128,10 +135,11 @@ def open_observer(
             `resume`, what `going_on` takes, and `skip`, numbers of rows that do not run.
 
     Raises:
-        UsageError: SGLC050, SGLC051, SGLC080 as of `TapeRecorder`; SGLC052, SGLC053, SGLC055 as of
-            `open_player`, or it is a journal; SGLC056 both of them; SGLC057 as of `Timeline`; SGLC065 as of
-            `ResponseCache`; SGLC066 a cache for a replay; SGLC081 as of `going_on`.
+        UsageError: SGLC023, one of them is no path; SGLC050, SGLC051, SGLC080 as of `TapeRecorder`; SGLC052,
+            SGLC053, SGLC055 as of `open_player`, or it is a journal; SGLC056 both of them; SGLC057 as of
+            `Timeline`; SGLC065 as of `ResponseCache`; SGLC066 a cache for a replay; SGLC081 as of `going_on`.
     """
+    _check_paths(asked)
     single = rows is None
     journal, replay = asked.get("journal"), asked.get("replay")
     record = asked.get("record", journal)
@@ -170,6 +178,17 @@ def open_observer(
     if tape is None and timeline is None and spans is None and cache is None:
         return None, seed
     return RunObserver(name, tape, timeline, spans, single, cache), seed
+
+
+def _check_paths(asked: Mapping[str, Any]) -> None:
+    for name in ("record", "replay", "trace", "cache"):
+        if name not in asked:
+            continue
+        path = asked[name]
+        path = os.fspath(path) if isinstance(path, os.PathLike) else path
+        if not isinstance(path, str) or not path or "\0" in path:
+            what = "a file" if name == "trace" else "a folder"
+            raise UsageError("SGLC023", f"`{name}` is the path of {what}, not `{asked[name]!r}`", here())
 
 
 @dataclass(slots=True)
@@ -334,7 +353,7 @@ class RowObserver:
             finally:
                 AROUND.reset(around)
         free = step.effects and not step.needs_order
-        return self._call(step.function, function, args, named, NOWHERE, pure=not step.effects, free=free)
+        return self._call(step.function, function, args, named, step.loc, pure=not step.effects, free=free)
 
 
 class _RunningTool:

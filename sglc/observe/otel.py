@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sglc.errors import SglcError
@@ -59,8 +60,10 @@ class Spans:
         """The span of a row, which began at `began_s`; what its Python does from here on is inside."""
         return RowSpan(self, self._context, number, path, began_s)
 
-    def close(self) -> None:
-        """All rows have ended. Idempotent."""
+    def close(self, error: BaseException | None) -> None:
+        """All rows have ended, or none began, because of `error`."""
+        if error is not None:
+            _fail(self.api, self._span, error)
         self._span.end()
 
 
@@ -93,15 +96,21 @@ class RowSpan:
         """The back end of a program that one call of the row is."""
         self._others.update((op.site, target) for op in walk(program.ops) if hasattr(op, "site"))
 
-    def tool(self, name: str) -> AbstractContextManager[Any]:
+    @contextmanager
+    def tool(self, name: str) -> Iterator[None]:
         """The span of a declared function, which is called inside."""
         attributes = {
             "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function",
         }  # fmt: skip
-        made: AbstractContextManager[Any] = self._spans.tracer.start_as_current_span(
-            f"execute_tool {name}", context=self._context, attributes=attributes
-        )
-        return made
+        with self._spans.tracer.start_as_current_span(
+            f"execute_tool {name}", context=self._context, attributes=attributes,
+            record_exception=False, set_status_on_exception=False,
+        ) as span:  # fmt: skip
+            try:
+                yield
+            except BaseException as error:
+                _fail(self._spans.api, span, error)
+                raise
 
     def done(self, output: PendingOutput) -> None:
         """A generation has ended well."""
@@ -115,7 +124,7 @@ class RowSpan:
             if output.error is not None and output.site not in self._known:
                 self._generation(output, (now_ns - self._base_ns) / 1e9, output.error, {})
         if error is not None:
-            self._fail(self._span, error)
+            _fail(self._spans.api, self._span, error)
         self._span.end(now_ns)
 
     def _generation(
@@ -148,16 +157,18 @@ class RowSpan:
             },
         )  # fmt: skip
         if error is not None:
-            self._fail(span, error)
+            _fail(self._spans.api, span, error)
         span.end(self._ns(ended_s))
-
-    def _fail(self, span: Any, error: BaseException) -> None:
-        told = error.message if isinstance(error, SglcError) else str(error)
-        span.set_status(self._spans.api.Status(self._spans.api.StatusCode.ERROR, told))
-        span.set_attribute("error.type", error.code if isinstance(error, SglcError) else type(error).__name__)
 
     def _ns(self, seconds: float) -> int:
         return self._base_ns + int(seconds * 1e9)
+
+
+def _fail(api: Any, span: Any, error: BaseException) -> None:
+    """What an error says may be of a prompt or an answer: only its code or its class is told."""
+    kind = error.code if isinstance(error, SglcError) else type(error).__name__
+    span.set_status(api.Status(api.StatusCode.ERROR, kind))
+    span.set_attribute("error.type", kind)
 
 
 def _counts(call: CallRecord) -> dict[str, Any]:

@@ -146,6 +146,11 @@ class Timeline:
             self._rows.append(made)
         return made
 
+    def failed(self, name: str, error: BaseException) -> None:
+        """The call has failed; where no row began, that is told as of the first one."""
+        if not self._rows:
+            self.row(name, 0, "").end(RunOutputs(), error)
+
     def write(self) -> None:
         """Write the file, whatever has ended and whatever has not. Once.
 

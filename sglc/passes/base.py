@@ -10,8 +10,8 @@ import inspect
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -226,7 +226,8 @@ def _reporter(program: Program, level: int, dump: Path | None) -> Callable[[int,
     letters = "".join(c if c.isalnum() or c in "_-" else "_" for c in program.name)
     folder = None if dump is None else dump / f"{letters}-{identity(program)[:8]}"
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        with _dumping(folder):
+            folder.mkdir(parents=True, exist_ok=True)
 
     def report(number: int, name: str, after: Program, seconds: float) -> None:
         if level >= 1 and number:
@@ -234,6 +235,16 @@ def _reporter(program: Program, level: int, dump: Path | None) -> Callable[[int,
         if level >= 2:
             print(to_text(after, locs=True), file=sys.stderr)
         if folder is not None:
-            (folder / f"{number:02}-{name}.sglir").write_text(to_text(after, locs=True), encoding="utf-8")
+            with _dumping(folder):
+                (folder / f"{number:02}-{name}.sglir").write_text(to_text(after, locs=True), encoding="utf-8")
 
     return report
+
+
+@contextmanager
+def _dumping(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise UsageError("SGLC001", f"`SGLC_DUMP`: `{folder}` cannot be written: {why}") from None

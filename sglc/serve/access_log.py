@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import time
-from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sglc.serve.log_lines import LogLines
 from sglc.serve.metrics import Metrics, Spent
 from sglc.serve.request_span import RequestSpan
 
@@ -34,7 +33,7 @@ class AccessLog:
     def __init__(self, app: ASGIApp, metrics: Metrics, *, written: bool) -> None:
         self._app = app
         self._metrics = metrics
-        self._written = written
+        self._lines = LogLines() if written else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As of every ASGI application."""
@@ -63,9 +62,9 @@ class AccessLog:
             self._metrics.answered(kind, spent, began_s, ended_s, status, complete)
             if span is not None:
                 span.end(scope[REQUEST_ID], spent, status, complete)
-            if self._written:
+            if self._lines is not None:
                 client = scope.get("client")
-                _write(
+                line = _line(
                     time=datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds"),
                     id=scope[REQUEST_ID],
                     client=client and f"{client[0]}:{client[1]}",
@@ -80,6 +79,7 @@ class AccessLog:
                     cached_tokens=None if spent.prompt is None else spent.cached,
                     completion_tokens=spent.completion,
                 )
+                self._lines.put(line)
 
 
 def name_request(scope: Scope, given: str) -> None:
@@ -97,7 +97,6 @@ def _can_be_id(given: str) -> bool:
     return 0 < len(given) <= _LONGEST_ID and all("\x20" < character < "\x7f" for character in given)
 
 
-def _write(**known: str | float | None) -> None:
-    """One line of ASCII, whatever stands in a path."""
-    with suppress(OSError):  # whoever reads it may be gone
-        print(json.dumps(known), file=sys.stderr, flush=True)
+def _line(**known: str | float | None) -> str:
+    """It is ASCII, whatever stands in a path."""
+    return json.dumps(known)

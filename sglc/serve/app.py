@@ -84,7 +84,10 @@ def _made(service: Service) -> tuple[FastAPI, Endpoints]:
     app.add_middleware(_heads_as_gets)
     add_state(app, service)
     service.metrics.model = service.name
-    service.metrics.paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
+    paths = {route.path_format for route in app.routes if isinstance(route, Route)}
+    patterns = {path for path in paths if "{" in path}
+    service.metrics.paths = frozenset(paths - patterns)
+    service.metrics.patterns = {path.partition("{")[0]: path for path in patterns}
     return app, endpoints
 
 

@@ -17,6 +17,7 @@ from sglc.serve.limits import Limits, Queue
 from sglc.serve.metrics import Metrics
 from sglc.serve.plain_errors import in_one_form
 from sglc.serve.problems import Refusal, as_response
+from sglc.serve.request_span import OPERATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,8 @@ class _Door:
         if self._drain.begun:
             return ended()
         try:
-            self._queue.let_in(scope, 1 if scope["method"] == "POST" else 0, self._most)
+            makes_texts = scope["method"] == "POST" and scope["path"] in OPERATIONS
+            self._queue.let_in(scope, 1 if makes_texts else 0, self._most)
         except Refusal as refusal:
             return refusal
         return None

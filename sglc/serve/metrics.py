@@ -46,6 +46,7 @@ class Metrics:
     def __init__(self) -> None:
         self.model = ""  # its name
         self.paths: frozenset[str] = frozenset()  # those that are told apart
+        self.patterns: dict[str, str] = {}  # of paths that go on behind these beginnings
         self.active = 0
         self.asked: Counter[tuple[str, str]] = Counter()  # by path and method
         self.answers: Counter[tuple[str, str, str]] = Counter()  # by path, method and status
@@ -60,7 +61,9 @@ class Metrics:
     def asks(self, scope: Any) -> tuple[str, str]:
         """A request has come; gives what it is counted as."""
         path, method = scope["path"], scope["method"]
-        kind = path if path in self.paths else _OTHER, method if method in _METHODS else _OTHER
+        if path not in self.paths:
+            path = next((known for begin, known in self.patterns.items() if path.startswith(begin)), _OTHER)
+        kind = path, method if method in _METHODS else _OTHER
         self.active += 1
         self.asked[kind] += 1
         return kind

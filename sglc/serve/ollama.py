@@ -70,7 +70,7 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
         work = Work("ollama", (prompt,), wanted, share=share_of(request.scope))
         tags = tags_of(service, wanted) if isinstance(asked, ChatBody) else None
         splitters = [] if tags is None else [Splitter(tags)]
-        parts = _lines(service, work, key, began_s, splitters)
+        parts = _lines(service, work, key, began_s, splitters, streams=given.stream)
         if given.stream:
             first = await while_connected(request.receive, _first(parts))
             return JsonLines(first, parts, service.stall_s)
@@ -166,12 +166,12 @@ def _said(key: str, text: str, reasoning: str) -> dict[str, Any]:
 
 
 async def _lines(
-    service: Service, work: Work, key: str, began_s: float, splitters: Sequence[Splitter]
+    service: Service, work: Work, key: str, began_s: float, splitters: Sequence[Splitter], *, streams: bool
 ) -> AsyncGenerator[list[Any], None]:
     """The text as it comes, and a last line with counts and times (in nanoseconds)."""
     first_s: float | None = None
 
-    async with aclosing(pieces(service.backend, work)) as batches:
+    async with aclosing(pieces(service.backend, work, shown=streams)) as batches:
         async for batch in batches:
             first_s = first_s or time.perf_counter()
             shares = [told_apart(splitters, piece) for piece in batch]

@@ -11,6 +11,7 @@ import contextvars
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import astuple, dataclass, replace
 from functools import lru_cache, partial
+from time import perf_counter
 from typing import Any, cast
 
 import msgspec
@@ -167,6 +168,8 @@ async def events(program: Program) -> AsyncGenerator[list[dict[str, Any]], None]
             while not told.empty():
                 batch.append(told.get_nowait())
             for event in batch:
+                if spent.first_s is None and "text" in event:
+                    spent.first_s = perf_counter()
                 if answer := event.get("answer"):
                     usage = answer["usage"]
                     spent.prompt += usage["prompt"]

@@ -15,10 +15,13 @@ from starlette.types import Scope
 from sglc.serve.metrics import Spent
 
 _MODULE = "opentelemetry.trace"
-_OPERATIONS = {
+OPERATIONS = {  # of what makes texts, by path
     "/v1/chat/completions": "chat",
     "/v1/completions": "text_completion",
+    "/v1/programs": "invoke_workflow",
     "/generate": "text_completion",
+    "/api/chat": "chat",
+    "/api/generate": "text_completion",
     "/sglang.grpc.scheduler.SglangScheduler/Generate": "text_completion",
 }
 
@@ -47,7 +50,7 @@ class RequestSpan:
         )
         if not span.is_recording():
             return None
-        if operation := _OPERATIONS.get(path):
+        if operation := OPERATIONS.get(path):
             span.set_attributes(
                 {
                     "gen_ai.operation.name": operation,

@@ -153,10 +153,14 @@ class _Progress:
 
 
 class Choices:
-    """The choices of `work`, each sample a generation of its own, with the seed that it has among n."""
+    """The choices of `work`, each sample a generation of its own, with the seed that it has among n.
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    Args:
+        shown: whether a client gets them as they come, so that it matters when that is.
+    """
+
+    def __init__(self, work: Work, *, shown: bool = True) -> None:
+        self._work, self._shown = work, shown
         sampling = work.sampling
         assert sampling.seed is not None
         seeds = [seed_of(sampling.seed, sample) for sample in range(sampling.n)]
@@ -178,8 +182,6 @@ class Choices:
         """What has come together, and why nothing more is wanted of what comes: one has failed."""
         spent = self._spent
         self.last_s = now_s = perf_counter()
-        if spent.first_s is None:
-            spent.first_s = now_s
         made: list[Piece] = []
         for event in batch:
             if isinstance(event, NodeFailed):
@@ -191,7 +193,11 @@ class Choices:
             choice = self._choice_of[event.node]
             told = self._told[choice]
             piece = _piece(choice, event, told)
-            if count := len(piece.tokens):  # those that come together have the time since the last ones
+            if spent.first_s is None and self._shown and (piece.text or piece.tokens):
+                spent.first_s = now_s
+            if (
+                count := len(piece.tokens)
+            ) and self._shown:  # those that come together have the time since the last ones
                 if told.last_s:
                     spent.between.observe((now_s - told.last_s) / count, count)
                 told.last_s = now_s
@@ -199,13 +205,15 @@ class Choices:
         return made, None
 
 
-async def pieces(backend: ServedBackend, work: Work) -> AsyncGenerator[list[Piece], None]:
-    """All choices as they come, what is there already together.
+async def pieces(
+    backend: ServedBackend, work: Work, *, shown: bool = True
+) -> AsyncGenerator[list[Piece], None]:
+    """All choices as they come, what is there already together; `shown` as of `Choices`.
 
     Raises:
         Refusal: one failed; the others are aborted.
     """
-    choices = Choices(work)
+    choices = Choices(work, shown=shown)
     async with aclosing(choices.begin(backend)) as batches:
         async for batch in batches:
             made, refusal = choices.pieces(batch)

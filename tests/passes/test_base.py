@@ -122,6 +122,17 @@ def test_debug_and_dump(
     assert (folder / files[2]).read_text(encoding="utf-8") == to_text(after, locs=True)
 
 
+@pytest.mark.parametrize("folder", ["file", "file/below"])
+def test_a_dump_that_cannot_be_written_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SGLC_DUMP", str(tmp_path / folder))
+    with pytest.raises(UsageError, match="`SGLC_DUMP`") as caught:
+        run_pipeline(program(), PLAIN, ["fold_text"])
+    assert caught.value.code == "SGLC001"
+
+
 def test_nothing_is_printed_without_debug(capsys: pytest.CaptureFixture[str]) -> None:
     run_pipeline(program(), PLAIN, LOCAL)
     assert capsys.readouterr() == ("", "")

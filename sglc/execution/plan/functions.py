@@ -9,8 +9,9 @@ from typing import Any
 
 from sglc.errors import RunError
 from sglc.execution.plan.values import Exact, Value
+from sglc.execution.python_effects import EFFECTS
 from sglc.execution.served import Served, ToolCall, key_of
-from sglc.execution.tool_calls import EFFECTS, Tools, call_function
+from sglc.execution.tool_calls import Tools, call_function
 from sglc.ir.plan.plan import FunctionStep
 from sglc.ir.pure import PURE, STORED, function_of
 from sglc.ir.values import placed, returned

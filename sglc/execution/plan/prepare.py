@@ -8,7 +8,8 @@ from functools import cached_property
 
 from sglc.errors import Loc, UsageError
 from sglc.execution.plan.prepared_block import Blocks, PreparedBlock
-from sglc.execution.tool_calls import EFFECTS, Tools
+from sglc.execution.python_effects import EFFECTS
+from sglc.execution.tool_calls import Tools
 from sglc.ir.plan.asked import Asked, asked_in_plan
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import CallStep, FunctionStep, HostStep, LoopStep, MapStep, Plan, Step, steps_of

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import collections
 import contextlib
 import dataclasses
@@ -19,7 +21,7 @@ from typing import Any
 from sglc.frontend.language.expr import SymbolicLimit
 from sglc.frontend.language.function import Definition
 from sglc.frontend.program.state import State
-from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine, closure_of
+from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine, FunctionNode, closure_of
 from sglc.frontend.tracing.interpreter.data import (
     asked,
     holds_symbols,
@@ -89,8 +91,8 @@ def call(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]
             return call(frame, function.__func__, [owner, *args], named)
         case _ if function is print:
             return _printed(frame, args, named)
-        case _ if function is warnings.warn:
-            return _effect(frame, "warnings.warn", args[:1], {})
+        case _ if function is warnings.warn and (args or "message" in named):
+            return _warned(frame, *args, **named)
         case types.FunctionType() if not name_of(function):
             return interpreted(frame, function)(*args, **named)
         case type():
@@ -240,9 +242,38 @@ def _printed(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> None:
 def _logged(
     frame: CallFrame, logger: logging.Logger, name: str, args: list[Any], named: dict[str, Any]
 ) -> None:
-    if name not in ("debug", "info", "warning", "error", "critical") or named:
+    kind, registered = type(logger), logger.manager.loggerDict.get(logger.name, logger.root)
+    own = any(getattr(kind, method) is not getattr(logging.Logger, method) for method in (name, "_log"))
+    if name not in _LEVELS or named or not args or own or registered is not logger:
         raise undeclared(frame, getattr(logger, name))
-    _effect(frame, "logging", [logger.name, name, *args], {})
+    _effect(frame, "logging", [logger.name, name, *args], {"at": _at(frame)})
+
+
+_LEVELS = ("debug", "info", "warning", "error", "critical")
+
+
+def _warned(
+    frame: CallFrame, message: Any, category: Any = None, stacklevel: Any = 1, *more: Any, **others: Any
+) -> None:
+    """A plan names the classes of Python's own, and knows no place but the call's."""
+    kind = UserWarning if category is None else category
+    name = str(getattr(kind, "__name__", ""))
+    own = getattr(builtins, name, None) is not kind
+    if own or more or others or stacklevel != 1 or isinstance(message, Warning):
+        raise undeclared(frame, warnings.warn)
+    _effect(frame, "warnings.warn", [message, name], {"at": _at(frame)})
+
+
+def _at(frame: CallFrame) -> list[Any]:
+    """Where a log record or a warning comes from: its module, the file, the line, the function."""
+    inner = frame
+    while inner.outer is not None and not isinstance(inner.scope, FunctionNode):
+        inner = inner.outer
+    loc = frame.loc()
+    node = getattr(frame.node, "func", None)
+    line = node.end_lineno if isinstance(node, ast.Attribute) else loc.line  # Python takes the method's
+    module, function = frame.globals.get("__name__", "<string>"), getattr(inner.scope, "name", "<lambda>")
+    return [module, loc.file, line, function]
 
 
 def _effect(frame: CallFrame, name: str, args: list[Any], named: dict[str, Any]) -> None:
