@@ -19,7 +19,7 @@ from sglc.execution.bind import asked_in
 from sglc.execution.deadline import Deadline
 from sglc.execution.event_loop import in_loop, soon
 from sglc.execution.lifecycle import Part, Run
-from sglc.execution.outputs import Failure, values
+from sglc.execution.outputs import Failure, RunOutputs, values
 from sglc.execution.plan.executor import PlanExecutor
 from sglc.execution.plan.meter import Meter
 from sglc.execution.plan.prepare import Prepared
@@ -120,6 +120,12 @@ def _early_in_arms(
                 yield number, {name: made for name, made in found.items() if name not in later}
                 yield from _early_in_arms(plan, block.steps, block.variables, later)
             later |= {*_stored_in(plan, blocks_of(step))}
+
+
+def _chosen(outputs: RunOutputs, early_in: Mapping[int, Mapping[str, Variable]], number: int) -> None:
+    """The block of an arm begins: what it generates can be read as it comes."""
+    with outputs.change:
+        dict.update(outputs.variables, early_in.get(number, {}))
 
 
 def _stored_in(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
@@ -259,8 +265,10 @@ class PlanPart(Part):
         if run.observer is not None and prepared.calls_functions:
             tools = run.observer.tools(tools, prepared.plan)
         self._meter = meter
-        self._executor = PlanExecutor(prepared, run.session, tools, lambda: run.context, meter, self._chosen)
-        dict.update(run.result.outputs.variables, prepared.early)
+        outputs = run.result.outputs
+        chosen = partial(_chosen, outputs, prepared.early_in)  # which does not hold this part: that holds it
+        self._executor = PlanExecutor(prepared, run.session, tools, lambda: run.context, meter, chosen)
+        dict.update(outputs.variables, prepared.early)
 
     def start(self) -> None:
         """Returns at once."""
@@ -329,10 +337,6 @@ class PlanPart(Part):
         part = self._run.part = self._go_on.part(self._run, served)
         threading.Thread(target=part.start, name="sglc-goes-on", daemon=True).start()
         return True
-
-    def _chosen(self, number: int) -> None:
-        """The block of an arm begins: what it generates can be read as it comes."""
-        dict.update(self._run.result.outputs.variables, self._prepared.early_in.get(number, {}))
 
     # -- its prompt ------------------------------------------------------------------------------
 
