@@ -6,6 +6,7 @@ answer is always the same stand in tests/errors/cli.md.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import resource
@@ -239,6 +240,7 @@ def test_a_disk_that_is_full_while_results_wait(folder: Path, most: int) -> None
         (b'{"q": "\xff"}\n', "error[SGLC008]: this is no UTF-8: invalid start byte\n --> stdin:3:8"),
         (b"[" * 100_000 + b"\n", "error[SGLC008]: this is no JSON: it is nested too deeply\n --> stdin:3"),
         (b'{"q": ' + b"1" * 5_000 + b"}\n", "error[SGLC008]: this is no JSON: a number is too long"),
+        (b'{"q": "a", "q": "b"}\n', "[SGLC008]: two values of an object are called `q`\n --> stdin:3"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("ordered", [False, True])
@@ -279,6 +281,13 @@ def test_cells_of_csv(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("rows.csv").write_bytes(b"q\nok\ncaf\xe9\n")
     assert main(command(rows="rows.csv")) == 2
     assert " --> rows.csv:3:4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.csv"])
+def test_rows_that_are_compressed(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(name).write_bytes(gzip.compress(b'{"q": "a"}\n'))
+    assert main(command(rows=name)) == 2
+    assert f"error[SGLC008]: `{name}` is compressed" in capsys.readouterr().err
 
 
 def test_half_of_a_pair_in_rows_and_answers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
