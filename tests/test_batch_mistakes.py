@@ -20,8 +20,11 @@ from typing import Any
 
 import pytest
 
+from sglc.backends.registry import connect, disconnect
 from sglc.cli import main
+from sglc.cli.batch import listening
 from tests.depth import few
+from tests.serving import running, serving
 
 pytestmark = pytest.mark.slow
 
@@ -456,3 +459,27 @@ def test_a_row_that_fails_says_which(folder: Path, capsys: pytest.CaptureFixture
     assert "row 3: error[SGLC401]: `ValueError` in `fails`: not this one\n --> prog.py:13:9" in told
     assert "--resume --retry-failed" in told
     assert sorted(numbers()) == list(range(ROWS))
+
+
+def test_a_server_that_is_gone_leaves_rows(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They fail one after the other, and each after all its attempts: the batch ends, and none has failed."""
+    monkeypatch.setattr(listening, "GONE_S", 1.0)
+    served = ("--model", f"scripted:{folder / 'script.json'}")
+    try:
+        with serving(*served) as server:
+            connect(server.url).start()  # it was there when the batch began
+            run = ["run", "prog.py:ask", "--batch", "rows.jsonl", "--backend", server.url, "-o", "out.jsonl"]
+        monkeypatch.setattr(sys, "argv", ["sglc", *run])
+        assert main(run) == 1
+        told = capsys.readouterr().err
+        assert f"{ROWS} rows: 0 done, 0 failed, {ROWS} left" in told
+        assert f"error[SGLC435]: the server at `{server.url}` has gone" in told
+        assert told.endswith("--resume --retry-failed\n")
+        port = server.url.rpartition(":")[2]
+        with running("sglc.cli", "serve", *served, "--port", port):
+            assert main([*run, "--resume", "--retry-failed"]) == 0
+        assert sorted(numbers()) == list(range(ROWS))
+    finally:
+        disconnect()
