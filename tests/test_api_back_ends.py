@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import pytest
 
 import sglc as sgl
-from sglc.backends.anthropic import AnthropicBackend, AnthropicOptions
+from sglc.backends.anthropic import AnthropicBackend
 from sglc.backends.openai import OpenAIBackend
 from sglc.backends.registry import connect, disconnect
-from sglc.errors import BackendError, LegalizeError
+from sglc.errors import BackendError, LegalizeError, UsageError
 from sglc.ir.plan.events import Usage
 from sglc.ir.target import Takes
 from tests.api_programs import PICTURE, PROGRAMS, conversation, question, schema_of, speaking
@@ -210,8 +210,8 @@ def test_usage_of_messages_counts_what_is_read_and_written() -> None:
 @pytest.mark.slow
 def test_claude_on_vertex() -> None:
     with serving(speaking()) as api:
-        client = {"region": "eu", "project_id": "p", "access_token": "t", "base_url": api.url}
-        backend = AnthropicBackend(AnthropicOptions(model="claude-opus-5-5", vertex=True, client=client))
+        where = {"project": "p", "location": "eu", "base_url": api.url}
+        backend: Any = sgl.VertexAI("claude-opus-5-5", access_token="t", **where)
         try:
             assert question.run(backend=backend)["answer"] == "one two END three"
             assert question.run(backend=backend, stream=True)["answer"] == "one two END three"
@@ -227,8 +227,28 @@ def test_claude_on_vertex() -> None:
         assert (
             connect("vertex:claude-opus-5-5").target.takes == connect("anthropic:claude-opus-5-5").target.takes
         )
+        assert type(connect("vertex:claude-opus-5-5")) is type(backend) is AnthropicBackend
     finally:
         disconnect()
+    with pytest.raises(UsageError, match="takes no `safety_settings`"):
+        sgl.VertexAI("claude-opus-5-5", [])
+
+
+@pytest.mark.parametrize(
+    ("make", "wrong"),
+    [
+        (lambda: sgl.OpenAI("gpt-4o", api_keyy="k"), "`openai:gpt-4o` takes no `api_keyy`"),
+        (lambda: sgl.OpenAI("d", is_azure=True, endpoint="e"), "`azure:d` takes no `endpoint`"),
+        (lambda: sgl.Anthropic("claude-opus-5-5", key="k"), "takes no `key`"),
+        (lambda: sgl.VertexAI("gemini-2.5-pro", projekt="p"), "takes no `projekt`"),
+        (lambda: sgl.VertexAI("claude-opus-5-5", projekt="p"), "takes no `projekt`"),
+    ],
+)
+def test_an_option_that_no_client_takes_is_named(make: Any, wrong: str) -> None:
+    with pytest.raises(UsageError, match="SGLC027") as caught:
+        _ = question.run(backend=make())["answer"]
+    assert wrong in caught.value.message
+    assert "api_key" in caught.value.note or "project_id" in caught.value.note
 
 
 # -- Google ------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ answer is always the same stand in tests/errors/cli.md.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import resource
@@ -19,8 +20,11 @@ from typing import Any
 
 import pytest
 
+from sglc.backends.registry import connect, disconnect
 from sglc.cli import main
+from sglc.cli.batch import listening
 from tests.depth import few
+from tests.serving import running, serving
 
 pytestmark = pytest.mark.slow
 
@@ -239,6 +243,7 @@ def test_a_disk_that_is_full_while_results_wait(folder: Path, most: int) -> None
         (b'{"q": "\xff"}\n', "error[SGLC008]: this is no UTF-8: invalid start byte\n --> stdin:3:8"),
         (b"[" * 100_000 + b"\n", "error[SGLC008]: this is no JSON: it is nested too deeply\n --> stdin:3"),
         (b'{"q": ' + b"1" * 5_000 + b"}\n", "error[SGLC008]: this is no JSON: a number is too long"),
+        (b'{"q": "a", "q": "b"}\n', "[SGLC008]: two values of an object are called `q`\n --> stdin:3"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("ordered", [False, True])
@@ -279,6 +284,13 @@ def test_cells_of_csv(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("rows.csv").write_bytes(b"q\nok\ncaf\xe9\n")
     assert main(command(rows="rows.csv")) == 2
     assert " --> rows.csv:3:4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.csv"])
+def test_rows_that_are_compressed(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(name).write_bytes(gzip.compress(b'{"q": "a"}\n'))
+    assert main(command(rows=name)) == 2
+    assert f"error[SGLC008]: `{name}` is compressed" in capsys.readouterr().err
 
 
 def test_half_of_a_pair_in_rows_and_answers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -447,3 +459,27 @@ def test_a_row_that_fails_says_which(folder: Path, capsys: pytest.CaptureFixture
     assert "row 3: error[SGLC401]: `ValueError` in `fails`: not this one\n --> prog.py:13:9" in told
     assert "--resume --retry-failed" in told
     assert sorted(numbers()) == list(range(ROWS))
+
+
+def test_a_server_that_is_gone_leaves_rows(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They fail one after the other, and each after all its attempts: the batch ends, and none has failed."""
+    monkeypatch.setattr(listening, "GONE_S", 1.0)
+    served = ("--model", f"scripted:{folder / 'script.json'}")
+    try:
+        with serving(*served) as server:
+            connect(server.url).start()  # it was there when the batch began
+            run = ["run", "prog.py:ask", "--batch", "rows.jsonl", "--backend", server.url, "-o", "out.jsonl"]
+        monkeypatch.setattr(sys, "argv", ["sglc", *run])
+        assert main(run) == 1
+        told = capsys.readouterr().err
+        assert f"{ROWS} rows: 0 done, 0 failed, {ROWS} left" in told
+        assert f"error[SGLC435]: the server at `{server.url}` has gone" in told
+        assert told.endswith("--resume --retry-failed\n")
+        port = server.url.rpartition(":")[2]
+        with running("sglc.cli", "serve", *served, "--port", port):
+            assert main([*run, "--resume", "--retry-failed"]) == 0
+        assert sorted(numbers()) == list(range(ROWS))
+    finally:
+        disconnect()

@@ -862,3 +862,26 @@ def test_a_step_is_not_put_off_for_commands_that_go_on_coming(
         context.destroy(linger=0)
     assert machine.rows == 12
     assert machine.before_steps == before_steps
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({}, ""),
+        ({"max_len": 100}, ""),
+        ({"max_len": 5000}, "may take 4096 tokens, and not 5000: the model has no more\n"),
+        ({"kv_bytes": 1 << 15}, " tokens, and not 4096: keys and values of more have no memory\n"),
+    ],
+)
+@pytest.mark.parametrize("process", [False, True])
+def test_a_context_that_is_shorter_than_asked_for_is_said(
+    folder: Path, asked: dict[str, int], said: str, process: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    backend = LocalBackend(options(folder, process=process, **{"kv_bytes": 1 << 24, **asked}))
+    try:
+        length = backend.server_info()["max_len"]
+    finally:
+        backend.close()
+    told = capfd.readouterr().err
+    assert told.endswith(said)
+    assert (f"sglc: a prompt and its answer may take {length} tokens" in told) == bool(said)

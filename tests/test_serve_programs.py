@@ -269,7 +269,23 @@ def test_a_program_that_is_aborted_is_asked_once(there: sgl.RuntimeEndpoint, ora
     assert isinstance(error, BackendError)
     assert (error.code, error.note) == ("SGLC542", "1 attempt")
     assert "/abort_request" in error.message
+    assert "`text`" in error.message
+    assert 's += "#" + sgl.gen' in str(error)
     assert asked(oracle)["/v1/programs"] == before + 1
+
+
+def test_no_more_is_asked_at_once_than_the_server_lets_in(small_model: Path) -> None:
+    @sgl.function
+    def short(s: Any, text: str) -> None:
+        s += text + sgl.gen("answer", max_tokens=3)
+
+    with serving("--model", str(small_model), "--max-queue", "2") as server:
+        backend = sgl.RuntimeEndpoint(server.url)
+        assert backend.target.concurrency == 2
+        assert server.ask("GET", "/v1/loads")[1]["loads"][0]["max_running_requests"] == 2
+        results = short.run_batch([{"text": f"row {number}"} for number in range(24)], backend=backend)
+        assert [result.error() for result in results] == [None] * 24
+        backend.close()
 
 
 def test_a_program_that_takes_too_long_is_asked_once() -> None:

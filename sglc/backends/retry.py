@@ -2,6 +2,7 @@
 
 The vendors' SDKs are told to try once. What is tried again: 408, 409, 429 and 5xx answers, connections
 that fail or break, and attempts that take too long, unless text of the attempt was handed on already.
+A 429 that says how long to wait has all requests of its back end wait so long.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from sglc.ir.plan.events import Usage
 
 _T = TypeVar("_T")
 _AGAIN = (408, 409, 429)
+_SPREAD_S = 5.0  # at most: over so long those go on that have waited for one limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     """How often and how long one request is tried. Seconds; the waits double, and are jittered by the seed."""
 
-    attempts: int = 5
+    attempts: int = 5  # without those that a limit refused while it let others through
     first_wait_s: float = 0.5
     longest_wait_s: float = 20.0  # what the server asks for (Retry-After) may be longer
     attempt_s: float = 600.0  # one attempt, its answer included
@@ -33,16 +35,21 @@ class Patience:
 
 
 class Trouble(Exception):
-    """An attempt failed. `again`: another one may do better; `wait_s` is what the server asks for."""
+    """An attempt failed. `again`: another one may do better; `wait_s` is what the server asks for.
+
+    `limited`: so it does of everybody who asks with the same key: there were too many requests.
+    """
 
     def __init__(
-        self, message: str, *, again: bool = True, wait_s: float | None = None, hint: str = ""
-    ) -> None:
+        self, message: str, *, again: bool = True, wait_s: float | None = None, hint: str = "",
+        limited: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(message)
         self.message = message
         self.again = again
         self.wait_s = wait_s
         self.hint = hint
+        self.limited = limited and wait_s is not None
 
 
 class Paid:
@@ -70,7 +77,10 @@ def status_trouble(status: int, message: str, headers: Mapping[str, str], *, fin
         404: "check the model's name and the base URL",
     }  # fmt: skip
     text = f"HTTP {status}" + (f": {message}" if message else "")
-    return Trouble(text, again=again and not final, wait_s=asked_wait_s(headers), hint=hints.get(status, ""))
+    return Trouble(
+        text, again=again and not final, wait_s=asked_wait_s(headers), hint=hints.get(status, ""),
+        limited=status == 429,
+    )  # fmt: skip
 
 
 def asked_wait_s(headers: Mapping[str, str]) -> float | None:
@@ -88,6 +98,36 @@ def asked_wait_s(headers: Mapping[str, str]) -> float | None:
     return None
 
 
+class Limit:
+    """Until when an API wants no requests, and how many it has answered. Times are of `time.monotonic`."""
+
+    __slots__ = ("_jitter", "_over", "_spread_s", "answered")
+
+    def __init__(self) -> None:
+        self.answered = 0
+        self._over, self._spread_s = 0.0, 0.0
+        self._jitter = random.Random(0)
+
+    def wait(self, now: float, asked_s: float) -> None:
+        """It wants none for so long."""
+        if now + asked_s > self._over:
+            self._over, self._spread_s = now + asked_s, min(asked_s, _SPREAD_S)
+
+    def left_s(self, now: float) -> float:
+        """How long who comes now is to wait: not all until the same moment, or all but one come too early."""
+        left_s = self._over - now
+        return left_s + self._spread_s * self._jitter.random() if left_s > 0 else 0.0
+
+
+def counts(trouble: Trouble, others: int) -> bool:
+    """Whether an attempt is one of so many. Where a limit lets others through, waiting for one's turn is none.
+
+    Args:
+        others: requests that were answered since the attempt before.
+    """
+    return not (trouble.limited and others)
+
+
 class TimeLimitError(Exception):
     """An attempt took too long."""
 
@@ -96,10 +136,12 @@ class Places:
     """Room for so many attempts at once on one event loop, each with a time limit.
 
     As of `asyncio.timeout`, but with one timer for all of them: attempts have minutes, and end much earlier.
+    `limit` is the one that all of them have.
     """
 
     def __init__(self, count: int) -> None:
         self.free = asyncio.Semaphore(count)
+        self.limit = Limit()
         self._due: dict[asyncio.Task[Any], float] = {}  # by the loop's clock
         self._late: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -168,14 +210,24 @@ async def patiently(
         what `meaning` makes of a failure, if that is no `Trouble`.
     """
     jitter: random.Random | None = None  # seeding one takes longer than most of what is done here
-    left_s = patience.total_s
-    for number in range(1, patience.attempts + 1):
+    left_s, limit = patience.total_s, places.limit
+    number, tried, answered = 0, 0, limit.answered
+    trouble: Exception = Trouble("there are too many requests")
+    while True:
         async with places.free:
-            began = time.monotonic()
+            if pause_s := limit.left_s(time.monotonic()):
+                if pause_s >= left_s:
+                    with Paid(Usage(calls=number)):
+                        raise _too_late(name, trouble, number, pause_s)
+                await asyncio.sleep(pause_s)
+                left_s -= pause_s
+            began, number = time.monotonic(), number + 1
             try:
-                return await places.within(min(patience.attempt_s, left_s), attempt()), number
+                made = await places.within(min(patience.attempt_s, left_s), attempt())
+                limit.answered += 1
+                return made, number
             except TimeLimitError:
-                trouble: Exception = Trouble("no answer in time")
+                trouble = Trouble("no answer in time")
             except Exception as error:
                 trouble = error if isinstance(error, Trouble) else meaning(error)
             left_s -= time.monotonic() - began
@@ -186,20 +238,31 @@ async def patiently(
                 raise _given_up("SGLC542", "refuses", name, trouble, number)
             if told():
                 raise _given_up("SGLC543", "broke off its answer for", name, trouble, number)
-        wait_s = min(patience.longest_wait_s, patience.first_wait_s * 2 ** (number - 1))
+        counted = counts(trouble, limit.answered - answered)
+        tried, answered = tried + counted, limit.answered
         jitter = jitter or random.Random(seed)
+        wait_s = min(patience.longest_wait_s, patience.first_wait_s * 2 ** max(0, tried - 1))
         wait_s = max(wait_s * jitter.uniform(0.5, 1.0), trouble.wait_s or 0.0)
-        if number == patience.attempts or wait_s >= left_s:
-            late = "" if number == patience.attempts else f"; in {wait_s:.0f} s it would be too late"
-            with Paid(Usage(calls=number)):
-                raise _given_up("SGLC543", "does not answer", name, trouble, number, late)
-        await asyncio.sleep(wait_s)
-        left_s -= wait_s
-    raise AssertionError("the last attempt returns or raises")
+        if trouble.limited and wait_s < left_s:
+            limit.wait(time.monotonic(), trouble.wait_s or 0.0)
+        with Paid(Usage(calls=number)):
+            if tried == patience.attempts:
+                raise _given_up("SGLC543", "does not answer", name, trouble, number)
+            if wait_s >= left_s:
+                raise _too_late(name, trouble, number, wait_s)
+        if counted or wait_s > (trouble.wait_s or 0.0):  # else its turn comes behind those that have not asked
+            await asyncio.sleep(wait_s)
+            left_s -= wait_s
+
+
+def _too_late(name: str, trouble: Exception, attempts: int, wait_s: float) -> BackendError:
+    assert isinstance(trouble, Trouble)
+    late = f"; in {wait_s:.0f} s it would be too late"
+    return _given_up("SGLC543", "does not answer", name, trouble, attempts, late)
 
 
 def _given_up(code: str, does: str, name: str, trouble: Trouble, attempts: int, late: str = "") -> BackendError:
-    tries = f"{attempts} attempts" if attempts > 1 else "1 attempt"
+    tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
     return BackendError(
         code, f"the API {does} `{name}`: {trouble.message}", note=f"{tries}{late}", hint=trouble.hint
     )

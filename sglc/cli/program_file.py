@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from sglc.api.function import Function
-from sglc.errors import Loc, RunError, SglcError, TraceError, UsageError
+from sglc.errors import Loc, RunError, SglcError, TraceError, UsageError, shown
 from sglc.frontend.locate import of_exception, shown_path
 from sglc.ir.core import Program
 from sglc.ir.text.printer import from_text
@@ -139,14 +139,32 @@ def program_path(spec: str) -> Path:
     return _split(spec)[0]
 
 
+class _EqualNames(Exception):
+    """Two values of an object have the same name."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _EqualNames(next(name for name in names if names.count(name) > 1))
+    return made
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
 def parse_json(text: str, name: str, line: int = 1) -> Any:
     """JSON that starts at `line` of what `name` calls it.
 
     Raises:
-        UsageError: SGLC008, with the place.
+        UsageError: SGLC008, with the place; for two equal names in one object, too, of which Python drops one.
     """
     try:
-        return json.loads(text)
+        return _DECODER.decode(text)
+    except _EqualNames as error:
+        message = f"two values of an object are called `{shown(error.args[0])}`"
+        raise UsageError("SGLC008", message, Loc(name, line)) from None
     except json.JSONDecodeError as error:
         loc = Loc(name, line + error.lineno - 1, error.colno)
         raise UsageError("SGLC008", f"this is no JSON: {error.msg}", loc) from None

@@ -10,6 +10,7 @@ from sglc.backends.anthropic import AnthropicBackend, AnthropicOptions
 from sglc.backends.gemini import GeminiBackend, GeminiOptions
 from sglc.backends.http import DIALECTS, ServerBackend, ServerOptions
 from sglc.backends.litellm import LiteLLMBackend
+from sglc.backends.models.vendor_rules import CLAUDE
 from sglc.backends.openai import OpenAIBackend, OpenAIOptions
 from sglc.backends.retry import Patience
 from sglc.errors import UsageError
@@ -164,25 +165,29 @@ class Anthropic(AnthropicBackend):
 
 
 class VertexAI(GeminiBackend):
-    """A model of Google's on Vertex AI. Without `project` it is that of the environment.
+    """A model on Vertex AI: Google's, or by its name Claude, which is an `AnthropicBackend`.
+
+    Without `project` it is that of the environment.
 
     Args:
         safety_settings: sent as they are.
         base_url: where the service is, if it is elsewhere.
         takes, images, concurrency, api_retries, patience: as of `Anthropic`.
-        options: of the SDK's `Client` (`project`, `location`, `credentials`, `api_key`, ...).
+        options: of the SDK's `Client` (`project`, `location`, `credentials`, `api_key`, ...); of Claude's
+            `AsyncAnthropicVertex`.
     """
+
+    def __new__(cls, model_name: str, *given: Any, **options: Any) -> Any:
+        """Whichever speaks the model's protocol."""
+        return _claude(model_name, *given, **options) if model_name.startswith(CLAUDE) else super().__new__(cls)
 
     def __init__(
         self, model_name: str, safety_settings: Sequence[Mapping[str, Any]] | None = None, *,
         base_url: str | None = None, takes: Takes | None = None, images: bool | None = None,
         concurrency: int = 16, api_retries: int = 2, patience: Patience | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        # SGLang's names for the place; the SDK has its own.
-        for name in ("project", "location"):
-            value = os.environ.get({"project": "GCP_PROJECT_ID", "location": "GCP_LOCATION"}[name])
-            if value and "api_key" not in options:
-                options.setdefault(name, value)
+        if "api_key" not in options:
+            options = {**_place(), **options}
         super().__init__(
             GeminiOptions(
                 model=model_name,
@@ -198,6 +203,40 @@ class VertexAI(GeminiBackend):
             )
         )
         self.model_name = model_name
+
+
+def _place() -> dict[str, str]:
+    """SGLang's names for the place; the SDK has its own."""
+    named = {"project": os.environ.get("GCP_PROJECT_ID"), "location": os.environ.get("GCP_LOCATION")}
+    return {name: value for name, value in named.items() if value}
+
+
+def _claude(
+    model_name: str, safety_settings: Sequence[Mapping[str, Any]] | None = None, *,
+    base_url: str | None = None, takes: Takes | None = None, images: bool | None = None,
+    concurrency: int = 16, api_retries: int = 2, patience: Patience | None = None, **options: Any,
+) -> AnthropicBackend:  # fmt: skip
+    """Claude on Vertex AI, by the arguments of `VertexAI`.
+
+    Raises:
+        UsageError: SGLC027, `safety_settings`, which are for Google's models.
+    """
+    if safety_settings is not None:
+        raise UsageError("SGLC027", f"`{model_name}` takes no `safety_settings`", here())
+    theirs = {"project": "project_id", "location": "region"}
+    client = {theirs.get(name, name): value for name, value in {**_place(), **options}.items()}
+    return AnthropicBackend(
+        AnthropicOptions(
+            model=model_name,
+            vertex=True,
+            takes=takes,
+            images=images,
+            concurrency=concurrency,
+            api_retries=api_retries,
+            patience=_patience(patience, client),
+            client=client if base_url is None else {**client, "base_url": base_url},
+        )
+    )
 
 
 class LiteLLM(LiteLLMBackend):

@@ -239,7 +239,7 @@ class SchedulerService:
             uptime_seconds=time.time() - self._began_s,
             sglang_version=f"sglc {version('sglc')}",
             server_type="grpc",
-            max_total_num_tokens=load_of(info)["max_total_num_tokens"],
+            max_total_num_tokens=load_of(info, service.limits.queue)["max_total_num_tokens"],
         )
         made.server_args.update({"served_model_name": service.name, **asdict(service.limits)})
         made.scheduler_info.update(msgspec.to_builtins(info))
@@ -253,7 +253,8 @@ class SchedulerService:
             )
         if request.dp_rank:
             raise Refusal(400, "`dp_rank` can only be 0", param="dp_rank", code="invalid_value")
-        load, metrics = load_of(await self._info.ask()), self._service.metrics
+        service = self._service
+        load, metrics = load_of(await self._info.ask(), service.limits.queue), service.metrics
         running, waiting = load["num_running_reqs"], load["num_waiting_reqs"]
         busy = running / load["max_running_requests"] if load["max_running_requests"] else 0.0
         own = pb.SchedulerLoad(

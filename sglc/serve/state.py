@@ -59,7 +59,7 @@ def add_state(app: FastAPI, service: Service) -> None:
                 "eos_ids": tokenizer.eos_ids,
                 "vocab_size": len(tokenizer.token_bytes()),
                 "max_model_len": service.max_len,
-                "concurrency": backend.target.concurrency,
+                "concurrency": min(backend.target.concurrency, service.limits.queue),
                 "scores_tokens": backend.target.scores_tokens,
                 "plan_version": PLAN_VERSION,
                 "hints_version": HINTS_VERSION if service.limits.hint_tokens else 0,
@@ -88,12 +88,12 @@ def add_state(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/loads")
     async def loads() -> Response:
-        load = load_of(await info.ask())
+        load = load_of(await info.ask(), service.limits.queue)
         return as_json({"timestamp": time.time(), "dp_rank_count": 1, "loads": [{"dp_rank": 0, **load}]})
 
     @app.get("/get_load")
     async def get_load() -> Response:
-        load = load_of(await info.ask())
+        load = load_of(await info.ask(), service.limits.queue)
         told = {
             "num_reqs": load["num_running_reqs"] + load["num_waiting_reqs"],
             "num_waiting_reqs": load["num_waiting_reqs"],
@@ -111,8 +111,11 @@ def add_state(app: FastAPI, service: Service) -> None:
         return as_json({"flushed": True})
 
 
-def load_of(info: Mapping[str, Any]) -> dict[str, Any]:
-    """How busy the runtime is, under SGLang's names; a back end without rows and pages is not."""
+def load_of(info: Mapping[str, Any], queue: int) -> dict[str, Any]:
+    """How busy the runtime is, under SGLang's names; a back end without rows and pages is not.
+
+    Who asks for more at once than `queue`, that of `Limits`, is refused, however many rows there are.
+    """
     size, pages, used = info.get("page_size", 0), info.get("pages", 0), info.get("used_pages", 0)
     return {
         "num_running_reqs": info.get("running_rows", 0),
@@ -120,7 +123,7 @@ def load_of(info: Mapping[str, Any]) -> dict[str, Any]:
         "num_used_tokens": used * size,
         "max_total_num_tokens": pages * size,
         "token_usage": used / pages if pages else 0.0,
-        "max_running_requests": info.get("max_rows", 0),
+        "max_running_requests": min(info.get("max_rows", 0), queue),
     }
 
 

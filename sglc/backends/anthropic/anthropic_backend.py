@@ -13,7 +13,8 @@ from sglc.backends.anthropic.kept_prompts import KeptPrompts
 from sglc.backends.models.vendor_rules import ApiModel, messages_model
 from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, or_why_not, text_of
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing
-from sglc.backends.remote.connection import see_keys, unreachable
+from sglc.backends.remote.connection import see_keys, see_options, unreachable
+from sglc.backends.remote.google_login import LOG_IN, login_trouble
 from sglc.backends.remote.sdk_errors import sdk_trouble
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.ir.plan.events import Event
@@ -97,7 +98,8 @@ class AnthropicBackend(ApiBackend):
         """As of `ApiBackend`."""
         import anthropic
 
-        return sdk_trouble(anthropic, error)
+        found = sdk_trouble(anthropic, error)
+        return login_trouble(self.target.name, error) if found is error and self.options.vertex else found
 
     def connect(self) -> Client:
         """As of `ApiBackend`."""
@@ -108,12 +110,15 @@ class AnthropicBackend(ApiBackend):
         except ImportError as error:
             raise missing(name, "anthropic", extra, error) from None
         given = {"timeout": self.options.patience.attempt_s, **self.options.client, "max_retries": 0}
+        see_options(
+            name, anthropic.AsyncAnthropicVertex if self.options.vertex else anthropic.AsyncAnthropic, given
+        )
         if self.options.vertex:
             try:
                 on_vertex: Any = anthropic.AsyncAnthropicVertex(**given)
             except (ValueError, ImportError, anthropic.AnthropicError) as error:
                 raise unreachable(
-                    name, error, "set `CLOUD_ML_REGION` and `ANTHROPIC_VERTEX_PROJECT_ID`"
+                    name, error, f"set `CLOUD_ML_REGION` and `ANTHROPIC_VERTEX_PROJECT_ID`, and {LOG_IN}"
                 ) from None
             return on_vertex, on_vertex.close
         hint = "set `ANTHROPIC_API_KEY`"

@@ -12,7 +12,8 @@ from sglc.backends.gemini.gemini_wire import bodies, pieces_of, replies_of, usag
 from sglc.backends.models.vendor_rules import ApiModel, gemini_model
 from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing
-from sglc.backends.remote.connection import see_keys, unreachable
+from sglc.backends.remote.connection import see_keys, see_options, unreachable
+from sglc.backends.remote.google_login import LOG_IN, login_trouble
 from sglc.backends.remote.sdk_errors import message_of, network_trouble, said
 from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.backends.retry import Trouble, status_trouble
@@ -103,7 +104,8 @@ class GeminiBackend(ApiBackend):
             case ValueError() if type(error).__module__.startswith("pydantic"):
                 return Trouble(f"the answer is malformed: {said(error).splitlines()[0]}")
             case _:
-                return network_trouble(error)
+                found = network_trouble(error)
+                return login_trouble(self.target.name, error) if found is error else found
 
     def connect(self) -> Client:
         """As of `ApiBackend`."""
@@ -119,8 +121,9 @@ class GeminiBackend(ApiBackend):
         given: dict[str, Any] = {"http_options": http, **self.options.client}
         hint = "set `GEMINI_API_KEY`"
         if self.options.vertex:
-            hint = "set `GOOGLE_CLOUD_PROJECT` and `GOOGLE_CLOUD_LOCATION`, and log in with `gcloud`"
+            hint = f"set `GOOGLE_CLOUD_PROJECT` and `GOOGLE_CLOUD_LOCATION`, and {LOG_IN}"
             given["vertexai"] = True
+        see_options(name, GoogleClient, given)
         try:
             client = GoogleClient(**given)
         except (ValueError, ImportError, GoogleAuthError) as error:

@@ -119,7 +119,10 @@ class GrpcBackend(ServerBackend):
         told = dict(error.trailing_metadata() or ())
         waits, again = told.get("retry-after"), told.get("x-should-retry") != "false" and name in _AGAIN
         wait_s = float(waits) if isinstance(waits, str) and waits.isdecimal() else None
-        return Trouble(f"{name}: {details}", again=again, wait_s=wait_s, hint=_HINTS.get(name, ""))
+        return Trouble(
+            f"{name}: {details}", again=again, wait_s=wait_s, hint=_HINTS.get(name, ""),
+            limited=name == "RESOURCE_EXHAUSTED",
+        )  # fmt: skip
 
     # -- the connection ------------------------------------------------------------------------------
 

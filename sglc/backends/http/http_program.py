@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,13 +18,15 @@ from sglc import errors
 from sglc.backends.http.http_trouble import FINAL, events_of, problem_of, refused
 from sglc.backends.remote.connection import Connection
 from sglc.backends.retry import Patience, Trouble, patiently
-from sglc.errors import BackendError, Loc, SglcError
+from sglc.errors import BackendError, Loc, SglcError, located
 from sglc.ir.plan.backend import Backend, BackendWrapper, ProgramRun
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.plan import Plan
 from sglc.ir.plan.plan_json import answer_from_json, plan_to_json
 from sglc.ir.plan.segment import GenNode, Segment, SelectNode
 from sglc.ir.plan.without_host import generating
+
+_REQUEST = "the program"  # in errors, until a generation is told of one
 
 
 def part_of(plan: Plan) -> str | None:
@@ -39,15 +42,15 @@ class _Site:
     text: str = ""
     told: int = 0
     end: GenDone | SelectDone | SglcError | None = None
-    waiting: tuple[int, asyncio.Queue[Event]] | None = None
+    waiting: tuple[int, GenNode | SelectNode, asyncio.Queue[Event]] | None = None
 
     def tell(self) -> None:
         """Hand on what is new."""
         if self.waiting is None:
             return
-        index, inbox = self.waiting
+        index, node, inbox = self.waiting
         if isinstance(self.end, SglcError):
-            inbox.put_nowait(NodeFailed(index, self.end))
+            inbox.put_nowait(NodeFailed(index, _error_at(self.end, node)))
         elif self.end is not None:
             inbox.put_nowait(replace(self.end, node=index))
         elif len(self.text) > self.told:
@@ -93,7 +96,7 @@ class ServerProgram(BackendWrapper):
             if isinstance(node, GenNode | SelectNode):
                 site = self._sites.setdefault(str(node.site), _Site())
                 site.end = site.end or self._over
-                site.waiting = (index, inbox)
+                site.waiting = (index, node, inbox)
                 site.tell()
                 left += 1
         try:
@@ -115,7 +118,7 @@ class ServerProgram(BackendWrapper):
         try:
             await patiently(
                 lambda: self._follow(connection.client, content), self._patience, connection.places, problem_of,
-                seed=0, name="the program",
+                seed=0, name=_REQUEST,
             )  # fmt: skip
         except SglcError as problem:
             error = problem
@@ -188,6 +191,14 @@ class ServerProgram(BackendWrapper):
         if site.end is None:
             site.end = end
             site.tell()
+
+
+def _error_at(error: SglcError, node: GenNode | SelectNode) -> SglcError:
+    """What the request ended with, as the error of one of its generations."""
+    made = copy(located(error, node.loc))
+    made.message = made.message.replace(f"`{_REQUEST}`", f"`{node.site.name}`", 1)
+    made.args = (made.message,)
+    return made
 
 
 def _error_of(told: Mapping[str, Any]) -> SglcError:

@@ -16,7 +16,7 @@ from sglc.backends.openai.echoed_choices import EchoedText, echo, echoed, scored
 from sglc.backends.openai.openai_wire import Steering, bodies, piece_of, reply_of, steered, usage_of
 from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, Unanswered, or_why_not
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing
-from sglc.backends.remote.connection import see_keys, unreachable
+from sglc.backends.remote.connection import see_keys, see_options, unreachable
 from sglc.backends.remote.prompts import Prompt
 from sglc.backends.remote.sdk_errors import sdk_trouble, told_trouble
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
@@ -206,6 +206,7 @@ class OpenAIBackend(ApiBackend):
             given = {"base_url": self._dialect.url, "api_key": key, **given}
             if not given["api_key"]:
                 raise unreachable(name, ValueError("there is no key"), hint)
+        see_options(name, openai.AsyncAzureOpenAI if self.options.azure else openai.AsyncOpenAI, given)
         try:
             client: Any = self._azure_client(given) if self.options.azure else openai.AsyncOpenAI(**given)
         except (openai.OpenAIError, ImportError, ValueError) as error:  # the latter of proxies

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import inspect
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from sglc.backends.retry import Places
-from sglc.errors import BackendError
+from sglc.errors import BackendError, UsageError
 
 _CLOSING_S = 5.0
 _KEY_FORM = "a key is of printable ASCII characters; see that no line end stands behind it"
@@ -47,6 +48,18 @@ def see_keys(name: str, *keys: object) -> None:
     given = [key for key in keys if isinstance(key, str)]
     if not all(key.isascii() and key.isprintable() and key == key.strip() for key in given):
         raise unreachable(name, ValueError("the key cannot be sent"), _KEY_FORM)
+
+
+def see_options(name: str, client: Callable[..., Any], given: Iterable[str]) -> None:
+    """See that the SDK's `client` knows the arguments by name that were given for it.
+
+    Raises:
+        UsageError: SGLC027, it takes no such argument.
+    """
+    known = inspect.signature(client).parameters
+    if unknown := next((each for each in given if each not in known), None):
+        takes = ", ".join(each for each in known if not each.startswith("_"))
+        raise UsageError("SGLC027", f"`{name}` takes no `{unknown}`", note=f"its client takes: {takes}")
 
 
 def unreachable(name: str, error: Exception, hint: str) -> BackendError:

@@ -33,10 +33,10 @@ def ended(function: Function | LoadedPlan, result: Result, options: argparse.Nam
     """What is kept of a result.
 
     Raises:
-        RunError: SGLC423 or SGLC080, which no other row could escape either.
+        RunError: SGLC423, SGLC427 or SGLC080, which no other row could escape either.
     """
     error = error_of(result, options)
-    if isinstance(error, RunError) and error.code in ("SGLC423", "SGLC080"):
+    if isinstance(error, RunError) and error.code in ("SGLC423", "SGLC427", "SGLC080"):
         raise error
     text = text_of(result, options).encode(errors="backslashreplace")
     said = tuple(failures_of(function, result, error, f"row {result.row}: "))

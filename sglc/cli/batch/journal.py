@@ -69,7 +69,8 @@ class SharedJournal:
         self._tape = Tape({"seed": seed}, {}, {})  # of rows that are not over
         self._writer: Writer | None = None
         if folder is not None:
-            self._writer = Writer(folder, header_of(name, seed, rows, is_journal=True), resume=resume)
+            header = header_of(name, seed, rows, is_journal=True)
+            self._writer = Writer(folder, header, resume=resume, is_journal=True)
             try:
                 if self._writer.resumes:
                     self._tape = read_tape(folder, skip)
@@ -85,7 +86,7 @@ class SharedJournal:
         A tool may end behind its row, which did not wait for it any more: that is written and not known.
 
         Raises:
-            RunError: SGLC423, it cannot be written.
+            RunError: SGLC427, it cannot be written.
         """
         with self._lock:
             new = [

@@ -19,12 +19,13 @@ from sglc.cli.batch.budget import BatchBudget
 from sglc.cli.batch.destination import Destination
 from sglc.cli.batch.ended import Ended, ended
 from sglc.cli.batch.journal import begin_journal
+from sglc.cli.batch.listening import await_server
 from sglc.cli.batch.manifest import Manifest, check_manifest, digest, read_manifest, write_manifest
 from sglc.cli.batch.rows import LOOKED_AT, RowFile
 from sglc.cli.options import input_files, say
 from sglc.cli.program_file import program_path
 from sglc.cli.report import Totals
-from sglc.errors import RunError, SglcError, UsageError, render
+from sglc.errors import BackendError, RunError, SglcError, UsageError, render
 from sglc.execution.batch.runner import BatchControl
 from sglc.execution.options import random_seed
 from sglc.execution.progress import watched
@@ -81,7 +82,9 @@ def run_rows(
         to.begin()
         if manifest is not None:
             write_manifest(manifest, options.output)
-        return show(function.__name__, _ended(function, stream, options), control, to, rows, options, budget)
+        return show(
+            function.__name__, _ended(function, stream, options, control), control, to, rows, options, budget
+        )
 
 
 def limits_of_rows(options: argparse.Namespace) -> dict[str, Any]:
@@ -137,11 +140,16 @@ def settled(asked: Manifest, known: Manifest | None, model: str, options: argpar
 
 
 def _ended(
-    function: Function | LoadedPlan, stream: Iterator[Result], options: argparse.Namespace
-) -> Generator[Ended]:
+    function: Function | LoadedPlan, stream: Iterator[Result], options: argparse.Namespace,
+    control: BatchControl,
+) -> Generator[Ended]:  # fmt: skip
     with closing(stream):  # type: ignore[type-var]  # a generator
         for result in stream:
-            yield ended(function, result, options)
+            one = ended(function, result, options)
+            error = result.error() if one.failed and options.output else None
+            if isinstance(error, BackendError) and error.code == "SGLC543":
+                await_server(options.backend, lambda: control.stopped)
+            yield one
 
 
 def show(
@@ -179,7 +187,9 @@ def show(
     if (to.resumable or options.record) and (early or totals.failed):
         changed = isinstance(problem, UsageError) and bool(rows.digest)
         mended = "mend the rows, and go on" if isinstance(problem, UsageError) else "go on"
-        say(f"sglc: {mended} with: {_again(retry_failed=not early, force=changed)}")
+        # What rows did that failed as their server was gone stands in the journal, that they failed, too.
+        gone = isinstance(control, BatchControl) and problem is not None and problem.code == "SGLC435"
+        say(f"sglc: {mended} with: {_again(retry_failed=gone or not early, force=changed)}")
     if ended_by and ended_by[0]:
         return 128 + ended_by[0]
     if isinstance(problem, UsageError):

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from sglc.cli.batch.replica import LocalReplica, Lost, Made, Opened, Work, listens
+from sglc.cli.batch.listening import listens
+from sglc.cli.batch.replica import LocalReplica, Lost, Made, Opened, Work
 from sglc.cli.batch.sorted_rows import NumberedRow
 from sglc.errors import UsageError
 from sglc.observe.replay.tape import Tape

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import urlsplit
 
 from sglc import knobs
 from sglc.backends import registry
 from sglc.cli.batch.ended import Ended, ended
+from sglc.cli.batch.listening import address_of, listens
 from sglc.cli.batch.sorted_rows import NumberedRow
 from sglc.cli.child import end_with_parent, free_port
 from sglc.cli.program_file import open_program
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 WAIT_S = 1.0  # for something to hand over, before it is asked whether the server is still there
 _SILENT_S = 0.02  # between two steps; who is not asked for longer has no driver, and goes no further
 _READY_S = 600.0  # for a server that loads its model
-_KNOCK_S = 5.0  # for a machine that does not answer
 
 
 class Lost(Exception):
@@ -153,7 +152,7 @@ class LocalReplica:
         threading.Thread(target=self._run, args=(self._has,), name="sglc-replica", daemon=True).start()
         # By names alone: copies of one model on several machines have other dates.
         named = self._spec or f"local:{knobs.model()}"
-        model = named if self._address is None else str(getattr(self._backend, "identity", ""))
+        model = named if address_of(self._spec) is None else str(getattr(self._backend, "identity", ""))
         tokenizer = "" if target.tokenizer is None else target.tokenizer.hash
         return Opened(socket.gethostname(), model, tokenizer, self._size)
 
@@ -209,7 +208,7 @@ class LocalReplica:
                 has.over = True
                 self._change.notify_all()
             has.control.stop()
-        if self._address is not None and self._backend is not None:
+        if address_of(self._spec) is not None and self._backend is not None:
             self._backend.close()
         if self._server is not None:
             self._server.kill()
@@ -266,17 +265,9 @@ class LocalReplica:
 
     # -- the server ------------------------------------------------------------------------------
 
-    @property
-    def _address(self) -> tuple[str, int] | None:
-        """Where the server is before which this stands, if it does."""
-        parts = urlsplit(self._spec or "")
-        if parts.scheme not in ("http", "https", "grpc", "grpcs") or not parts.hostname:
-            return None
-        return parts.hostname, parts.port or (443 if parts.scheme.endswith("s") else 80)
-
     def _gone(self) -> bool:
         """Whether nobody listens where the server was."""
-        address = self._address
+        address = address_of(self._spec)
         return address is not None and not listens(*address)
 
     def _refuses(self) -> bool:
@@ -331,12 +322,3 @@ def _before_failures(lines: Iterable[Json]) -> Iterator[Json]:
             failed.add(line["row"])
         if line.get("row") not in failed:
             yield line
-
-
-def listens(host: str, port: int) -> bool:
-    """Whether something takes connections there."""
-    try:
-        socket.create_connection((host, port), _KNOCK_S).close()
-    except OSError:
-        return False
-    return True

@@ -20,6 +20,13 @@ from sglc.cli.program_file import parse_json
 from sglc.errors import Loc, UsageError
 
 STDIN = "-"
+_COMPRESSED = (
+    b"\x1f\x8b",
+    b"\x28\xb5\x2f\xfd",
+    b"\xfd7zXZ",
+    b"BZh",
+    b"PK\x03\x04",
+)  # gzip, zstd, xz, bzip2, zip
 _LARGEST_CELL = 1 << 30  # of CSV, characters; Python's own limit is shorter than many a document
 LOOKED_AT = 100_000  # rows of a file that are read before one runs: a quarter of a second
 
@@ -184,12 +191,16 @@ def _decoded(file: BinaryIO, name: str) -> Iterator[str]:
     """The lines of a file of texts. They end at line feeds alone.
 
     Raises:
-        UsageError: SGLC008, one is no UTF-8.
+        UsageError: SGLC008, one is no UTF-8, or all of it is compressed.
     """
     for number, line in enumerate(file, 1):
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
+            if number == 1 and line.startswith(_COMPRESSED):
+                raise UsageError(
+                    "SGLC008", f"`{name}` is compressed", hint="unpack it, and give it as `--batch -`",
+                ) from None  # fmt: skip
             raise UsageError(
                 "SGLC008", f"this is no UTF-8: {error.reason}", Loc(name, number, error.start + 1),
                 hint="save the file as UTF-8",

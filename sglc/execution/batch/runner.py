@@ -179,6 +179,9 @@ def run_batch(
         ended = [result for result in batch.held() if result.ended]  # before others end by being stopped
         batch.close()
         raise Interrupted(ended) from None
+    except GeneratorExit:
+        batch.drop()
+        raise
     finally:
         batch.close()
 
@@ -451,3 +454,10 @@ class _Batch(Generic[_Row]):
             running = tuple(self._begun.values())
         for result in running:
             result.stop()
+
+    def drop(self) -> None:
+        """Nobody is given the results that are left: of those that failed no more is said than of others."""
+        with self._lock:
+            left = (*self._done, *self._begun.values())
+        for result in left:
+            result.unread_error()

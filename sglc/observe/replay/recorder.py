@@ -68,7 +68,7 @@ class TapeRecorder:
         if isinstance(folder, RemoteJournal):
             self.writer, self.played = folder, Player(folder.tape, streams=self.streams)
         else:
-            self.writer = writer = Writer(folder, resume=goes_on is not None)
+            self.writer = writer = Writer(folder, resume=goes_on is not None, is_journal=is_journal)
             if writer.resumes:
                 try:
                     self.played = open_player(folder, name, seed, self.streams, skip)

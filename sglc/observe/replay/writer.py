@@ -29,6 +29,7 @@ class Writer:
 
     Args:
         resume: go on behind what the folder holds; a last line that was cut short is cut off.
+        is_journal: nobody has asked for it by name: it lies beside the results of a batch.
 
     Attributes:
         header: what the first line says, if it is yet to be written.
@@ -40,9 +41,11 @@ class Writer:
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], header: Mapping[str, Any] = NO_HEADER, *, resume: bool = False
-    ) -> None:
+        self, folder: str | os.PathLike[str], header: Mapping[str, Any] = NO_HEADER, *, resume: bool = False,
+        is_journal: bool = False,
+    ) -> None:  # fmt: skip
         self._path = Path(folder) / FILE
+        self._is_journal = is_journal
         self.header = header
         self._file = -1
         self._length = 0  # bytes in whole lines
@@ -107,7 +110,8 @@ class Writer:
                 meanwhile; or with the next one that is written.
 
         Raises:
-            RunError: SGLC423, it cannot be written, or one before it could not; SGLC080, another run began.
+            RunError: SGLC423, of a journal SGLC427, it cannot be written, or one before it could not; SGLC080,
+                another run began.
         """
         text = json.dumps(line, ensure_ascii=False) + "\n"
         with self._lock:
@@ -115,7 +119,7 @@ class Writer:
                 return False
             if self._problem is not None:
                 self._told = True
-                raise _not_written(self._problem, self._path.parent)
+                raise self._not_written(self._problem)
             self._waiting.append(text)
             if when == "now":
                 self._told = True
@@ -134,7 +138,7 @@ class Writer:
 
     def _flush(self) -> None:
         if self._problem is not None:
-            raise _not_written(self._problem, self._path.parent)
+            raise self._not_written(self._problem)
         try:
             if self._file < 0:
                 self._open(os.O_EXCL)
@@ -149,7 +153,7 @@ class Writer:
             self._length += len(whole)
         except OSError as error:
             self._problem = error
-            raise _not_written(error, self._path.parent) from None
+            raise self._not_written(error) from None
 
     def _sync_often(self) -> None:
         while not self._closed.wait(_SYNC_S):
@@ -175,7 +179,7 @@ class Writer:
         """Nothing more is written. Idempotent.
 
         Raises:
-            RunError: SGLC423, what waited cannot be written, or could not, and nobody was told.
+            RunError: SGLC423 or SGLC427, what waited cannot be written, or could not, and nobody was told.
         """
         with self._lock:
             if self._closed.is_set():
@@ -184,7 +188,7 @@ class Writer:
         try:
             with self._lock:
                 if self._problem is not None and not self._told:
-                    raise _not_written(self._problem, self._path.parent)
+                    raise self._not_written(self._problem)
                 if self._waiting and self._problem is None:
                     self._flush()
             self._sync()
@@ -193,6 +197,16 @@ class Writer:
                 file, self._file = self._file, -1
                 if file >= 0:
                     os.close(file)
+
+    def _not_written(self, error: OSError) -> RunError:
+        folder, why = self._path.parent, error.strerror or error
+        if isinstance(error, FileExistsError):  # it was not there when the run began
+            message = f"another run has begun to record in `{folder}`"
+            return RunError("SGLC080", message, hint="take another folder")
+        kept = "what was recorded before is kept"
+        if self._is_journal:
+            return RunError("SGLC427", f"`{folder.name}` cannot be written: {why}", note=kept)
+        return RunError("SGLC423", f"the recording cannot be written: {why}", note=kept)
 
 
 def _whole_lines(file: int, size: int) -> int:
@@ -204,12 +218,3 @@ def _whole_lines(file: int, size: int) -> int:
             return start + at + 1
         size = start
     return 0
-
-
-def _not_written(error: OSError, folder: Path) -> RunError:
-    if isinstance(error, FileExistsError):  # it was not there when the run began
-        return RunError("SGLC080", f"another run has begun to record in `{folder}`", hint="take another folder")
-    return RunError(
-        "SGLC423", f"the recording cannot be written: {error.strerror or error}",
-        note="what was recorded before is kept",
-    )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
@@ -173,7 +174,17 @@ def _on_cuda(
 
 
 def _max_len(options: LocalOptions, config: ModelConfig, pages: int) -> int:
-    return min(options.max_len or config.max_len, config.max_len, pages * options.page_size)
+    """Tokens of a prompt and its answer; where that is not what was asked for, a line on stderr says why."""
+    asked, room = options.max_len or config.max_len, pages * options.page_size
+    length = min(asked, config.max_len, room)
+    if length < asked:
+        why = "the model has no more" if length == config.max_len else "keys and values of more have no memory"
+        with suppress(OSError):  # nobody reads it
+            print(
+                f"sglc: a prompt and its answer may take {length} tokens, and not {asked}: {why}",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+    return length
 
 
 def limits(options: LocalOptions, device: str) -> tuple[int, int]:
