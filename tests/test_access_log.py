@@ -19,8 +19,10 @@ from tests.waiting import HANG_S
 LINE = "x" * 1000
 
 
-def test_what_does_not_fit_is_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("blocking", [True, False])  # pipes of Node's and asyncio's are not
+def test_what_does_not_fit_is_left_out_and_counted(blocking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
+    os.set_blocking(writer, blocking)
     monkeypatch.setattr(log_lines, "_STDERR", writer)
     lines = LogLines(most=5)
     for _ in range(1000):  # a pipe holds 64 KiB

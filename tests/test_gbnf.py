@@ -9,6 +9,11 @@ from sglc.ir.grammar.gbnf import check_gbnf
 from sglc.ir.grammar.regex_gbnf import regex_gbnf
 
 
+def test_a_number_that_python_does_not_read_is_too_large() -> None:
+    with pytest.raises(LegalizeError, match="is no grammar"):
+        check_gbnf('root ::= "a"{2,' + "9" * 5000 + "}")
+
+
 @pytest.mark.parametrize(
     "grammar",
     [
@@ -39,6 +44,8 @@ def test_grammars_are_taken(grammar: str) -> None:
         ('root ::= "a" ; "b"', "line 1, column 14: `;` is not expected"),
         ("root ::= .{3}", "line 1, column 10: `.` is not expected"),
         ("root ::= 5", "line 1, column 10: `5` is not expected"),
+        ("root ::= []", "line 1, column 10: the class `[]` has no characters"),
+        ('root ::= "a"{4294967298}', "line 1, column 13: the repeat `{4294967298}` is too large"),
         ("root ::= [a-cb-a]", "line 1, column 10: the range `b-a` ends before it begins"),
         (r"root ::= [^z-\x41]", r"line 1, column 10: the range `z-\x41` ends before it begins"),
         ('root ::= "a"{2,1}', "line 1, column 13: the repeat `{2,1}` has more at least than at most"),

@@ -116,3 +116,33 @@ def test_what_a_plan_cannot_name_is_left_to_python(mode: Any) -> None:
         for logger in (PRIVATE, LOUDER):
             logger.removeHandler(handler)
     assert said == ["p one", "l one!"]
+
+
+@sgl.function
+def informs(s: Any) -> None:
+    s += "x" + sgl.gen("a")
+    LOGGER.info("is %s", s["a"])
+
+
+@pytest.mark.parametrize("owner", [logging.Logger, LOGGER], ids=["class", "logger"])
+@pytest.mark.parametrize("method", ["info", "_log"])
+def test_a_method_that_is_patched_behind_the_plan_is_called(
+    owner: Any, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, seen = ScriptedBackend(lambda asked: "y"), list[tuple[Any, ...]]()
+    assert informs.run(backend=backend, mode="plan").error() is None
+    monkeypatch.setattr(LOGGER, "level", logging.INFO)
+    monkeypatch.setattr(owner, method, lambda *given, **named: seen.append(given))
+    LOGGER.manager._clear_cache()  # type: ignore[attr-defined]  # of what is enabled
+    assert informs.run(backend=backend).error() is None
+    assert [given[-2:] for given in seen] == [("is %s", "y" if method == "info" else ("y",))]
+
+
+def test_a_category_that_is_no_warning_is_python_s_error() -> None:
+    @sgl.function
+    def wrong(s: Any) -> None:
+        s += "x" + sgl.gen("a")
+        warnings.warn("text", ValueError, stacklevel=1)  # type: ignore[arg-type]
+
+    result = wrong.run(backend=ScriptedBackend(lambda asked: "y"))
+    assert isinstance(result.error(), TypeError)

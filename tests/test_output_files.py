@@ -96,7 +96,8 @@ def test_what_cannot_be_written_is_said_before_the_work(
         out, err = capsys.readouterr()
         assert out == ""
         assert f"`{path}` cannot be written" in err or name == "trace"
-        assert err.startswith("error[SGLC057]" if name == "trace" else "error[SGLC009]")
+        code = "SGLC009" if name != "trace" else "SGLC057" if path else "SGLC023"
+        assert err.startswith(f"error[{code}]")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert main([*command, option, "x"]) == 2
     assert "Permission denied" in capsys.readouterr().err

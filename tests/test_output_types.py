@@ -355,3 +355,32 @@ def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
         schema = {"type": "array", "items": schema}
     with pytest.raises(TraceError, match=r"SGLC103.*nested too deeply"):
         sgl.gen("x", json_schema=schema)
+
+
+@dataclass
+class Doubled:
+    x: int
+
+    def __post_init__(self) -> None:
+        self.x *= 2
+
+
+@pydantic.dataclasses.dataclass
+class Base:
+    a: int
+
+
+@dataclass
+class Derived(Base):
+    b: str
+
+
+def test_a_limit_leaves_values_as_their_classes_read_them() -> None:
+    dtype = Annotated[list[Doubled | float], pydantic.Field(min_length=1)]
+    assert read_as(dtype, '[{"x": 1}, 1]') == [Doubled(1), 1.0]
+    assert type(read_as(dtype, "[1]")[0]) is float
+    assert_none(dtype, "[]")
+
+
+def test_a_dataclass_may_derive_from_one_of_pydantic() -> None:
+    assert read_as(Derived, '{"a": 1, "b": "y"}') == Derived(1, "y")

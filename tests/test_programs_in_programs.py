@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.scripted import Asked, ScriptedBackend
-from sglc.errors import RunError, UsageError
+from sglc.errors import RunError, SglcError, UsageError
 from sglc.frontend.tracing import trace
 from tests.oracle_backend import OracleBackend
 from tests.waiting import HANG_S
@@ -497,3 +498,66 @@ def test_a_failure_of_a_called_program_that_nobody_reads_ends_the_run(
     del result, error
     gc.collect()
     assert ("of `half_good` failed" in capsys.readouterr().err) == (program is calls_a_batch)
+
+
+@sgl.function
+def breaks(s: Any) -> None:
+    s += "b" + sgl.gen("bad")
+
+
+@sgl.tool
+async def asks_later(of: str) -> str:
+    result = await told.arun(of=of)
+    return str(result["said"])
+
+
+@sgl.function
+async def by_a_coroutine(s: Any) -> None:
+    s += await asks_later("q")
+
+
+@pytest.mark.parametrize("mode", ["plan", "python"])
+def test_what_a_coroutine_of_a_tool_calls_is_no_part_of_the_run(mode: Any) -> None:
+    result = by_a_coroutine.run(backend=ScriptedBackend(lambda asked: str(asked.site)), mode=mode)
+    assert (result.text(), result.usage.calls) == ("told.said#0", 0)
+
+
+@pytest.mark.parametrize("mode", ["auto", "python"])
+def test_who_looks_at_the_failures_of_a_call_goes_on(mode: Any) -> None:
+    @sgl.function
+    def looks(s: Any) -> None:
+        s += str([isinstance(one.error, SglcError) and one.error.code for one in breaks.run().failures])
+
+    result = looks.run(backend=ScriptedBackend(lambda asked: None), mode=mode)
+    assert (result.error(), result.text()) == (None, "['SGLC521']")
+
+
+def test_failed_calls_that_were_looked_at_are_let_go() -> None:
+    alive: list[weakref.ref[Any]] = []
+
+    @sgl.function
+    def many(s: Any) -> Any:
+        for _ in range(20):
+            result = breaks.run()
+            assert result.error() is not None
+            alive.append(weakref.ref(result))
+        del result
+        gc.collect()
+        return sum(one() is not None for one in alive)
+
+    result = many.run(backend=ScriptedBackend(lambda asked: None), mode="python")
+    assert result.ret_value <= 2
+
+
+def test_all_failures_of_calls_that_nobody_reads_are_told_as_one(capfd: pytest.CaptureFixture[str]) -> None:
+    @sgl.function
+    def two(s: Any) -> None:
+        breaks.run()
+        breaks.run()
+
+    result = two.run(backend=ScriptedBackend(lambda asked: None), mode="python")
+    error = result.error()
+    assert isinstance(error, SglcError)
+    assert error.code == "SGLC521"
+    gc.collect()
+    assert capfd.readouterr().err == ""

@@ -59,7 +59,10 @@ class Stoppable(Protocol):
 
 
 class ErrorHolder(Protocol):
-    """The result of a run that has failed."""
+    """The result of a run that has failed. `unread`: nobody has looked at its error."""
+
+    @property
+    def unread(self) -> bool: ...
 
     def take_error(self) -> bool:
         """Whether nobody has looked at its error, which is told as that of the run around then."""
@@ -132,7 +135,9 @@ class RunContext:
             self.inner.pop(id(run), None)
             number = self.parts.pop(id(run), None)
             if failed is not None and number is not None:
-                self.failed[number] = failed
+                # Those that the body has read are not kept: it may call as many as it likes.
+                unread = {own: (result, error) for own, (result, error) in self.failed.items() if result.unread}
+                self.failed = {**unread, number: failed}
             then = self.then if not self.parts else None
             if then is not None:
                 self.then = None
@@ -150,9 +155,9 @@ class RunContext:
         then()
 
     def uncaught(self) -> BaseException | None:
-        """The first error of a called program that the body has not read."""
+        """The first error of a called program that the body has not read; all are told as this run's then."""
         failed = [self.failed[number] for number in sorted(self.failed)]
-        return next((error for result, error in failed if result.take_error()), None)
+        return next(iter([error for result, error in failed if result.take_error()]), None)
 
     def stop_inner(self, reason: RunError | None) -> None:
         """Stop what was called."""

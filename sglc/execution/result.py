@@ -263,7 +263,10 @@ class Result(CallText):
         With them are those whose texts spell no value for the variables that they are. A run has gone well
         whose program caught them all, or read none of these: `error()` is then None.
         """
-        return (*self.outputs.failures, *self._unspelled())
+        unspelled = tuple(self._unspelled())  # which waits
+        found = (*self.outputs.failures, *unspelled)
+        self._seen = self._seen or bool(found)
+        return found
 
     def error_if_read(self) -> BaseException | None:
         """The error of who reads all variables: the run's, or that of a value which the program did not read.
@@ -427,6 +430,11 @@ class Result(CallText):
         """Its error, if it has one that nobody has looked at; asked once more, there is none."""
         seen, self._seen = self._seen or self._outcome is None, True
         return None if seen or self._outcome is None else self._outcome.error
+
+    @property
+    def unread(self) -> bool:
+        """Whether nobody has looked at its error."""
+        return not self._seen
 
     def take_error(self) -> bool:
         """Whether nobody has looked at its error, which is told as that of the run around then."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
+import select
 import threading
 import time
-from contextlib import suppress
 from queue import Full, Queue
 
 _STDERR = 2  # not Python's: to end while a thread waits in that would be fatal
@@ -48,6 +48,10 @@ class LogLines:
 
 
 def _write(line: bytes) -> None:
-    with suppress(OSError):  # whoever reads it may be gone
-        while line:
+    while line:
+        try:
             line = line[os.write(_STDERR, line) :]
+        except BlockingIOError:  # a pipe that whoever began this process does not want to wait for
+            select.select([], [_STDERR], [])
+        except OSError:  # nobody reads it any more
+            return

@@ -204,10 +204,13 @@ def _bare(annotation: Any, at: _At) -> Any:
 def _constrained(annotation: Any, at: _At) -> _Shape:
     """An `Annotated`: what it is without metadata, and in that what pydantic makes of them."""
     whole, narrowed = _shape(annotation.__origin__, replace(at, definitions={})), _pydantic(annotation, at)
+    changes = any(hasattr(item, "__get_pydantic_core_schema__") for item in annotation.__metadata__)
 
     def read(data: Any) -> Any:
-        whole.read(data)
-        return narrowed.read(data)
+        value, checked = whole.read(data), narrowed.read(data)
+        return (
+            checked if changes else value
+        )  # limits leave it as it is, and its classes are read by their own rules
 
     return _Shape(narrowed.schema, read)
 
@@ -323,7 +326,7 @@ def _own_fields(cls: Any, at: _At) -> tuple[list[str], list[str]]:
     required = [one.name for one in own if one.default is missing and one.default_factory is missing]
     try:
         for given in (names, required):
-            inspect.signature(cls).bind(**dict.fromkeys(given))
+            inspect.signature(cls.__init__).bind(None, **dict.fromkeys(given))  # not what pydantic says of it
     except TypeError as error:
         raise _no_form(cls, at, f"its `__init__` takes other arguments than its fields ({error})") from None
     return names, required

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from sglc.errors import LegalizeError
+from sglc.errors import LegalizeError, shown
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+|\#[^\n]*)
@@ -25,6 +25,7 @@ _TOKEN = re.compile(
     |(?P<other>[\w,=.-]+)""",
     re.VERBOSE,
 )
+_MOST_DIGITS = 9  # of a repeat: xgrammar counts with 32 bits
 _RANGE = re.compile(
     r"""(?P<first>\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}|\\.|[^\\])
     (?:-(?P<last>\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}|\\.|[^\\]))?""",
@@ -71,8 +72,13 @@ def check_gbnf(grammar: str) -> None:
                 unread = at
             case "set" if backward := _backward(token[0][1:-1].removeprefix("^")):
                 raise _wrong(grammar, at, f"the range `{backward}` ends before it begins")
-            case "repeat" if len(bounds := [*map(int, re.findall(r"\d+", token[0]))]) == 2:
-                if bounds[0] > bounds[1]:
+            case "set" if token[0] == "[]":
+                raise _wrong(grammar, at, "the class `[]` has no characters")
+            case "repeat":
+                bounds = re.findall(r"\d+", token[0])
+                if any(len(bound.lstrip("0")) > _MOST_DIGITS for bound in bounds):
+                    raise _wrong(grammar, at, f"the repeat `{shown(token[0])}` is too large")
+                if len(bounds) == 2 and int(bounds[0]) > int(bounds[1]):
                     raise _wrong(grammar, at, f"the repeat `{token[0]}` has more at least than at most")
         if token.lastgroup not in ("space", "is") and pending is not None:
             named.setdefault(*pending)

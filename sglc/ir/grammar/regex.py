@@ -65,8 +65,8 @@ def compile_regex(pattern: str) -> ByteDfa:
         LegalizeError: SGLC450 `re` does not take the pattern; SGLC451 it has a part that no automaton can do;
             SGLC452 its automaton is too large; SGLC453 no text matches it.
     """
-    if pattern in _REFUSALS:
-        raise _REFUSALS[pattern]()
+    if (refusal := _REFUSALS.get(pattern)) is not None:
+        raise refusal()
     try:
         return _compiled(pattern, _Effort(), calls=False)
     except LegalizeError as error:

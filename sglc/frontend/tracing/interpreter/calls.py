@@ -243,7 +243,8 @@ def _logged(
     frame: CallFrame, logger: logging.Logger, name: str, args: list[Any], named: dict[str, Any]
 ) -> None:
     kind, registered = type(logger), logger.manager.loggerDict.get(logger.name, logger.root)
-    own = any(getattr(kind, method) is not getattr(logging.Logger, method) for method in (name, "_log"))
+    methods = (name, "_log", "findCaller")
+    own = any(getattr(kind, method, None) is not getattr(logging.Logger, method, None) for method in methods)
     if name not in _LEVELS or named or not args or own or registered is not logger:
         raise undeclared(frame, getattr(logger, name))
     _effect(frame, "logging", [logger.name, name, *args], {"at": _at(frame)})
@@ -258,8 +259,8 @@ def _warned(
     """A plan names the classes of Python's own, and knows no place but the call's."""
     kind = UserWarning if category is None else category
     name = str(getattr(kind, "__name__", ""))
-    own = getattr(builtins, name, None) is not kind
-    if own or more or others or stacklevel != 1 or isinstance(message, Warning):
+    known = isinstance(kind, type) and issubclass(kind, Warning) and getattr(builtins, name, None) is kind
+    if not known or more or others or stacklevel != 1 or isinstance(message, Warning):
         raise undeclared(frame, warnings.warn)
     _effect(frame, "warnings.warn", [message, name], {"at": _at(frame)})
 
