@@ -505,23 +505,6 @@ def breaks(s: Any) -> None:
     s += "b" + sgl.gen("bad")
 
 
-@sgl.tool
-async def asks_later(of: str) -> str:
-    result = await told.arun(of=of)
-    return str(result["said"])
-
-
-@sgl.function
-async def by_a_coroutine(s: Any) -> None:
-    s += await asks_later("q")
-
-
-@pytest.mark.parametrize("mode", ["plan", "python"])
-def test_what_a_coroutine_of_a_tool_calls_is_no_part_of_the_run(mode: Any) -> None:
-    result = by_a_coroutine.run(backend=ScriptedBackend(lambda asked: str(asked.site)), mode=mode)
-    assert (result.text(), result.usage.calls) == ("told.said#0", 0)
-
-
 @pytest.mark.parametrize("mode", ["auto", "python"])
 def test_who_looks_at_the_failures_of_a_call_goes_on(mode: Any) -> None:
     @sgl.function

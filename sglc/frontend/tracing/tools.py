@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
@@ -66,10 +66,8 @@ class Declared:
             around, inside = AROUND.get(), IN_FUNCTION.set(True)
             try:
                 if around is not None:
-                    made = around(self.name, self.function, not self.effects, args, kwargs)
-                else:
-                    made = self.function(*args, **kwargs)
-                return _inside(made) if inspect.iscoroutine(made) else made
+                    return around(self.name, self.function, not self.effects, args, kwargs)
+                return self.function(*args, **kwargs)
             except RunError as error:
                 if not ends_run(error):
                     raise
@@ -126,15 +124,6 @@ def _handed(tracer: Tracer, arg: Any, loc: Loc, name: str) -> Tree:
     if _is_data(arg):
         return tracer.as_data(tracer, arg, name)
     return tree_of(tracer, arg, loc, f"given to `{name}`")
-
-
-async def _inside(made: Coroutine[Any, Any, Any]) -> Any:
-    """What the coroutine of a declared function gives, whose body is that function's, too."""
-    inside = IN_FUNCTION.set(True)
-    try:
-        return await made
-    finally:
-        IN_FUNCTION.reset(inside)
 
 
 def _is_data(arg: Any) -> bool:
