@@ -446,6 +446,7 @@ def test_a_cancelled_reader_stops_the_run(oracle: OracleBackend) -> None:
     async def main() -> Result:
         result = endless.run(backend=oracle)
         reading = asyncio.create_task(collected(result, "x"))
+        await asyncio.sleep(0)  # it reads: a task that is cancelled before it began has asked for nothing
         while not oracle.held:
             await asyncio.sleep(0.001)
         reading.cancel()
