@@ -316,10 +316,13 @@ def test_a_value_may_be_nested_deeper_than_what_looks_at_it(deep: int, monkeypat
     assert str(result["x"]).startswith("[[[[")
 
 
-def test_nobody_waits_where_a_value_cannot_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [RecursionError, LookupError])
+def test_nobody_waits_where_a_value_cannot_be_stored(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*given: Any) -> None:
-        raise RecursionError("too deep")
+        raise kind("too deep")
 
     monkeypatch.setattr("sglc.execution.plan.run.PlanPart._store", fails)
     result = inner.run("word", backend=ScriptedBackend(lambda asked: "b"), mode="plan")
-    assert isinstance(result.error(), RecursionError)
+    assert isinstance(result.error(), kind)

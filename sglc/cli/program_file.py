@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -146,8 +147,7 @@ class _EqualNames(Exception):
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _EqualNames(next(name for name in names if names.count(name) > 1))
+        raise _EqualNames(Counter(name for name, _ in pairs).most_common(1)[0][0])
     return made
 
 

@@ -64,8 +64,8 @@ class ErrorHolder(Protocol):
     @property
     def unread(self) -> bool: ...
 
-    def take_error(self) -> bool:
-        """Whether nobody has looked at its error, which is told as that of the run around then."""
+    def unread_error(self) -> object:
+        """Its error is told as that of the run around."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,10 @@ class RunContext:
 
     def uncaught(self) -> BaseException | None:
         """The first error of a called program that the body has not read; all are told as this run's then."""
-        failed = [self.failed[number] for number in sorted(self.failed)]
-        return next(iter([error for result, error in failed if result.take_error()]), None)
+        unread = [self.failed[number] for number in sorted(self.failed) if self.failed[number][0].unread]
+        for result, _ in unread:
+            result.unread_error()
+        return unread[0][1] if unread else None
 
     def stop_inner(self, reason: RunError | None) -> None:
         """Stop what was called."""

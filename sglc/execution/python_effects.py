@@ -17,8 +17,10 @@ from typing import Any
 WARNINGS = {
     name: kind for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Warning)
 }
-_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
-_METHODS = {method: getattr(logging.Logger, method) for method in (*_LEVELS, "_log")}
+_METHODS = {
+    method: getattr(logging.Logger, method)
+    for method in ("debug", "info", "warning", "error", "critical", "_log")
+}
 # What has been warned of once, of modules that are not here: a plan runs without them.
 _REGISTRIES: dict[str, dict[Any, Any]] = {}
 
@@ -30,7 +32,7 @@ def _print(*args: Any, error: bool = False, **named: Any) -> None:
 def _log(name: str, level: str, *args: Any, at: Sequence[Any]) -> None:
     """Log as `Logger.info` and the like do. `at`: the module, its file, the line and the function."""
     module, file, line, function = at
-    logger, number = logging.getLogger(name), _LEVELS[level]
+    logger, number = logging.getLogger(name), getattr(logging, level.upper())
     if any(getattr(getattr(logger, own), "__func__", None) is not _METHODS[own] for own in (level, "_log")):
         getattr(logger, level)(*args)  # it was patched since the program was compiled
     elif logger.isEnabledFor(number):

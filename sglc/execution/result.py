@@ -436,11 +436,6 @@ class Result(CallText):
         """Whether nobody has looked at its error."""
         return not self._seen
 
-    def take_error(self) -> bool:
-        """Whether nobody has looked at its error, which is told as that of the run around then."""
-        seen, self._seen = self._seen, True
-        return not seen
-
     def __del__(self) -> None:
         if self._outcome is not None and self._outcome.error is not None and not sys.is_finalizing():
             report(self)

@@ -402,7 +402,7 @@ class PlanPart(Part):
         if self._meter is not None:
             early = early if self._meter.affords(early) else {}
         else:
-            with suppress(RecursionError):  # a value is nested too deeply: what else there is has to do
+            with suppress(Exception):  # as of a value that is nested too deeply: what else there is has to do
                 made, unspelled = self._store(self._executor.variables)
                 text = max("".join(TextReader(outputs).come()), self._executor.prompt[0], key=len)
         made = {**made, **early, **made}  # in the order of the program
