@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -62,13 +64,32 @@ def _backend() -> ScriptedBackend:
     return ScriptedBackend(lambda _: "one")
 
 
+@contextmanager
+def kept(*loggers: logging.Logger) -> Iterator[list[logging.LogRecord]]:
+    """What they log meanwhile; pytest's own way is switched off where tests are to begin quickly."""
+    records: list[logging.LogRecord] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    handler = Kept()
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield records
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+
+
 @pytest.mark.parametrize("mode", ["plan", "python"])
-def test_records_and_warnings_have_the_program_s_place(mode: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with warnings.catch_warnings(record=True) as caught:
+def test_records_and_warnings_have_the_program_s_place(mode: Any) -> None:
+    with warnings.catch_warnings(record=True) as caught, kept(LOGGER) as records:
         warnings.simplefilter("always")
         assert says.run(backend=_backend(), mode=mode).ret_value == "one"
     first = says.definition.code.co_firstlineno
-    assert [(r.getMessage(), r.pathname, r.lineno - first, r.funcName) for r in caplog.records] == [
+    assert [(r.getMessage(), r.pathname, r.lineno - first, r.funcName) for r in records] == [
         ("is one", __file__, 4, "says"),
         ("helped one", __file__, helper.__code__.co_firstlineno + 1 - first, "helper"),
     ]
@@ -90,32 +111,24 @@ def test_filters_act_as_in_python(mode: Any) -> None:
     assert isinstance(failed, DeprecationWarning)
 
 
-def test_a_level_that_is_off_makes_no_record(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("ERROR", logger=__name__)
-    with warnings.catch_warnings(action="ignore"):
-        says.run(backend=_backend(), mode="plan").sync()
-    assert not caplog.records
+def test_a_level_that_is_off_makes_no_record() -> None:
+    level = LOGGER.level
+    LOGGER.setLevel("ERROR")
+    try:
+        with warnings.catch_warnings(action="ignore"), kept(LOGGER) as records:
+            says.run(backend=_backend(), mode="plan").sync()
+    finally:
+        LOGGER.setLevel(level)
+    assert not records
 
 
 @pytest.mark.parametrize("mode", ["auto", "python"])
 def test_what_a_plan_cannot_name_is_left_to_python(mode: Any) -> None:
-    said: list[str] = []
-
-    class Kept(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.getMessage())
-
-    handler = Kept()
-    for logger in (PRIVATE, LOUDER):
-        logger.addHandler(handler)
-    try:
+    with kept(PRIVATE, LOUDER) as records:
         with pytest.warns(Odd, match="own one"):
             own_class.run(backend=_backend(), mode=mode).sync()
         own_logger.run(backend=_backend(), mode=mode).sync()
-    finally:
-        for logger in (PRIVATE, LOUDER):
-            logger.removeHandler(handler)
-    assert said == ["p one", "l one!"]
+    assert [record.getMessage() for record in records] == ["p one", "l one!"]
 
 
 @sgl.function
