@@ -22,9 +22,9 @@ from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.engine.loading import cpu_executor
 from sglc.runtime.executor import cpu_choice
 from sglc.runtime.executor.cpu_executor import CpuExecutor, free_cores
-from sglc.runtime.executor.cpu_model import CpuModel, draw, fits, head_product
+from sglc.runtime.executor.cpu_model import CpuModel, draw, fits, head_product, logits_kernels
 from sglc.runtime.executor.logits_output import LogitsOutput
-from sglc.runtime.executor.sampler import SamplerInput, drawn, noise_keys
+from sglc.runtime.executor.sampler import LogitsKernels, SamplerInput, drawn, noise_keys
 from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.kernels import cpu_build
 from sglc.runtime.model.packed_weights import (
@@ -96,6 +96,36 @@ def test_samples_are_torchs(kernels: ctypes.CDLL, vocab: int) -> None:
         wanted, wanted_logprobs = drawn(logits, allowed, choice)
         assert ids.tolist() == wanted.tolist(), (trial, choice)
         torch.testing.assert_close(logprobs, wanted_logprobs, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("vocab", [17, 64, 5003])
+def test_likeliest_ids_and_log_probabilities_are_torchs(kernels: ctypes.CDLL, vocab: int) -> None:
+    """Few of many and all there are, with ties, of which torch takes any, and with what cannot come."""
+    rng = np.random.default_rng(vocab)
+    for trial in range(at_depth(20, 40, 1000)):
+        logits = torch.from_numpy(rng.normal(0, rng.choice([0.5, 8]), (5, vocab)).astype(np.float32))
+        if trial % 3 == 0:
+            logits = logits.bfloat16().float()
+        if trial % 4 == 1:
+            logits[:, ::3] = -torch.inf
+        own, torchs = logits_kernels(kernels, 1 + trial % 2), LogitsKernels()
+        count = int(rng.choice([1, 2, 20, vocab]).clip(max=vocab))
+        ids, logprobs = own.likeliest(logits, count)
+        torch.testing.assert_close(logprobs, torchs.likeliest(logits, count)[1], atol=2e-5, rtol=1e-5)
+        assert all(len(set(row)) == count for row in ids.tolist())
+        at = torch.arange(5)[:, None].expand_as(ids).flatten()
+        found = own.log_probabilities(logits, ids.flatten(), at)
+        assert torch.equal(found, logprobs.flatten())
+        torch.testing.assert_close(
+            found, torchs.log_probabilities(logits, ids.flatten(), at), atol=2e-5, rtol=1e-5
+        )
+
+
+def test_logits_that_are_no_numbers_are_the_least_likely(kernels: ctypes.CDLL) -> None:
+    logits = torch.full((2, 300), torch.nan)
+    logits[0, 7], logits[0, 70] = 1, 2
+    ids, _ = logits_kernels(kernels, 1).likeliest(logits, 3)
+    assert ids.tolist() == [[70, 7, 0], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("temperature", [1e-45, 2e-39, 1, 3e38])

@@ -6,13 +6,12 @@ import ctypes
 import math
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from sglc.runtime.executor.cpu_model import CpuModel, draw
+from sglc.runtime.executor.cpu_model import CpuModel, logits_kernels
 from sglc.runtime.executor.logits_output import LogitsOutput, wanted_tokens
 from sglc.runtime.executor.torch_executor import TorchExecutor, empty_pool
 from sglc.runtime.model.config import ModelConfig
@@ -50,7 +49,7 @@ class CpuExecutor(TorchExecutor):
     def _load(self, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:
         threads = free_cores()
         self._cpu_model = CpuModel(self._library, self.config, weights, self._packed, threads, self.integers)
-        self._logits, self._draw = self._cpu_model.logits, partial(draw, self._library, threads)
+        self._logits, self._kernels = self._cpu_model.logits, logits_kernels(self._library, threads)
         shape = self._cpu_model.pool_shape(self.pages, self.page_size)
         self._pool = empty_pool(shape, self.pages * self.page_size, dtype, self._device)
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, Structure, c_float, c_int32, c_long, c_void_p
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sglc.runtime.executor.sampler import SamplerInput
+from sglc.runtime.executor.sampler import LogitsKernels, SamplerInput
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.model.packed_weights import GROUP, LANES, Kind, PackedMatrix, pack_floats
 from sglc.runtime.model.rope import rope_table
@@ -209,6 +210,38 @@ def _matrix(matrix: PackedMatrix, integers: bool, bias: int | None = None) -> _M
     coded = matrix.kind in (Kind.Q4, Kind.Q8)
     address = matrix.data.ctypes.data
     return _Matrix(matrix.kind, matrix.rows, matrix.columns, integers and coded, address, bias)
+
+
+def logits_kernels(library: ctypes.CDLL, threads: int) -> LogitsKernels:
+    """Those of `library`."""
+    return LogitsKernels(
+        partial(draw, library, threads),
+        partial(log_probabilities, library, threads),
+        partial(likeliest, library, threads),
+    )
+
+
+def log_probabilities(library: ctypes.CDLL, threads: int, logits: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
+    """As `sampler.log_probabilities`: float32 [N] of float32 [R, V], int64 [N] and int64 [N]."""
+    logits = logits.contiguous()
+    sums = torch.empty(len(logits))
+    library.sglc_log_sums(
+        c_int32(threads), c_void_p(logits.data_ptr()), c_int32(len(logits)), c_int32(logits.shape[1]),
+        c_void_p(sums.data_ptr()),
+    )  # fmt: skip
+    return logits[rows, ids] - sums[rows]
+
+
+def likeliest(library: ctypes.CDLL, threads: int, logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """As `sampler.likeliest`, of equal ones the first ids: int64 and float32 [R, count] of float32 [R, V]."""
+    rows, vocab = logits.shape
+    logits = logits.contiguous()
+    ids, logprobs = torch.empty(rows, count, dtype=torch.int64), torch.empty(rows, count)
+    library.sglc_likeliest(
+        c_int32(threads), c_void_p(logits.data_ptr()), c_int32(rows), c_int32(vocab), c_int32(count),
+        c_void_p(ids.data_ptr()), c_void_p(logprobs.data_ptr()),
+    )  # fmt: skip
+    return ids, logprobs
 
 
 def draw(

@@ -1,4 +1,5 @@
-"""From hidden states to what a step gives: samples, log-probabilities, likeliest ids. All of it in torch."""
+"""From hidden states to what a step gives: samples, log-probabilities, likeliest ids. In torch, but for an
+executor's own kernels."""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sglc.runtime.executor.sampler import Draw, SamplerInput, choose, likeliest, log_probabilities, noise_keys
+from sglc.runtime.executor.sampler import LogitsKernels, SamplerInput, choose, noise_keys
 from sglc.runtime.step import Batch, StepResult, unpack_masks
 
 _HEAD_ROWS = 256  # positions whose logits exist at one time
+_IN_TORCH = LogitsKernels()
 _NO_MASKS = np.empty((0, 0), np.bool_)
 
 Head = Callable[[Tensor], Tensor]  # hidden states [W, hidden] -> logits [W, vocab]
@@ -65,16 +67,16 @@ def wanted_tokens(batch: Batch) -> NDArray[np.int64]:
 
 
 def outcome(
-    batch: Batch, hidden: Tensor, head: Head, eos_ids: Tensor, draw: Draw | None = None
+    batch: Batch, hidden: Tensor, head: Head, eos_ids: Tensor, kernels: LogitsKernels = _IN_TORCH
 ) -> LogitsOutput:
     """What `batch` gives.
 
     Args:
         hidden: [W, hidden] of `wanted_tokens(batch)`.
         eos_ids: int64 [E], what rows with `no_eos` may not sample.
-        draw: samples in place of torch.
+        kernels: what logits go through.
     """
-    made = _BatchOutput(batch, hidden, head, eos_ids, draw)
+    made = _BatchOutput(batch, hidden, head, eos_ids, kernels)
     made.score()
     made.sample()
     return LogitsOutput(batch.index, made.tokens, made.logprobs, made.scores, *made.tops)
@@ -83,8 +85,11 @@ def outcome(
 class _BatchOutput:
     """The outcome of a batch while it is filled in."""
 
-    def __init__(self, batch: Batch, hidden: Tensor, head: Head, eos_ids: Tensor, draw: Draw | None) -> None:
-        self._batch, self._hidden, self._head, self._eos_ids, self._draw = batch, hidden, head, eos_ids, draw
+    def __init__(
+        self, batch: Batch, hidden: Tensor, head: Head, eos_ids: Tensor, kernels: LogitsKernels
+    ) -> None:
+        self._batch, self._hidden, self._head, self._eos_ids = batch, hidden, head, eos_ids
+        self._kernels = kernels
         self._places = wanted_tokens(batch)
         self._device = device = hidden.device
         wanted = len(batch.top_rows) + len(batch.top_scores)
@@ -107,7 +112,9 @@ class _BatchOutput:
                 logits = self._head(self._hidden[begin:end])
                 rows = owner[inside] - begin
                 ids = self._put(batch.score_ids[inside].astype(np.int64))
-                self.scores[self._put(inside)] = log_probabilities(logits, ids, self._put(rows))
+                self.scores[self._put(inside)] = self._kernels.log_probabilities(
+                    logits.float(), ids, self._put(rows)
+                )
                 wanted = np.isin(inside, batch.top_scores)
                 at = np.searchsorted(batch.top_scores, inside[wanted]) + len(batch.top_rows)
                 self._keep_tops(logits, rows[wanted], at)
@@ -140,7 +147,8 @@ class _BatchOutput:
                 batch.repetition[repeated],
             )
             target = self._put(rows)
-            self.tokens[target], self.logprobs[target] = choose(logits, choice, self._eos_ids, self._draw)
+            chosen = choose(logits, choice, self._eos_ids, self._kernels.draw)
+            self.tokens[target], self.logprobs[target] = chosen
             wanted = np.isin(rows, batch.top_rows)
             at = np.searchsorted(batch.top_rows, rows[wanted])
             self._keep_tops(logits, np.flatnonzero(wanted), at)
@@ -149,8 +157,9 @@ class _BatchOutput:
         """The likeliest ids of the rows `rows` of `logits` become the rows `at` of `tops`."""
         if not len(rows):
             return
-        target = self._put(at)
-        self.tops[0][target], self.tops[1][target] = likeliest(logits[self._put(rows)], self.tops[0].shape[1])
+        target, count = self._put(at), self.tops[0].shape[1]
+        found = self._kernels.likeliest(logits[self._put(rows)].float(), count)
+        self.tops[0][target], self.tops[1][target] = found
 
     def _put(self, values: NDArray[np.integer]) -> Tensor:
         return torch.from_numpy(values).to(self._device, non_blocking=True)

@@ -165,6 +165,15 @@ def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return best.indices, best.values - logits.logsumexp(dim=-1, keepdim=True)
 
 
+@dataclass(frozen=True, slots=True)
+class LogitsKernels:
+    """What is made of rows of float32 logits: torch's functions, or such as an executor has of its own."""
+
+    draw: Draw = drawn
+    log_probabilities: Callable[[Tensor, Tensor, Tensor], Tensor] = log_probabilities
+    likeliest: Callable[[Tensor, int], tuple[Tensor, Tensor]] = likeliest
+
+
 def filtered(logits: Tensor, choice: SamplerInput, rows: NDArray[np.intp]) -> Tensor:
     """Probabilities that remain after temperature and filters, the best one being 1: float32 [R', V].
 

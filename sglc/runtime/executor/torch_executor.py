@@ -23,7 +23,7 @@ from sglc.runtime.attention.torch_attention import PagedAttention
 from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.executor.logits_output import LogitsOutput, outcome, wanted_tokens
 from sglc.runtime.executor.pool_memory import PoolMemory
-from sglc.runtime.executor.sampler import Draw
+from sglc.runtime.executor.sampler import LogitsKernels
 from sglc.runtime.executor.torch_model import Llama
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.step import I32, SAMPLED, Batch, ByteAutomaton, Opened, Step, StepCost, StepResult
@@ -49,7 +49,7 @@ class TorchExecutor:
     """
 
     trees = True
-    _draw: Draw | None = None
+    _kernels = LogitsKernels()
     keeps = False
 
     def __init__(
@@ -93,7 +93,7 @@ class TorchExecutor:
             if len(batch.copies):
                 self._copy(batch.copies)
             hidden = self._forward(batch)
-            made = outcome(batch, hidden, self._logits, self._eos_ids, self._draw)
+            made = outcome(batch, hidden, self._logits, self._eos_ids, self._kernels)
             if batch.sample.any():
                 self._reserve(int(batch.rows.max()))
                 sampled = self._put(np.flatnonzero(batch.sample))
@@ -152,7 +152,7 @@ class TorchExecutor:
         times: list[float] = []
         while len(times) < 2 and sum(times) < _LONG_S:  # what another process takes of short ones is left out
             began_s = time.perf_counter()
-            outcome(batch, self._forward(batch), self._logits, self._eos_ids, self._draw)
+            outcome(batch, self._forward(batch), self._logits, self._eos_ids, self._kernels)
             times.append(time.perf_counter() - began_s)
         return min(times)
 

@@ -946,15 +946,32 @@ inline void by_blocks(const float* x, int vocab, F&& what) {
   what(rest, begin);
 }
 
-// Gives the largest, and that of each block.
+// Gives the largest, and that of each block; what is no number is below all that are.
 float largest(const float* x, int vocab, float* peaks) {
   float top = -INFINITY;
   by_blocks(x, vocab, [&](const float* at, int begin) {
-    vf most = load<vf>(at);
-    for (int i = W; i < BLOCK; i += W) most = larger(most, load<vf>(at + i));
+    vf most = all(-INFINITY);
+    for (int i = 0; i < BLOCK; i += W) most = larger(load<vf>(at + i), most);
     top = std::max(top, peaks[begin / BLOCK] = across(most, false));
   });
   return top;
+}
+
+// All candidates that may be among the `count` largest: the `count`-th largest of the blocks' largest has as many
+// tokens at or above it.
+std::vector<Candidate> leading(const float* x, int vocab, const float* peaks, int count, float from = -INFINITY) {
+  const int blocks = (vocab + BLOCK - 1) / BLOCK;
+  if (0 < count && count <= blocks) {
+    std::vector<float> most(peaks, peaks + blocks);
+    std::nth_element(most.begin(), most.begin() + count - 1, most.end(), std::greater<float>());
+    from = most[count - 1];
+  }
+  std::vector<Candidate> found;
+  for (int b = 0; b < blocks; b++)
+    if (peaks[b] >= from)
+      for (int i = b * BLOCK; i < std::min(vocab, (b + 1) * BLOCK); i++)
+        if (x[i] >= from) found.push_back({x[i], i});
+  return found;
 }
 
 // The lowest logit that top_k, then top_p keep of candidates, which are all that lie above some logit; `total` is the
@@ -982,7 +999,6 @@ float lowest_kept(std::vector<Candidate>& found, const Choice& c, int vocab, flo
 // What wins the race among all wins it among the tokens that filters keep, too, if it is one of them: that is asked
 // first. Where it is not, those that may be kept are gathered, and race alone.
 int chosen(const float* x, int vocab, const Choice& c, float* peaks) {
-  const int blocks = (vocab + BLOCK - 1) / BLOCK;
   const float top = largest(x, vocab, peaks);
   if (!(c.temperature > 0) || !(top > -INFINITY)) {
     for (int i = 0; i < vocab; i++)
@@ -1035,20 +1051,8 @@ int chosen(const float* x, int vocab, const Choice& c, float* peaks) {
   if (by_p && !by_k) kept = kept && heavier < c.top_p * total;
   if (kept) return winner;
 
-  float from = std::nextafter(won, INFINITY);
-  if (by_k) {
-    from = -INFINITY;
-    if (c.top_k <= blocks) {  // the k-th largest of the blocks' largest has k tokens at or above it
-      std::vector<float> most(peaks, peaks + blocks);
-      std::nth_element(most.begin(), most.begin() + c.top_k - 1, most.end(), std::greater<float>());
-      from = most[c.top_k - 1];
-    }
-  }
-  std::vector<Candidate> found;
-  for (int b = 0; b < blocks; b++)
-    if (peaks[b] >= from)
-      for (int i = b * BLOCK; i < std::min(vocab, (b + 1) * BLOCK); i++)
-        if (x[i] >= from) found.push_back({x[i], i});
+  const float from = by_k ? -INFINITY : std::nextafter(won, INFINITY);
+  std::vector<Candidate> found = leading(x, vocab, peaks, by_k ? c.top_k : 0, from);
   float lowest = by_k || by_p ? lowest_kept(found, c, vocab, top, total) : from;
   best = INFINITY;
   for (const Candidate& one : found) {
@@ -1106,6 +1110,34 @@ void sglc_choose(int threads, const float* logits, const float* allowed, int row
     const long at = long(row) * vocab;
     ids[row] = chosen(allowed + at, vocab, choices[row], peaks.data());
     logprobs[row] = logits[at + ids[row]] - log_sum(logits + at, vocab, peaks.data());
+  });
+}
+
+// logits: float [rows][vocabulary] -> the logarithm of the sum of their exponentials: float [rows].
+void sglc_log_sums(int threads, const float* logits, int rows, int vocab, float* out) {
+  std::lock_guard<std::mutex> lock(busy);
+  pool_of(threads).run(rows, [&](int row) {
+    std::vector<float> peaks((vocab + BLOCK - 1) / BLOCK);
+    out[row] = log_sum(logits + long(row) * vocab, vocab, peaks.data());
+  });
+}
+
+// logits: float [rows][vocabulary] -> the likeliest, best first: int64 and float [rows][count].
+void sglc_likeliest(int threads, const float* logits, int rows, int vocab, int count, int64_t* ids, float* logprobs) {
+  std::lock_guard<std::mutex> lock(busy);
+  pool_of(threads).run(rows, [&](int row) {
+    std::vector<float> peaks((vocab + BLOCK - 1) / BLOCK);
+    const float* x = logits + long(row) * vocab;
+    const float sum = log_sum(x, vocab, peaks.data());
+    std::vector<Candidate> found = leading(x, vocab, peaks.data(), count);
+    found.resize(std::max<size_t>(found.size(), count), {-INFINITY, 0});  // of numbers there may be fewer
+    std::partial_sort(found.begin(), found.begin() + count, found.end(), [](const Candidate& a, const Candidate& b) {
+      return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+    });
+    for (int i = 0; i < count; i++) {
+      ids[long(row) * count + i] = found[i].id;
+      logprobs[long(row) * count + i] = found[i].logit - sum;
+    }
   });
 }
 }
