@@ -280,6 +280,42 @@ def test_steps_are_those_of_torch(kernels: ctypes.CDLL, kind: str, tmp_path: Pat
                     np.testing.assert_allclose(one, two, atol=2e-4)
 
 
+def long_answers(executor: TorchExecutor, seed: int, forked: bool) -> list[SampleDone]:
+    """Texts behind more keys than one pass takes: some behind the same ones, one behind others, one behind few.
+
+    With `forked` several tokens a row are forced, too.
+    """
+    random = np.random.default_rng(seed)
+    engine = Engine(executor, EngineConfig(token_budget=300, max_rows=12, max_len=2000))
+    stem = engine.extend(None, random.integers(3, 320, int(random.integers(500, 1100))).tolist())
+    prompts = [engine.extend(stem, random.integers(3, 320, int(n)).tolist()) for n in random.integers(1, 40, 9)]
+    prompts += [engine.extend(None, random.integers(3, 320, n).tolist()) for n in (700, 30)]
+    for index, prompt in enumerate(prompts):
+        sampling = Sampling(max_tokens=12, temperature=float(index % 2), ignore_eos=True)
+        engine.gen(prompt, sampling, [index], eos_ids=())
+        if forked:
+            engine.score(prompt, [tuple(random.integers(3, 320, 4).tolist()) for _ in range(3)])
+    made: dict[tuple[int, int], SampleDone] = {}
+    while not engine.idle:
+        made |= {(e.request, e.sample): e for e in engine.step() if isinstance(e, SampleDone)}
+    assert len(made) == len(prompts)
+    return [made[key] for key in sorted(made)]
+
+
+@pytest.mark.parametrize("page_size", [16, 48])
+def test_keys_of_long_rows_are_read_in_spans(kernels: ctypes.CDLL, page_size: int, tmp_path: Path) -> None:
+    model, config = tiny_model(tmp_path, "llama", **SIZES, max_position_embeddings=2048)
+    weights = {name: weight.detach() for name, weight in model.state_dict().items()}
+    ours = CpuExecutor(kernels, config, weights, {}, page_size=page_size, pages=400)
+    theirs = TorchExecutor(config, weights, page_size=page_size, pages=400)
+    for seed in range(at_depth(1, 2, 40)):
+        for mine, other in zip(
+            long_answers(ours, seed, seed % 2 == 1), long_answers(theirs, seed, seed % 2 == 1), strict=True
+        ):
+            assert mine.ids == other.ids
+            np.testing.assert_allclose(mine.logprobs, other.logprobs, atol=2e-4)
+
+
 @pytest.mark.parametrize(
     "sizes",
     some_of(

@@ -58,6 +58,7 @@ constexpr int BLOCK_ROWS = 192; // rows that a decoded panel serves
 constexpr float LEAST = 1e-30f; // the largest of a group of inputs, below which they are 0
 constexpr int CHUNK = 256;      // keys between two rescalings of the softmax
 constexpr int QUERIES = 24;     // queries that share a pass over keys; `cpu_model.fits` knows it
+constexpr int SPAN = 512;       // keys of a pass for a row of few tokens: other cores take its other keys
 
 typedef float vf __attribute__((vector_size(4 * W)));
 typedef int32_t vi __attribute__((vector_size(4 * W)));
@@ -775,10 +776,24 @@ struct Step {
   const int64_t* places;  // [wanted]
 };
 
-void attend(const Model& m, const Step& step, const float* pool, const float* qkv, int row, int head, int begin,
-            int end, float* out) {
-  const int size = m.head_dim, group = m.heads / m.kv_heads, queries = (end - begin) * group;
-  const int width = (m.heads + 2 * m.kv_heads) * size, first = step.firsts[row], context = first + end;
+// A pass over keys `from` to `to`: of tokens `begin` to `end` of a row, or of `rows` that have one token each, behind
+// these keys, which are in the same pages.
+struct Pass {
+  int row, rows, begin, end, from, to;
+};
+
+// What the passes over a row's spans of keys give, until they are added up: of every head the greatest score, the sum
+// and the weighed values. A token's begin at `at[token]`, span after span; -1 for one whose only pass has all its keys.
+struct Spans {
+  std::vector<long> at;
+  std::vector<float> made;
+};
+
+void attend(const Model& m, const Step& step, const float* pool, const float* qkv, const Pass& pass, int head,
+            Spans& spans, float* out) {
+  const int size = m.head_dim, group = m.heads / m.kv_heads, row = pass.row, begin = pass.begin;
+  const int queries = pass.rows * (pass.end - begin) * group, token = step.starts[row] + begin;
+  const int width = (m.heads + 2 * m.kv_heads) * size, first = step.firsts[row];
   const long block = 2L * LANES * size;
   const float scale = 1.0f / std::sqrt(float(size));
   static thread_local std::vector<float> space;
@@ -786,14 +801,14 @@ void attend(const Model& m, const Step& step, const float* pool, const float* qk
   float *q = space.data(), *made = q + QUERIES * size, *s = made + QUERIES * size;
   float greatest[QUERIES], sum[QUERIES];
   for (int i = 0; i < queries; i++) {
-    const float* from = qkv + long(step.starts[row] + begin + i / group) * width + (head * group + i % group) * size;
+    const float* from = qkv + long(token + i / group) * width + (head * group + i % group) * size;
     for (int d = 0; d < size; d++) q[i * size + d] = from[d] * scale;
     greatest[i] = -std::numeric_limits<float>::infinity(), sum[i] = 0;
   }
   memset(made, 0, sizeof(float) * queries * size);
   const int32_t *pages = step.pages + long(row) * step.columns, *until = step.until[row];
-  for (int from = 0; from < context; from += CHUNK) {
-    const int blocks = (std::min(CHUNK, context - from) + LANES - 1) / LANES, count = blocks * LANES;
+  for (int from = pass.from; from < pass.to; from += CHUNK) {
+    const int blocks = (std::min(CHUNK, pass.to - from) + LANES - 1) / LANES, count = blocks * LANES;
     const float *keys[CHUNK / LANES], *values[CHUNK / LANES];
     for (int b = 0; b < blocks; b++) {
       const int place = from + b * LANES;
@@ -804,7 +819,7 @@ void attend(const Model& m, const Step& step, const float* pool, const float* qk
     for (int i = 0; i < queries; i += SCORED)
       score_of<SCORED>(std::min(SCORED, queries - i), q + i * size, size, keys, blocks, s + i * CHUNK, CHUNK);
     for (int i = 0; i < queries; i++) {
-      const int own = first + begin + i / group;
+      const int own = pass.rows > 1 ? pass.to : first + begin + i / group;
       for (int k = std::max(0, own + 1 - from); k < count; k++) s[i * CHUNK + k] = -INFINITY;
       if (until)
         for (int k = std::max(0, step.bases[row] - from); k < count && from + k <= own; k++)
@@ -815,8 +830,72 @@ void attend(const Model& m, const Step& step, const float* pool, const float* qk
       weigh_of<6>(std::min(6, queries - i), s + i * CHUNK, CHUNK, values, blocks, size, made + i * size);
   }
   for (int i = 0; i < queries; i++) {
-    float* to = out + (long(step.starts[row] + begin + i / group) * m.heads + head * group + i % group) * size;
-    for (int d = 0; d < size; d++) to[d] = made[i * size + d] / sum[i];
+    const int at = token + i / group, h = head * group + i % group;
+    if (spans.at[at] < 0) {
+      float* to = out + (long(at) * m.heads + h) * size;
+      for (int d = 0; d < size; d++) to[d] = made[i * size + d] / sum[i];
+    } else {
+      float* to = &spans.made[spans.at[at] + (long(pass.from / SPAN) * m.heads + h) * (size + 2)];
+      to[0] = greatest[i], to[1] = sum[i];
+      memcpy(to + 2, made + i * size, sizeof(float) * size);
+    }
+  }
+}
+
+// The passes of a step, the same for each key-value head. How a row's keys are cut does not depend on other rows.
+std::vector<Pass> passes_of(const Model& m, const Step& step, Spans& spans) {
+  const int together = std::max(1, QUERIES / (m.heads / m.kv_heads));
+  std::vector<Pass> passes;
+  std::vector<int> before, now;  // a row's passes by span
+  long made = 0;
+  spans.at.assign(step.tokens, -1);
+  for (int row = 0; row < step.rows; row++, before.swap(now)) {
+    const int token = step.starts[row], count = step.starts[row + 1] - token, first = step.firsts[row];
+    const int32_t* pages = step.pages + long(row) * step.columns;
+    now.clear();
+    if (count > together || first + count <= SPAN) {
+      for (int begin = 0; begin < count; begin += together) {
+        const int end = std::min(count, begin + together);
+        passes.push_back({row, 1, begin, end, 0, first + end});
+      }
+      continue;
+    }
+    for (int from = 0; from < first + count; from += SPAN) {
+      const bool seen = count == 1 && from + SPAN <= first && !step.until[row];  // all of the span
+      const int32_t *begin = pages + from / step.page_size, *end = pages + (from + SPAN - 1) / step.page_size + 1;
+      const int other = seen && now.size() < before.size() ? before[now.size()] : -1;
+      if (other >= 0 && passes[other].rows < together && std::equal(begin, end, begin - step.columns)) {
+        passes[other].rows++;
+        now.push_back(other);
+      } else {
+        now.push_back(seen ? int(passes.size()) : -1);
+        passes.push_back({row, 1, 0, count, from, std::min(first + count, from + SPAN)});
+      }
+    }
+    for (int t = 0; t < count; t++) {
+      spans.at[token + t] = made;
+      made += long(now.size()) * m.heads * (m.head_dim + 2);
+    }
+  }
+  spans.made.resize(made);
+  return passes;
+}
+
+// Adds up `count` spans of a token, in their order; it may see no key of the last ones.
+void add_up(const Model& m, const Spans& spans, int token, int count, float* out) {
+  const int size = m.head_dim;
+  for (int h = 0; h < m.heads; h++) {
+    const auto at = [&](int span) { return &spans.made[spans.at[token] + (long(span) * m.heads + h) * (size + 2)]; };
+    float greatest = -INFINITY, sum = 0, *to = out + (long(token) * m.heads + h) * size;
+    for (int span = 0; span < count; span++) greatest = std::max(greatest, at(span)[0]);
+    memset(to, 0, sizeof(float) * size);
+    for (int span = 0; span < count; span++) {
+      const float* made = at(span);
+      const float by = std::exp(made[0] - greatest);
+      sum += made[1] * by;
+      for (int d = 0; d < size; d++) to[d] += made[2 + d] * by;
+    }
+    for (int d = 0; d < size; d++) to[d] /= sum;
   }
 }
 
@@ -829,20 +908,13 @@ void embed(const Matrix& a, int64_t id, float* out) {
   }
 }
 
-struct Task {
-  int row, begin, end;
-};
-
 void forward(Threads& threads, const Model& m, const Step& step, float* pool, long layer_size, float* out) {
   const int tokens = step.tokens, size = m.head_dim, half = size / 2, turned = m.heads + m.kv_heads;
   const int width = (m.heads + 2 * m.kv_heads) * size;
   std::vector<float> x(long(tokens) * m.hidden), normed(x.size()), qkv(long(tokens) * width);
   std::vector<float> attended(long(tokens) * m.heads * size), inner(long(tokens) * m.inner);
-  std::vector<Task> tasks;
-  const int together = std::max(1, QUERIES / (m.heads / m.kv_heads));
-  for (int row = 0; row < step.rows; row++)
-    for (int begin = 0, count = step.starts[row + 1] - step.starts[row]; begin < count; begin += together)
-      tasks.push_back({row, begin, std::min(count, begin + together)});
+  Spans spans;
+  const std::vector<Pass> passes = passes_of(m, step, spans);
   // Tokens of one task where tokens are independent: a thread is not woken for one.
   const auto each = [&](int count, auto&& what) {
     constexpr int PART = 16;
@@ -874,10 +946,17 @@ void forward(Threads& threads, const Model& m, const Step& step, float* pool, lo
       }
     });
     // A key-value head's rows one after the other: what they share stays in the cache.
-    threads.run(int(tasks.size()) * m.kv_heads, [&](int i) {
-      const Task& task = tasks[i % tasks.size()];
-      attend(m, step, kv, qkv.data(), task.row, i / int(tasks.size()), task.begin, task.end, attended.data());
+    threads.run(int(passes.size()) * m.kv_heads, [&](int i) {
+      const Pass& pass = passes[i % passes.size()];
+      attend(m, step, kv, qkv.data(), pass, i / int(passes.size()), spans, attended.data());
     });
+    if (!spans.made.empty())
+      threads.run(step.rows, [&](int row) {
+        const int begin = step.starts[row], end = step.starts[row + 1];
+        const int count = (step.firsts[row] + end - begin + SPAN - 1) / SPAN;
+        for (int t = begin; t < end; t++)
+          if (spans.at[t] >= 0) add_up(m, spans, t, count, attended.data());
+      });
     if (index == m.layers - 1) {  // `places` ascend, so nothing is overwritten before it is read
       rows = step.wanted;
       for (int i = 0; i < rows; i++) {
