@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from sglc.errors import Loc, TraceError
 from sglc.ir.grammar.regex_positions import refuse_posix
 from sglc.ir.grammar.whole_characters import has_half_pair
-from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION, Sampling
+from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION, SEEDS, Sampling, is_seed
 from sglc.ir.text.literal_place import place_in_literal
 
 # SGLang's names of what to report, each with the field that it sets.
@@ -153,7 +153,7 @@ def _problem(key: str, value: Any) -> str:
         case "logit_bias":
             return _no_biases(value)
         case "seed":
-            return "" if whole and 0 <= value < 2**64 else "it must be an integer from 0 to 2**64 - 1"
+            return "" if is_seed(value) else f"it must be {SEEDS}"
         case _:
             raise AssertionError(key)
 
