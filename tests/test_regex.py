@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglc.errors import LegalizeError
+import sglc as sgl
+from sglc.errors import LegalizeError, TraceError
 from sglc.ir.grammar import regex
 from sglc.ir.grammar.dfa import DEAD, ByteDfa, accepts, run
 from sglc.ir.grammar.regex import _utf8, compile_regex
+from sglc.ir.grammar.stops import stop_pattern
 from tests.depth import at_depth, few
 
 LETTERS = "abAB01_ .\n\x00é\u017f\u212a한\uffff😀\U0010ffff"  # among them two that fold to ASCII letters
@@ -160,6 +164,7 @@ def test_a_state_behind_a_prefix() -> None:
         [
             ("(", "SGLC450", "no regular expression"),
             ("a**", "SGLC450", "no regular expression"),
+            ("[[:alpha:]]+", "SGLC450", "no regular expression"),
             (r"(a)\1", "SGLC451", "a reference to a group"),
             ("(a)?(?(1)b)", "SGLC451", "a condition on a group"),
             ("a(?=b).", "SGLC451", "a lookahead"),
@@ -184,6 +189,31 @@ def test_what_cannot_constrain_is_refused(pattern: str, code: str, words: str) -
     with pytest.raises(LegalizeError, match=words) as failure:
         compile_regex(pattern)
     assert failure.value.code == code
+
+
+@pytest.mark.parametrize("pattern", ["[[:alpha:]]+", "a[0[:^digit:]_]"])
+def test_classes_of_posix_are_refused_where_they_stand(pattern: str) -> None:
+    """Python takes them for other characters, and may warn of it at whoever compiles the pattern."""
+    for asked in ({"regex": pattern}, {"stop_regex": [pattern]}):
+        with pytest.raises(TraceError, match=r"SGLC103.*no POSIX class `\[:\^?(alpha|digit):\]` at position"):
+            sgl.gen("x", **asked)  # type: ignore[arg-type]
+    with pytest.raises(LegalizeError, match="SGLC471"):
+        stop_pattern(pattern)
+
+
+def test_what_only_python_would_warn_of_is_as_it_reads_it() -> None:
+    code = """if True:
+        import sglc as sgl
+        from sglc.backends.scripted import ScriptedBackend
+
+        @sgl.function
+        def tell(s, pattern):
+            s += sgl.gen("x", regex=pattern) + sgl.gen("y", stop_regex=pattern)
+
+        print(tell.run("[[a]--]|[[:a]", backend=ScriptedBackend(lambda asked: ":"))["x"])
+    """
+    given = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert (given.stdout, given.stderr) == (":\n", "")
 
 
 @pytest.mark.parametrize(("pattern", "states"), [("(a{0,2}){0,900}", 40), ("(.?){1500}", 80)])

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend
+from sglc.backends.scripted import ScriptedBackend
 from sglc.errors import BackendError, SglcError, UsageError
 from sglc.execution.result import Result
 from sglc.execution.unread import RUNNING
+from tests.depth import few
 from tests.oracle_backend import OracleBackend
 from tests.small_default import says
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
+SHORT: dict[str, Any] = {"max_tokens": 3}
 LONG: dict[str, Any] = {"max_tokens": 24, "temperature": 0, "ignore_eos": True}
 
 
@@ -54,6 +59,37 @@ async def collected(result: Result, var: str | None, slow: OracleBackend | None 
         if slow is not None:
             await asyncio.to_thread(slow.make_steps, 10, result)
     return pieces
+
+
+@sgl.function
+def threaded(s: Any) -> None:
+    """Its own threads go on with a branch each, and with the prompt that these were forked from."""
+    s += "A" + sgl.gen("a", **SHORT)
+    forks = s.fork(3)
+
+    def go_on(fork: Any) -> None:
+        nonlocal s
+        fork += "b" + sgl.gen("b", **SHORT)
+        s += sgl.gen("p", **SHORT)
+        assert fork["b"]
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(go_on, forks))
+    s += sgl.gen("end", **SHORT)
+
+
+@pytest.mark.parametrize("turn", few(range(12), 4))
+def test_threads_of_a_program_go_on_with_prompts_that_they_share(turn: int) -> None:
+    backend, said = ScriptedBackend(lambda asked: "4"), "A44444"
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        state = threaded.run(backend=backend, seed=turn, stream=True, timeout=HANG_S, mode="python")
+        assert ["".join(state.text_iter()), "".join(state.text_iter("end"))] == [said, "4"]
+        rows = threaded.stream_batch([{}] * 4, backend=backend, seed=turn, timeout=HANG_S, mode="python")
+        assert ["".join(row.text_iter()) for row in rows] == [said] * 4
+    finally:
+        sys.setswitchinterval(before)
 
 
 # -- nothing is lost -------------------------------------------------------------------------------

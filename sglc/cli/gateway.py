@@ -27,9 +27,10 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TypeAlias
 
-from sglc.cli.child import end_with_parent, free_port
+from sglc.cli.child import free_port
 from sglc.cli.options import say
 from sglc.errors import BackendError, UsageError
+from sglc.runtime.engine.own_process import end_with_parent
 from sglc.serve.server import bound_socket
 
 _SERVES = re.compile(r"sglc: serving (.*) at ((?:http|grpc)://\S+)")

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sglc.errors import RunError, UsageError
+from sglc.ir.sampling import SEEDS, is_seed
 
 if TYPE_CHECKING:
     from sglc.ir.plan.backend import Backend
@@ -153,8 +154,8 @@ def _argument(name: str, text: str, kind: str) -> Any:
 
 def seed(text: str) -> int:
     """The argument of `--seed`."""
-    if not text.isdecimal() or int(text) >= 2**64:
-        raise argparse.ArgumentTypeError(f"`{text}` is no integer from 0 to 2**64 - 1")
+    if not text.isdecimal() or not is_seed(int(text)):
+        raise argparse.ArgumentTypeError(f"`{text}` is no {SEEDS.removeprefix('an ')}")
     return int(text)
 
 

@@ -13,7 +13,7 @@ from sglc.errors import SglcError, UsageError
 from sglc.frontend.language.function import Definition, bind, by_name
 from sglc.frontend.language.gen_arguments import sampling_fields
 from sglc.frontend.locate import here
-from sglc.ir.sampling import Sampling
+from sglc.ir.sampling import SEEDS, Sampling, is_seed
 
 _T = TypeVar("_T")
 Row = Mapping[str, Any] | Sequence[Any]  # a call's arguments by name, or in order
@@ -82,8 +82,8 @@ def check_passes(passes: Any) -> None:
 
 def check_seed(seed: Any) -> None:
     """Raises UsageError: SGLC023, it is no seed."""
-    if seed is not None and not (type(seed) is int and 0 <= seed < 2**64):
-        raise UsageError("SGLC023", f"`seed` is an integer from 0 to 2**64 - 1, not `{seed!r}`", here())
+    if seed is not None and not is_seed(seed):
+        raise UsageError("SGLC023", f"`seed` is {SEEDS}, not `{seed!r}`", here())
 
 
 def split(

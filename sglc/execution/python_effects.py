@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from sglc.ir.effects import LOG_LEVELS
+
 WARNINGS = {
     name: kind for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Warning)
 }
-_METHODS = {
-    method: getattr(logging.Logger, method)
-    for method in ("debug", "info", "warning", "error", "critical", "_log")
-}
+_METHODS = {method: getattr(logging.Logger, method) for method in (*LOG_LEVELS, "_log")}
 # What has been warned of once, of modules that are not here: a plan runs without them.
 _REGISTRIES: dict[str, dict[Any, Any]] = {}
 

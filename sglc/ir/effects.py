@@ -23,6 +23,8 @@ from sglc.ir.pure import PURE
 from sglc.ir.rewrite import everywhere
 from sglc.ir.values import OPERATIONS
 
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical")  # methods of a logger that a plan calls
+
 
 class Effect(Flag):
     """One kind of thing that would be noticed if the op were left out, though nothing reads what it gives."""

@@ -7,6 +7,12 @@ from dataclasses import dataclass
 # Of `repetition_penalty`, for which vLLM and transformers know no highest: what lies between makes no logit
 # overflow that it divides, or is multiplied with, in 32 bits.
 LEAST_REPETITION, MOST_REPETITION = 1e-9, 1e9
+SEEDS = "an integer from 0 to 2**64 - 1"
+
+
+def is_seed(value: object) -> bool:
+    """Whether it is one of `SEEDS`."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,13 +25,14 @@ from sglc.ir.ops import (
 from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Kind, Rewrite, register
+from sglc.passes.pass_options import Count
 
 BYTES_PER_TOKEN = 4  # of English; there is no tokenizer of an API here, and a key too many costs nothing
 
 
 @register("cache_hints", Exactness.TOKENS, "an API is told which prompts begin alike", Kind.ENABLING)
 @with_room
-def cache_hints(program: Program, target: Target, *, min_tokens: int = 0) -> Rewrite:
+def cache_hints(program: Program, target: Target, *, min_tokens: Count = 0) -> Rewrite:
     """Name the stable prefix of every generation behind a long one, where the API wants to know it.
 
         s1 = role_open(s0, 'system'); s2 = append(s1, 'The manual: ...'); ...; s9, t0 = gen(s8, 'x')

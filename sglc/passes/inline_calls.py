@@ -28,13 +28,14 @@ from sglc.ir.remark import Remark, place
 from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
+from sglc.passes.pass_options import Count
 
 MOST_OPS = 20_000  # of a program behind it: calls in calls can double a program twenty times
 
 
 @register("inline_calls", Exactness.TOKENS, "called programs become a part of the one that calls them")
 @with_room
-def inline_calls(program: Program, _: Target, *, max_ops: int = MOST_OPS) -> Rewrite:
+def inline_calls(program: Program, _: Target, *, max_ops: Count = MOST_OPS) -> Rewrite:
     """Put the ops of a called program where the call stood.
 
         t1 = call('g', (t0,)):                       s1 = append(s0, t0)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from sglc.errors import UsageError
 
 _SPEC = re.compile(r"([^{}]*)(?:\{([^{}]*)\})?\Z")
 _TRUTHS = {"true": True, "false": False}
+Count = Annotated[int, range(sys.maxsize)]  # an option of a pass that is never below 0
 
 
 def split_specs(text: str) -> tuple[str, ...]:
@@ -29,7 +31,7 @@ def options_of(spec: str, run: Callable[..., Any]) -> dict[str, Any]:
 
     Raises:
         UsageError: SGLC322, braces that do not close, an option that the pass does not have or that is there
-            twice, or a value of another type.
+            twice, or a value of another type or out of its range.
     """
     if "{" not in spec:
         return {}
@@ -51,6 +53,9 @@ def options_of(spec: str, run: Callable[..., Any]) -> dict[str, Any]:
         except (KeyError, TypeError, ValueError):
             what = f"has no option `{name}`" if kind is None else f"takes `{name}={kind.__name__}`"
             raise _wrong(spec, what, known) from None
+        for bounds in getattr(get_type_hints(run, include_extras=True).get(name), "__metadata__", ()):
+            if given[name] not in bounds:
+                raise _wrong(spec, f"takes `{name}` from {bounds[0]} on", known)
     return given
 
 

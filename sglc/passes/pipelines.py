@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sglc.errors import UsageError
 from sglc.ir.target import EVERYTHING, Target
 from sglc.passes.base import looked_up
 from sglc.passes.pass_options import name_of, options_of
@@ -70,11 +71,16 @@ def extended(passes: Iterable[str], target: Target) -> tuple[str, ...]:
     Nothing that is asked for is nothing.
 
     Raises:
-        UsageError: SGLC020, SGLC322, a name that is no pass, or an option that it does not have.
+        UsageError: SGLC020, SGLC322, a name that is no pass, an option that it does not have, or one of a
+            pass that is taken away.
     """
     asked = tuple(passes)
     for spec in asked:
-        options_of(spec.lstrip("+-"), looked_up(spec.lstrip("+-")).run)
+        bare = spec[spec.startswith(("+", "-")) :]
+        if options_of(bare, looked_up(bare).run) and spec.startswith("-"):
+            raise UsageError(
+                "SGLC322", f"`{spec}` takes a pass away, and gives it options", hint=f"write `{name_of(spec)}`"
+            )
     more = [spec[1:] for spec in asked if spec.startswith("+")]
     less = [name_of(spec[1:]) for spec in asked if spec.startswith("-")]
     others = [spec for spec in asked if not spec.startswith(("+", "-"))]

@@ -232,3 +232,18 @@ def test_the_same_helper_in_a_later_cell_has_its_place_there(mode: Any) -> None:
         book.module.program.run(backend=backend, mode=mode).sync()
         lines += [call.loc.partition(":")[0] for call in backend.calls_made]
     assert lines == ["2", "4", "4"]
+
+
+def test_a_name_of_sglc_that_is_patched_behind_a_plan_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    book = Notebook(
+        f"reads_{next(_NUMBERS)}",
+        "@sgl.function\ndef program(s):\n    s += 'a' + sgl.gen('g') + sgl.select('c', ['x'])",
+    )
+    program, backend = book.module.program, HashBackend()
+    before = program.run(backend=backend, seed=1).text()
+    with monkeypatch.context() as patched:
+        # Not as it is written: a name that some code of a test stores, any tool might store.
+        patched.setattr("sglc." + "".join(("g", "en")), lambda name: f"patched {name} ")
+        assert program.run(backend=backend, seed=1).text() == "apatched g x"
+    again = program.run(backend=backend, seed=1)
+    assert (again.mode, again.text()) == ("plan", before)

@@ -138,12 +138,21 @@ def test_python_takes_passes_as_the_command_line_does(files: Path, monkeypatch: 
         ("inline_calls{max_ops=1}}", "has its options in `{` and `}`"),
         ("+inline_calls{max_ops=1,max_ops=2}", "has two values of `max_ops`"),
         ("-inline_calls{most=1}", "has no option `most`"),
+        ("-inline_calls{max_ops=5}", "takes a pass away, and gives it options"),
+        ("+inline_calls{max_ops=-5}", "takes `max_ops` from 0 on"),
+        ("+cache_hints{min_tokens=-1}", "takes `min_tokens` from 0 on"),
     ],
 )
 def test_options_that_are_none_are_refused(spec: str, said: str) -> None:
     with pytest.raises(UsageError, match="SGLC322") as caught:
         extended((spec,), PLAIN)
     assert said in caught.value.message
+
+
+@pytest.mark.parametrize("spec", ["--unify", "+-unify", "-+unify"])
+def test_two_signs_are_no_name(spec: str) -> None:
+    with pytest.raises(UsageError, match="SGLC020"):
+        extended((spec,), PLAIN)
 
 
 def test_movable_sections_of_any_text_have_one_plan_that_reorders() -> None:

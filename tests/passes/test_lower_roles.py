@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+import weakref
+from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +18,7 @@ from sglc.ir.ops import Append, Control, Fork, Gen, Resume, RoleClose, RoleOpen,
 from sglc.ir.remark import Remark
 from sglc.ir.target import Target, Tokenizer
 from sglc.passes.base import run_pipeline
+from sglc.passes.chat import markup
 from sglc.passes.lowering.lower_plan import lower_plan
 from sglc.passes.pipelines import LOCAL
 from tests.depth import few
@@ -306,3 +311,59 @@ def test_plan_names_the_tokenizer() -> None:
     plan = lower_plan(program, Target("local", tokenizer))
     assert plan.tokenizer == tokenizer.hash
     assert plan.estimate.literal_tokens == len(ids_of(program, tokenizer))
+
+
+class Counting(ByteTokenizer):
+    """Counts how often the template is asked."""
+
+    rendered = 0
+
+    def render(self, messages: Sequence[Mapping[str, Any]], **given: Any) -> str:
+        self.rendered += 1
+        return super().render(messages, **given)
+
+
+def gone_on(turns: int) -> Program:
+    """A user's turn behind so many exchanges of earlier launches."""
+    stream, opened, closed = (Value(number, Type.STREAM) for number in range(3))
+    ops = (RoleOpen(stream, "user", results=(opened,)), RoleClose(opened, "user", results=(closed,)))
+    before = Resume("k", ("user", "assistant") * turns, "", results=(stream,))
+    return Program("p", (before,), ops, {"k1": closed})
+
+
+@pytest.mark.parametrize("style", few(sorted(TEMPLATES.keys() - {"countdown"}), 3))  # which refuses them
+def test_launches_of_a_conversation_do_not_ask_the_template_again(style: str) -> None:
+    kept = Counting(TEMPLATES[style])
+    made = [run_pipeline(gone_on(turns), Target("local", kept), ["lower_roles"]) for turns in range(30)]
+    assert kept.rendered < 12 * 30
+    fresh = Target("local", ByteTokenizer(TEMPLATES[style]))
+    assert run_pipeline(gone_on(29), fresh, ["lower_roles"]) == made[29]
+
+
+def test_what_a_template_wrote_yesterday_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Counting("{{ strftime_now('%d') }}{% for m in messages %}{{ m.content }};{% endfor %}")
+    target = Target("local", kept)
+    run_pipeline(gone_on(3), target, ["lower_roles"])
+    before = kept.rendered
+    run_pipeline(gone_on(3), target, ["lower_roles"])
+    assert kept.rendered == before
+    monkeypatch.setattr(markup, "date", SimpleNamespace(today=lambda: date(2000, 1, 1)))
+    run_pipeline(gone_on(3), target, ["lower_roles"])
+    assert kept.rendered == 2 * before
+
+
+def test_what_is_kept_of_a_template_is_bounded_and_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markup, "_MOST_TURNS", 50)
+    tokenizer = ByteTokenizer(TEMPLATES["chatml"])
+    wide = Target("local", ByteTokenizer(TEMPLATES["chatml"]))
+    for turns in (30, 31, 3):
+        made = run_pipeline(gone_on(turns), Target("local", tokenizer), ["lower_roles"])
+        monkeypatch.setattr(markup, "_MOST_TURNS", 100_000)
+        assert made == run_pipeline(gone_on(turns), wide, ["lower_roles"])
+        monkeypatch.setattr(markup, "_MOST_TURNS", 50)
+    kept = markup._KEPT[tokenizer]
+    assert kept.turns == sum(len(roles) for roles, _ in kept.said) < 50 + 2 * 62
+    gone = weakref.ref(tokenizer)
+    del tokenizer
+    gc.collect()
+    assert gone() is None

@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection
 
 from sglc.cli.batch.replica import WAIT_S, LocalReplica, Lost, Made, Opened, Work
 from sglc.cli.batch.sorted_rows import NumberedRow
-from sglc.cli.child import end_with_parent
 from sglc.observe.replay.tape import Tape
+from sglc.runtime.engine.own_process import end_with_parent
 
 _END_S = 2.0  # for a process to end
 

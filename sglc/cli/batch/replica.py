@@ -25,13 +25,14 @@ from sglc.backends import registry
 from sglc.cli.batch.ended import Ended, ended
 from sglc.cli.batch.listening import address_of, listens
 from sglc.cli.batch.sorted_rows import NumberedRow
-from sglc.cli.child import end_with_parent, free_port
+from sglc.cli.child import free_port
 from sglc.cli.program_file import open_program
 from sglc.errors import BackendError
 from sglc.execution.batch.runner import BatchControl, live_rows
 from sglc.execution.options import NumberedRows
 from sglc.observe.replay.remote_journal import RemoteJournal
 from sglc.observe.replay.tape import Json, Tape
+from sglc.runtime.engine.own_process import end_with_parent
 
 if TYPE_CHECKING:
     from sglc.api.function import Function

@@ -14,8 +14,9 @@ from dataclasses import fields
 from typing import Any, Protocol
 
 from sglc.errors import Loc, TraceError
+from sglc.ir.grammar.regex_positions import refuse_posix
 from sglc.ir.grammar.whole_characters import has_half_pair
-from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION, Sampling
+from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION, SEEDS, Sampling, is_seed
 from sglc.ir.text.literal_place import place_in_literal
 
 # SGLang's names of what to report, each with the field that it sets.
@@ -152,7 +153,7 @@ def _problem(key: str, value: Any) -> str:
         case "logit_bias":
             return _no_biases(value)
         case "seed":
-            return "" if whole and 0 <= value < 2**64 else "it must be an integer from 0 to 2**64 - 1"
+            return "" if is_seed(value) else f"it must be {SEEDS}"
         case _:
             raise AssertionError(key)
 
@@ -168,6 +169,7 @@ def _no_regex(value: Any) -> str:
     if not isinstance(value, str):
         return "it must be a text"
     try:
+        refuse_posix(value)
         re.compile(value)
     except (re.error, ValueError, OverflowError, RecursionError) as error:
         return f"it is no regular expression: {error}"
@@ -178,6 +180,7 @@ def _place(key: str, value: Any, loc: Loc) -> Loc:
     """Where in the source a value is wrong: inside a pattern, if that stands there, else at `loc`."""
     for pattern in _several(value) if key in ("regex", "stop_regex") else ():
         try:
+            refuse_posix(pattern)
             re.compile(pattern)
         except re.error as error:
             return (place_in_literal(pattern, error.pos, loc) if error.pos is not None else None) or loc

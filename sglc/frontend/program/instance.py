@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -90,6 +91,7 @@ class Instance:
         self.states: list[PromptState] = []  # all that there are, while compiling
         self.waiting: list[PromptState] = []  # those with something pending, in program order
         self.told: set[Site] = set()  # generations whose texts spell no value, as the program has read
+        self.recording = threading.RLock()  # branches may go on in threads of the program's own
         self.over = False  # the body has ended: who has a state of it can read on
 
     def running(self, what: str, loc: Loc) -> None:
@@ -101,8 +103,9 @@ class Instance:
         """Launch what is pending, because ordinary Python needs `what` now."""
         self.running(what, loc)
         assert self.launcher is not None
-        if self.recorder.pending:
-            self.launcher.launch(self.recorder.take(final=False))
+        with self.recording:  # until it is launched: what is in it may be read by another thread
+            if self.recorder.pending:
+                self.launcher.launch(self.recorder.take(final=False))
         return self.launcher
 
     def settle(self) -> None:

@@ -138,7 +138,8 @@ class Pending:
             if self._problem is not None:
                 raise self._problem
         else:
-            site = self.state._instance.recorder.reserve(self.state._path, self._name)
+            with self.state._instance.recording:
+                site = self.state._instance.recorder.reserve(self.state._path, self._name)
             several = isinstance(self._expr, GenExpr) and self._samples > 1
             self._made = Generated(site, NO_LAUNCH, Value(NO_LAUNCH, Type.TEXT), many=several)
         return self._site
@@ -150,11 +151,12 @@ class Pending:
             if not self.state._path and self._may_repeat:
                 # The run's own text is shown launch by launch, so a launch must end where the branch begins.
                 instance.observe(self.what, loc)
-            (self._branch,) = recorder.fork(self.state._stream, 1, (), loc)
-            if isinstance(self._expr, GenExpr):
-                self._made = recorder.gen(self._branch, self.state._path, self._expr)
-            else:
-                self._made = recorder.select(self._branch, self.state._path, self._expr)
+            with instance.recording:
+                (self._branch,) = recorder.fork(self.state._stream, 1, (), loc)
+                if isinstance(self._expr, GenExpr):
+                    self._made = recorder.gen(self._branch, self.state._path, self._expr)
+                else:
+                    self._made = recorder.select(self._branch, self.state._path, self._expr)
             return
         launcher = instance.observe(self.what, loc)
         history = self.state._history

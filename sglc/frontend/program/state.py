@@ -108,19 +108,20 @@ class State(NoText):
                 self._waiting.append((item, loc))
                 return
             self.settle()
-        if not self._joined:  # else nothing goes on behind it, and only its history is read
-            self._record(item, loc)
-        match item:
-            case str() | SymbolicText():
-                self._history = History(self._history, "text", item)
-            case RoleOpenExpr():
-                self._history = History(self._history, "open", item.role)
-            case RoleCloseExpr():
-                self._history = History(self._history, "close", item.role)
-            case ImageExpr():
-                self._history = History(self._history, "image", item.data)
-            case _:  # a generation, which `_store` has entered, or no text
-                pass
+        with self._instance.recording:
+            if not self._joined:  # else nothing goes on behind it, and only its history is read
+                self._record(item, loc)
+            match item:
+                case str() | SymbolicText():
+                    self._history = History(self._history, "text", item)
+                case RoleOpenExpr():
+                    self._history = History(self._history, "open", item.role)
+                case RoleCloseExpr():
+                    self._history = History(self._history, "close", item.role)
+                case ImageExpr():
+                    self._history = History(self._history, "image", item.data)
+                case _:  # a generation, which `_store` has entered, or no text
+                    pass
 
     def _record(self, item: Appendable, loc: Loc) -> None:
         recorder = self._instance.recorder
@@ -209,10 +210,11 @@ class State(NoText):
 
     def adopt(self, branch: RecordedStream, made: Generated) -> None:
         """The prompt goes on as `branch`, which ends with `made`."""
-        branch.live = False
         stream = self._stream
-        stream.launch, stream.value, stream.handle = branch.launch, branch.value, branch.handle
-        self._history = History(self._history, "generated", made)
+        with self._instance.recording:
+            branch.live = False
+            stream.launch, stream.value, stream.handle = branch.launch, branch.value, branch.handle
+            self._history = History(self._history, "generated", made)
 
     @property
     def stream(self) -> RecordedStream:
@@ -294,15 +296,17 @@ class State(NoText):
         """Everything that is appended inside becomes the text of the variable `name`."""
         recorder, loc = self._instance.recorder, here()
         self.settle()
-        begin, start, scopes = recorder.bookmark(self._stream), self._history, self._scopes
+        with self._instance.recording:
+            begin, start, scopes = recorder.bookmark(self._stream), self._history, self._scopes
         self._scopes = (*scopes, name)
         try:
             yield self
             self.settle()
         finally:
             self._scopes = scopes
-            parts = tuple(since(self._history, start))
-            self._variables[name] = Scoped(begin, recorder.bookmark(self._stream), parts)
+            with self._instance.recording:
+                parts = tuple(since(self._history, start))
+                self._variables[name] = Scoped(begin, recorder.bookmark(self._stream), parts)
             self._stored(name, loc)
 
     # -- branching -------------------------------------------------------------------------------
@@ -320,12 +324,13 @@ class State(NoText):
                 hint='`s.fork(3)` or `s.fork(["first", "second"])`',
             )  # fmt: skip
         self.settle()
-        streams = self._instance.recorder.fork(self._stream, size, labels, loc)
-        children = [
-            State(self._instance, stream, (*self._path, i), self._variables, self._history,
-                  labels[i] if labels else None)
-            for i, stream in enumerate(streams)
-        ]  # fmt: skip
+        with self._instance.recording:
+            streams = self._instance.recorder.fork(self._stream, size, labels, loc)
+            children = [
+                State(self._instance, stream, (*self._path, i), self._variables, self._history,
+                      labels[i] if labels else None)
+                for i, stream in enumerate(streams)
+            ]  # fmt: skip
         return Forks(children, self.join)
 
     @contextmanager
@@ -383,18 +388,20 @@ class State(NoText):
             )  # fmt: skip
         for part in parts:
             made = part.item
-            if isinstance(made, Generated) and made.launch == self._instance.recorder.launch:
-                self._instance.recorder.append(self._stream, SymbolicText((made.value,)), loc)
-                self._history = History(self._history, "generated", made)
-            elif isinstance(made, Generated):
-                self.append(self._instance.in_prompt(made, "`join`", loc), loc)
-            else:
-                self.append(made, loc)
+            if isinstance(made, Generated):
+                with self._instance.recording:
+                    if made.launch == self._instance.recorder.launch:
+                        self._instance.recorder.append(self._stream, SymbolicText((made.value,)), loc)
+                        self._history = History(self._history, "generated", made)
+                        continue
+                made = self._instance.in_prompt(made, "`join`", loc)
+            self.append(made, loc)
 
     def _gather(self, name: str, entries: list[Variable], loc: Loc) -> Gathered:
         recorder = self._instance.recorder
-        value = recorder.join(self._path, name, self._values(entries), loc)
-        return Gathered(tuple(entries), value, recorder.launch)
+        with self._instance.recording:
+            value = recorder.join(self._path, name, self._values(entries), loc)
+            return Gathered(tuple(entries), value, recorder.launch)
 
     def _values(self, entries: list[Variable]) -> tuple[Value | None, ...] | None:
         """What is to be joined; None if something was set by hand, or made before this launch."""

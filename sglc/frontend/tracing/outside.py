@@ -194,7 +194,9 @@ class OutsideState:
         """An attribute is about to be read: of an object, or of its class if the object is the program's."""
         if not self.is_outside(owner) and not isinstance(owner, _FIXED):
             owner = type(owner)
-        if not _ours(owner):
+        if isinstance(owner, ModuleType) and owner.__name__.startswith("sglc"):
+            self._keep(frame, in_module, vars(owner), name)  # quick: every program reads some
+        elif not _ours(owner):
             self._keep(frame, of_object, owner, name)
 
     def look_up_pythons(self, frame: Frame, owner: Any, name: str) -> None:

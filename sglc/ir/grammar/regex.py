@@ -8,6 +8,7 @@ matches. Python's own parser reads the pattern, so its syntax and meaning are th
 from __future__ import annotations
 
 import re
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import Any
 from sglc.errors import LegalizeError, shown
 from sglc.ir.grammar.dfa import DEAD, ByteDfa
 from sglc.ir.grammar.minimize import blocks_of, canonical
-from sglc.ir.grammar.regex_positions import class_places, largest_repeat, part_place
+from sglc.ir.grammar.regex_positions import class_places, largest_repeat, part_place, refuse_posix
 
 # What compiling may take, about two seconds at most: states of the automaton as it is first built, of
 # those all that are looked at for the states of the deterministic one, and its states times its classes.
@@ -37,6 +38,9 @@ _AUTOMATA = 128  # kept: compiling a program and running it builds each automato
 _SURROGATES = 0xD800, 0xDFFF
 MOST_CALLS = 256  # rules that patterns may call: of more, telling what follows which takes long
 FIRST_CALL = 0xF5  # bytes from here on are in no text
+
+# Of `[[a]` and `[a--b]`, which may mean something else one day; what they mean to `re` now is kept.
+warnings.filterwarnings("ignore", "Possible (nested set|set )", FutureWarning, r"sglc\.")
 
 Range = tuple[int, int]  # first and last, both inside: of code points, or of bytes
 
@@ -116,6 +120,7 @@ def called_rule(first: int, second: int) -> int:
 
 def _compiled(pattern: str, effort: _Effort, *, calls: bool) -> ByteDfa:
     try:
+        refuse_posix(pattern)
         tree = _parser.parse(pattern, re.ASCII)
         return _deterministic(_Nfa(pattern, tree, calls), pattern, effort)
     except (re.error, ValueError) as error:  # the latter of numbers with too many digits

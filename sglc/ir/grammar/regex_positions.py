@@ -62,5 +62,16 @@ def class_places(pattern: str) -> list[tuple[int, str]]:
     return [(piece.start(), piece[0]) for piece in pieces if len(piece[0]) > 1 and piece[0][0] == "["]
 
 
+def refuse_posix(pattern: str) -> None:
+    """Python reads `[[:alpha:]]` as `[:[ahlp]` and a bracket, and warns: nobody means that.
+
+    Raises:
+        re.error: the pattern has such a class.
+    """
+    for at, held in class_places(pattern) if "[:" in pattern else ():
+        if found := re.search(r"(?<!\\)\[:\^?[a-z]+:", held):
+            raise re.error(f"there is no POSIX class `{found[0]}]`", pattern, at + found.start())
+
+
 def _verbose(pattern: str) -> bool:
     return re.search(r"\(\?[a-zA-Z]*x", pattern) is not None

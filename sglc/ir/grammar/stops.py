@@ -15,6 +15,7 @@ from re import _parser
 from typing import Any
 
 from sglc.errors import LegalizeError, shown
+from sglc.ir.grammar.regex_positions import refuse_posix
 from sglc.ir.grammar.stop_search import StopSearch
 
 # What looking for a match may take: characters of a pattern, its places with repeats written out, and the ways
@@ -68,6 +69,7 @@ def stop_pattern(pattern: str) -> StopPattern:
 
 
 def _read(pattern: str) -> StopPattern:
+    refuse_posix(pattern)
     tree = _parser.parse(pattern)
     if _places(tree) > _MOST_PLACES:
         note = f"with its repeats written out it has more than {_MOST_PLACES} characters"

@@ -36,7 +36,7 @@ from sglc.ir.ops import (
     TextOf,
     Tool,
 )
-from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION, Sampling
+from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION, Sampling, is_seed
 from sglc.ir.values import DATA, OPERATIONS
 
 _STREAM, _TEXT, _BOOL, _LIST = (Type.STREAM,), (Type.TEXT,), (Type.BOOL,), (Type.LIST,)
@@ -153,7 +153,7 @@ def sampling_problem(sampling: Sampling) -> str:
         "top_p": not 0 < s.top_p <= 1,
         "top_k": s.top_k != -1 and not 1 <= s.top_k < 2**31,
         "min_p": not 0 <= s.min_p <= 1,
-        "seed": s.seed is not None and not 0 <= s.seed < 2**64,
+        "seed": s.seed is not None and not is_seed(s.seed),
         "frequency_penalty": not -2 <= s.frequency_penalty <= 2,
         "presence_penalty": not -2 <= s.presence_penalty <= 2,
         "repetition_penalty": not LEAST_REPETITION <= s.repetition_penalty <= MOST_REPETITION,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import assert_never
 
@@ -139,19 +140,29 @@ class ChatWriter:
 
     def resumed(self, op: Resume) -> Chat:
         """Where a stream of an earlier launch stands: its turns are replayed without their contents."""
-        ops, remarks, self.ops, self.remarks = self.ops, self.remarks, [], {}
+        own = self.ops, self.remarks, self.ids
+        self.ops, self.remarks, self.ids = [], {}, count()
         chat = Chat(op.results[0], raw=not op.turns and not op.role)
-        for role in op.turns:
-            chat = self.close(replace(self.open(chat, role, op.loc), generated=role == ASSISTANT), op.loc)
+        done = len(op.turns)
+        while done and (known := self.markup.known((op.turns[:done], "chat"))) is None:
+            done -= 1
+        chat = known if done else chat
+        for end in range(done, len(op.turns)):
+            close = partial(self.behind, chat, op.turns[end], op.loc)
+            chat = self.markup.keep((op.turns[: end + 1], "chat"), close)
         if op.role:
             chat = self.open(chat, op.role, op.loc)
-        self.ops, self.remarks = ops, remarks
+        self.ops, self.remarks, self.ids = own
         if chat.held:
             raise self.refused(
                 "an earlier part of the program ran before the template wrote this turn", chat, op.loc
             )
         turns = tuple(replace(turn, known=False) for turn in chat.turns)
         return replace(chat, stream=op.results[0], turns=turns, generated=op.role == ASSISTANT)
+
+    def behind(self, chat: Chat, role: str, loc: Loc) -> Chat:
+        """The chat behind one more turn, whose contents are not known."""
+        return self.close(replace(self.open(chat, role, loc), generated=role == ASSISTANT), loc)
 
     # -- writing -------------------------------------------------------------------------------------
 

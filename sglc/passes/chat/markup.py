@@ -7,6 +7,12 @@ Rendered texts with stand-ins in them are called views.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import date
+from threading import Lock
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from sglc.errors import SglcError
 from sglc.ir.target import Tokenizer
@@ -14,6 +20,10 @@ from sglc.ir.target import Tokenizer
 ASSISTANT = "assistant"
 _STAND_IN = re.compile("\ue0a1([0-9]+)\ue0a2")  # private use: no template and no tokenizer gives them a meaning
 _PAD = " \n\t "
+_MOST_TURNS = 200_000  # in all that is kept of a template: some 25 MB
+
+_T = TypeVar("_T")
+_Key = tuple[tuple[str, ...], bool | str]  # roles, and what is asked of their conversation
 
 
 def stand_in(turn: int) -> str:
@@ -27,12 +37,29 @@ def pieces(view: str) -> list[str | int]:
     return [int(part) if odd else part for i, part in enumerate(cut) if (odd := i % 2) or part]
 
 
+@dataclass(slots=True)
+class _Kept:
+    """What a template has said on one day, which it may write; `turns` are those of all conversations in it."""
+
+    day: date
+    said: dict[_Key, Any] = field(default_factory=dict)
+    turns: int = 0
+    adding: Lock = field(default_factory=Lock)
+
+
+_KEPT: WeakKeyDictionary[Tokenizer, _Kept] = WeakKeyDictionary()
+"""Of every tokenizer: each launch of a program goes on behind the turns of those before it."""
+
+
 class ChatMarkup:
     """The template of one tokenizer. Conversations are tuples of roles; answers are kept."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._views: dict[tuple[tuple[str, ...], bool], str | SglcError] = {}
+        kept, today = _KEPT.get(tokenizer), date.today()
+        if kept is None or kept.day != today:
+            kept = _KEPT[tokenizer] = _Kept(today)
+        self._kept = kept
 
     def closed(self, roles: tuple[str, ...]) -> str | SglcError:
         """The view of whole turns; the template's error if it refuses such a conversation."""
@@ -78,19 +105,41 @@ class ChatMarkup:
         if isinstance(plain, SglcError):
             return True
         mark = stand_in(turn)
-        wrapped = before + mark + after
-        contents = [wrapped if i == turn else stand_in(i) for i in range(len(roles))]
-        return self._render(roles, contents, False) == plain.replace(mark, wrapped)
+        wrapped, whole = before + mark + after, plain
+
+        def shown() -> bool:
+            contents = [wrapped if i == turn else stand_in(i) for i in range(len(roles))]
+            return self._render(roles, contents, False) == whole.replace(mark, wrapped)
+
+        return self.keep((roles, before), shown)
 
     def _view(self, roles: tuple[str, ...], generate: bool) -> str | SglcError:
-        key = (roles, generate)
-        if key not in self._views:
-            self._views[key] = self._render(roles, [stand_in(i) for i in range(len(roles))], generate)
-        return self._views[key]
+        contents = map(stand_in, range(len(roles)))
+        return self.keep((roles, generate), lambda: self._render(roles, contents, generate))
 
-    def _render(self, roles: tuple[str, ...], contents: list[str], generate: bool) -> str | SglcError:
+    def keep(self, key: _Key, make: Callable[[], _T]) -> _T:
+        """What `make` gives of such turns, kept under them and a name for what it is."""
+        found: _T | None = self.known(key)
+        if found is None:
+            found, kept = make(), self._kept
+            with kept.adding:
+                while kept.turns > _MOST_TURNS:
+                    oldest = next(iter(kept.said))
+                    del kept.said[oldest]
+                    kept.turns -= len(oldest[0])
+                if key not in kept.said:
+                    kept.said[key] = found
+                    kept.turns += len(key[0])
+        return found
+
+    def known(self, key: _Key) -> Any:
+        """What is kept of such turns under a name; None: nothing."""
+        return self._kept.said.get(key)
+
+    def _render(self, roles: tuple[str, ...], contents: Iterable[str], generate: bool) -> str | SglcError:
         messages = [{"role": role, "content": text} for role, text in zip(roles, contents, strict=True)]
         try:
             return self._tokenizer.render(messages, generate=generate)
         except SglcError as error:
+            error.__traceback__ = error.__context__ = None  # which hold the tokenizer
             return error

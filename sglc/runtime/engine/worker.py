@@ -7,7 +7,6 @@ program is gone, and so is this process. Everything that is printed goes to stan
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import shutil
@@ -29,7 +28,7 @@ from sglc.ir.plan.events import Event
 from sglc.runtime.engine import wire
 from sglc.runtime.engine.failures import broken, closed, refuse, unloadable
 from sglc.runtime.engine.loading import LocalOptions, cache_tokens, describe, flush, followed, load
-from sglc.runtime.engine.own_process import COLLECTIONS, spare_transformers
+from sglc.runtime.engine.own_process import COLLECTIONS, end_with_parent, spare_transformers
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ _MOST_EVENTS = 64  # of a frame: the program reads them while the next ones are 
 _SWITCH_S = 0.0005
 _TOLD_S = 0.25  # how often the state is told while there is work
 _LINGER_MS = 2_000  # how long the last report may take to be read
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Link:
@@ -229,7 +227,9 @@ def _run(made: Callable[[], Machine], options: LocalOptions, link: Link, parent:
     gc.enable()
     # A thread of matchers that runs Python for a moment gives way to the steps at once, and not after 5 ms.
     sys.setswitchinterval(_SWITCH_S)
-    _die_with(parent)
+    end_with_parent()  # for what standard input does not tell: a fork of the program may hold its other end
+    if os.getppid() != parent:
+        os._exit(1)
     link.say(wire.WorkerReady(cache_tokens(machine)))
     Worker(machine, options, link).serve()
 
@@ -240,16 +240,6 @@ def _end_with_the_program(folder: Path) -> None:
         pass
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel end this process with the thread of `parent` that began it.
-
-    For what standard input does not tell: a fork of the program may hold its other end.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ from sglc.frontend.tracing.tools import Declared
 from sglc.frontend.values.graph_breaks import ASYNC, NO_DATA, UNDECLARED, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
 from sglc.ir.core import Type
+from sglc.ir.effects import LOG_LEVELS
 from sglc.ir.ops import Tool
 from sglc.ir.pure import name_of, sets_up_itself
 from sglc.ir.values import MOST_COUNT
@@ -245,12 +246,9 @@ def _logged(
     kind, registered = type(logger), logger.manager.loggerDict.get(logger.name, logger.root)
     methods = (name, "_log", "findCaller")
     own = any(getattr(kind, method, None) is not getattr(logging.Logger, method, None) for method in methods)
-    if name not in _LEVELS or named or not args or own or registered is not logger:
+    if name not in LOG_LEVELS or named or not args or own or registered is not logger:
         raise undeclared(frame, getattr(logger, name))
     _effect(frame, "logging", [logger.name, name, *args], {"at": _at(frame)})
-
-
-_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 def _warned(

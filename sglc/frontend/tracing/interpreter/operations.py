@@ -317,11 +317,11 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
         return found
     outside = frame.tracer.outside
     if isinstance(value, types.ModuleType):
-        if not value.__name__.startswith("sglc"):
-            outside.look_up(frame, value, name)
+        if value.__name__.startswith("sglc"):
+            getattr(value, name)  # it is loaded, so that it is there from now on
+        outside.look_up(frame, value, name)
         if name not in vars(value):
-            lazy = hasattr(value, "__getattr__") and not value.__name__.startswith("sglc")
-            return _refused(frame, value, name) if lazy else getattr(value, name)
+            return _refused(frame, value, name) if hasattr(value, "__getattr__") else getattr(value, name)
         return outside.read_attribute(frame, value, name, vars(value)[name])
     if isinstance(value, type):
         outside.look_up(frame, value, name)
