@@ -71,8 +71,8 @@ Answer = Callable[[Asked], str | None]  # None: there is no answer
 class Rule:
     """An answer, and when it is given: every condition that is there must hold.
 
-    `name`, `function`, `branch` and `occurrence` are those of the site, `prompt` a regular expression
-    that is searched in the prompt, `sample` the number of the sample.
+    `name`, `function` (with or without arms and iterations), `branch` and `occurrence` are those of the site,
+    `prompt` a regular expression that is searched in the prompt, `sample` the number of the sample.
     """
 
     text: str
@@ -88,7 +88,7 @@ class Rule:
         site = asked.site
         return (
             self.name in (None, site.name)
-            and self.function in (None, site.function)
+            and self.function in (None, site.function, site.written)
             and self.branch in (None, site.fork)
             and self.occurrence in (None, site.occurrence)
             and self.sample in (None, asked.sample)

@@ -22,12 +22,13 @@ from sglc.execution.readers import TextReader
 from sglc.execution.result import RunOutcome
 from sglc.execution.served import Served
 from sglc.execution.session import Session
-from sglc.execution.tasks import numbered
+from sglc.execution.tasks import numbered, task_path
 from sglc.frontend.language.function import Definition
 from sglc.frontend.locate import here, of_coroutine, of_thread
 from sglc.frontend.program.history import messages
 from sglc.frontend.program.instance import GatheredVariables, Instance
 from sglc.frontend.program.state import State
+from sglc.frontend.recorder.form import BODY, Body
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.tools import AROUND, EQUAL_CALL
 from sglc.frontend.values.recorded import NO_TURNS, Generated, Recorded, RecordedStream
@@ -92,6 +93,7 @@ class PythonPart(Part):
             if observer is not None and self._served is None:
                 self._session.backend = observer.begin(self._session.backend, self._session.began_s, "python")
             AROUND.set(None if observer is None else observer.call)
+            BODY.set(Body(recorder, task_path))
             EQUAL_CALL.set(None)  # of the plan that called what runs this
             if self._inside.served is not None:
                 AROUND.set(self._inside.served.around(AROUND.get()))

@@ -7,6 +7,7 @@ flow is in ops that hold regions, which are blocks of the same kind of ops.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -42,8 +43,9 @@ class Site:
     """Where a generation stands in a program: it keys the seed and the row of `explain`.
 
     `name` is the user's key; `occurrence` counts generations of the same function, fork path
-    and name within one instance, so two samples never share a site. What stands in a loop or in a
-    called program runs more often than it is written: `inside` gives each run a site of its own.
+    and name within one instance, so two samples never share a site. In a structured form, `function` says
+    which (`in_form`), and they are counted anew. What stands in a loop or in a called program runs more often
+    than it is written: `inside` gives each run a site of its own.
     """
 
     function: str
@@ -70,8 +72,27 @@ class Site:
         """
         if not call and not iterations:
             return self
-        function = "@".join([self.function, *map(str, iterations)])
+        function = repeated(self.function, iterations)
         return replace(self, function=f"{call}/{function}" if call else function)
+
+    @property
+    def written(self) -> str:
+        """The function path as the program is written: without structured forms, arms and iterations."""
+        return re.sub(r"~[\d.]+(:\d+)?|@\d+", "", self.function)
+
+
+def in_form(function: str, number: str, arm: int | None = None) -> str:
+    """The function of sites in its structured form (`cond`, `switch`, `loop`, `map`) of that number.
+
+    Forms are counted in the body that they stand in, so no site around one depends on what it does. Iterations
+    stand behind it at run time: `repeated`.
+    """
+    return f"{function}~{number}" if arm is None else f"{function}~{number}:{arm}"
+
+
+def repeated(function: str, iterations: tuple[int, ...]) -> str:
+    """The function of sites in these iterations of the `loop`s and `map`s around, outermost first."""
+    return "@".join([function, *map(str, iterations)])
 
 
 class _Read:

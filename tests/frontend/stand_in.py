@@ -14,6 +14,8 @@ from typing import Any, Self
 import sglc as sgl
 from sglc.frontend.language import expr
 from sglc.frontend.outputs.finite_regex import texts_of
+from sglc.frontend.recorder.form import BODY, Body
+from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.ir.core import Program, Site, walk
 from sglc.ir.ops import Gen
 from sglc.ir.sampling import Sampling
@@ -49,7 +51,7 @@ class StandIn:
     """Executes appends at once. `calls` are (site, prefix, text) in the order in which they are made."""
 
     def __init__(self, function: str, answers: Answers) -> None:
-        self.function = function
+        self.places = OpRecorder(function, Sampling(), symbolic=False)  # gives sites, and records nothing
         self.answers = answers
         self.content = ""
         self.variables: dict[str, str] = {}
@@ -76,7 +78,7 @@ class StandIn:
         return self
 
     def _store(self, name: str, texts: tuple[str, ...] | None) -> None:
-        site = Site(self.function, (), name, sum(1 for other in self.calls if other.name == name))
+        site = self.places.reserve((), name)
         text = free_text(site, self.content) if texts is None else texts[self.answers.pick(len(texts))]
         self.calls[site] = (self.content, text)
         self.variables[name] = text
@@ -139,7 +141,11 @@ def same_on_every_path(function: sgl.Function, **args: str) -> int:
     def body(answers: Answers) -> tuple[StandIn, Any, list[tuple[Any, ...]]]:
         tools.clear()
         state = StandIn(function.__name__, answers)
-        returned = function.definition.call(state, **args)
+        token = BODY.set(Body(state.places))
+        try:
+            returned = function.definition.call(state, **args)
+        finally:
+            BODY.reset(token)
         return state, returned, list(tools)
 
     def declared(name: str, given: tuple[Any, ...], named: Any) -> Any:

@@ -27,6 +27,7 @@ from sglc.execution.plan.run import PlanPart
 from sglc.execution.readers import PieceReader, Portion
 from sglc.execution.result import Result, RunOutcome
 from sglc.frontend.program.instance import Scoped
+from sglc.frontend.recorder.form import Form
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing import tools
 from sglc.frontend.tracing.call_frame import CallFrame
@@ -353,6 +354,21 @@ def _other_site(recorder: OpRecorder, *args: Any) -> Site:
     return replace(site, occurrence=site.occurrence + 7) if site.occurrence and recorder.symbolic else site
 
 
+_inside = Form.inside
+
+
+def _without_arms(form: Form, **numbers: Any) -> AbstractContextManager[None]:
+    return (
+        _inside(form)
+        if form._around is not None and form._around.recorder.symbolic
+        else _inside(form, **numbers)
+    )
+
+
+def _without_iterations(form: Form, **numbers: Any) -> AbstractContextManager[None]:
+    return _inside(form, arm=numbers.get("arm"))
+
+
 _handed = tools._handed
 
 
@@ -479,6 +495,10 @@ IN_TRACER: dict[str, Fault] = {
     "no code stores any name": lambda: patch.object(Stores, "may_store", lambda *_: False),
     "what can fail is traced inside of a `try`": lambda: patch.object(Tracer, "may_fail", _nothing),
     "a later generation of one name has another site": lambda: patch.object(OpRecorder, "reserve", _other_site),
+    "compiled arms have no sites of their own": lambda: patch.object(Form, "inside", _without_arms),
+    "iterations as Python have no sites of their own": lambda: patch.object(
+        Form, "inside", _without_iterations
+    ),
     "tools are given texts of numbers": lambda: patch.object(tools, "_handed", _handed_as_text),
     "what a scope says is not stored": lambda: patch.object(Tracer, "store", _scope_lost),
     "a `not` is lost": lambda: patch.object(operations, "not_", lambda frame, value: value),

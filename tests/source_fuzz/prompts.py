@@ -380,6 +380,69 @@ def structured_ops(b: Builder) -> None:
             b.append(f'sgl.switch({state}["{name}"], {{{arms}}})')
 
 
+@production(BASIC, weight=1.5)
+def generations_in_forms(b: Builder) -> None:
+    """What stands in an arm, an iteration or an item of a structured form has samples of its own."""
+    _form(b)
+    b.results.append(b.gen(_one_name(b)))
+
+
+def _one_name(b: Builder) -> str:
+    """Of many generations; a branch has another, since the meta data of a name is of all states."""
+    return "same" if b.state == "s" else "each"
+
+
+def _form(b: Builder) -> None:
+    state, body, other = b.state, b.fresh("body"), b.fresh("body")
+    match b.random.randrange(4):
+        case 0:
+            again = f'return sgl.not_(sgl.contains("a", {state}["{_one_name(b)}"]))'
+            _form_body(b, body, b.pick("", again))
+            b.line(f"sgl.loop({body}, {b.random.randint(1, 3)})")
+        case 1:
+            name = b.fresh("m")
+            with b.block(f"def {body}(item):"):
+                b.state = b.local("f", f"{state}.fork(1)[0]")
+                b.append("item")
+                b.line(f"return {_in_form(b)}")
+            b.line(f"{name} = sgl.map([{b.text()}, {b.text()}], {body})")
+            b.observe(f"{name}[1]")
+        case two:
+            name = b.fresh("c")
+            b.line(f'{state} += sgl.select("{name}", choices={_CHOICES})')
+            _form_body(b, body)
+            _form_body(b, other)
+            if two == 2:
+                b.line(f'sgl.cond(sgl.eq({state}["{name}"], "yes"), {body}, {other})')
+            else:
+                default = b.pick("", f", {other}")
+                b.line(f'sgl.switch({state}["{name}"], {{"yes": {body}, "no": {other}}}{default})')
+
+
+def _form_body(b: Builder, name: str, end: str = "") -> None:
+    with b.block(f"def {name}({b.state}={b.state}):"):
+        _in_form(b)
+        if end:
+            b.line(end)
+
+
+def _in_form(b: Builder) -> str:
+    """Gives what reads the last generation."""
+    read = b.gen(_one_name(b))
+    match b.random.randrange(4):
+        case 0:
+            b.need("inner")
+            made = b.local("r", f"inner({b.text()})")
+            b.append(f'{made}["idea"]')
+        case 1 if b.depth < 3:
+            _form(b)
+        case 2:
+            b.gen(_one_name(b))
+        case _:
+            b.append(read)
+    return read
+
+
 @production(RULED)
 def helper_with_state(b: Builder) -> None:
     b.need("turn")

@@ -45,7 +45,7 @@ class PromptHints:
             stream="" if node.next_use == "never" else f"{self._client}-{next(self._made)}",
             after=before.text if before is not None else "",
             over=tuple(over),
-            leaves=(node.site.function, node.next_use if node.next_use.startswith("tool ") else node.site.name),
+            leaves=(node.site.written, node.next_use if node.next_use.startswith("tool ") else node.site.name),
             most=node.most,
             behind=node.behind,
         )

@@ -126,7 +126,6 @@ class Frame(Environment):
         whole = not self.unfinished and not self.errors
         if not whole and self.meter is not None:
             return  # what is there of texts is not counted
-        at, nowhere = self.at, self.at.nowhere
         for variable in self.block.variables:
             match variable:
                 case PreparedVariable(name):
@@ -139,7 +138,7 @@ class Frame(Environment):
                         value = read(variable.tree, known)
                     site = variable.site
                     if site is not None and value is not None:
-                        value = Made(site if nowhere else site.inside(at.call, at.iterations), value)
+                        value = Made(site.inside("", self.at.iterations), value)
                     self.variables[name] = value
                 case PreparedPrompt():
                     self.variables[PROMPT] = self._prompt(variable, whole=whole)

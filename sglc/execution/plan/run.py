@@ -428,7 +428,7 @@ class PlanPart(Part):
             if name in early:
                 continue
             site, typed = sites.get(name, (None, False))
-            if site in outputs.generations:  # its pieces can be read
+            if site is not None and outputs.at(site) in outputs.generations:  # its pieces can be read
                 parser = _KnownValue("", str, core.NOWHERE, late=value) if typed else None
                 late = Generated(site, 0, core.Value(0, core.Type.TEXT), parser)
             dict.__setitem__(outputs.variables, name, late)

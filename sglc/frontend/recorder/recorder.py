@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from sglc.errors import Loc
 from sglc.frontend.language.expr import GenExpr, SelectExpr
+from sglc.frontend.recorder.form import BODY
 from sglc.frontend.values.recorded import Generated, Mark, Recorded, RecordedStream, Turns
 from sglc.frontend.values.symbolic import SymbolicText
 from sglc.ir.core import Op, Program, Site, Type, Value
@@ -51,7 +52,7 @@ class OpRecorder:
     _slots: dict[str, Value] = field(default_factory=dict)
     _resumed: dict[str, Value] = field(default_factory=dict)
     _handles: set[str] = field(default_factory=set)
-    _occurrences: dict[tuple[tuple[int, ...], str], int] = field(default_factory=dict)
+    _occurrences: dict[tuple[str, tuple[int, ...], str], int] = field(default_factory=dict)
 
     # -- streams ---------------------------------------------------------------------------------
 
@@ -99,9 +100,17 @@ class OpRecorder:
 
     def reserve(self, path: tuple[int, ...], name: str) -> Site:
         """The site of the next generation of that name; it may be made elsewhere."""
-        count = self._occurrences.get((path, name), 0)
-        self._occurrences[path, name] = count + 1
-        return Site(self.function, path, name, count)
+        body = BODY.get()
+        function = self.function if body is None or body.recorder is not self else body.function
+        count = self._occurrences.get((function, path, name), 0)
+        self._occurrences[function, path, name] = count + 1
+        return Site(function, path, name, count)
+
+    def count_anew(self, function: str) -> None:
+        """A body of a structured form is recorded, perhaps again: its sites, and those in it, begin at 0."""
+        own = f"{function}~"
+        for key in [key for key in self._occurrences if f"{key[0]}~".startswith(own)]:
+            del self._occurrences[key]
 
     def gen(self, stream: RecordedStream, path: tuple[int, ...], expr: GenExpr) -> Generated:
         site = self.reserve(path, expr.name or "gen")

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from sglc.errors import Loc, RunError, TraceError
 from sglc.frontend.locate import here
+from sglc.frontend.recorder.form import Form
 from sglc.frontend.tracing import control_blocks
 from sglc.frontend.tracing.tracer import Tracer, current
 from sglc.frontend.values.known import Known
@@ -34,12 +35,13 @@ def cond(pred: Any, then: ArmBody, orelse: ArmBody | None = None) -> Any:
     Raises:
         TraceError: SGLC148, the arms leave a state in different chat turns.
     """
-    tracer, loc = current(), here()
+    tracer, loc, form = current(), here(), Form()
     asked = bool(pred) if tracer is None else control_blocks.predicate(tracer, pred, loc)
     if tracer is not None and isinstance(asked, Value):
-        return control_blocks.record_cond(tracer, asked, then, orelse, loc)
+        return control_blocks.record_cond(tracer, asked, then, orelse, form, loc)
     chosen = then if asked else orelse
-    return None if chosen is None else chosen()
+    with form.inside(arm=0 if asked else 1):
+        return None if chosen is None else chosen()
 
 
 def switch(value: Any, cases: Mapping[str, ArmBody], default: ArmBody | None = None) -> Any:
@@ -50,7 +52,7 @@ def switch(value: Any, cases: Mapping[str, ArmBody], default: ArmBody | None = N
     Raises:
         TraceError: SGLC148, as of `cond`, and for cases that are no texts.
     """
-    tracer, loc = current(), here()
+    tracer, loc, form = current(), here(), Form()
     for case in cases:
         if not isinstance(case, str):
             raise TraceError("SGLC148", f"a case of `switch` is a text, not `{case!r}`", loc)
@@ -61,9 +63,10 @@ def switch(value: Any, cases: Mapping[str, ArmBody], default: ArmBody | None = N
         arms: list[ArmBody | None] = list(cases.values())
         if texts is None or default is not None or any(text not in cases for text in texts):
             arms.append(default)
-        return control_blocks.record_switch(tracer, operand, tuple(cases), arms, loc)
+        return control_blocks.record_switch(tracer, operand, tuple(cases), arms, form, loc)
     chosen = cases.get(str(value), default)
-    return None if chosen is None else chosen()
+    with form.inside(arm=next((arm for arm, case in enumerate(cases) if case == str(value)), len(cases))):
+        return None if chosen is None else chosen()
 
 
 def loop(body: ArmBody, max_iters: int) -> None:
@@ -73,16 +76,17 @@ def loop(body: ArmBody, max_iters: int) -> None:
         TraceError: SGLC148, `max_iters` is no number of at least 1, or the body leaves a state in
             another chat turn.
     """
-    tracer, loc = current(), here()
+    tracer, loc, form = current(), here(), Form()
     if not isinstance(max_iters, int) or isinstance(max_iters, bool) or max_iters < 1:
         raise TraceError(
             "SGLC148", f"`max_iters` is `{max_iters!r}`", loc, hint="`loop` needs a bound of at least 1"
         )
     if tracer is not None:
-        control_blocks.record_loop(tracer, body, max_iters, loc)
+        control_blocks.record_loop(tracer, body, max_iters, form, loc)
         return
-    for _ in range(max_iters):
-        again = body()
+    for iteration in range(max_iters):
+        with form.inside(iteration=iteration):
+            again = body()
         if again is not None and not again:
             return
 
@@ -95,10 +99,14 @@ def map(items: Any, body: Callable[[Any], Any]) -> Any:
     Raises:
         TraceError: SGLC148, the body appends to such a state (where the program is recorded).
     """
-    tracer, loc = current(), here()
+    tracer, loc, form = current(), here(), Form()
     if tracer is not None:
-        return control_blocks.record_map(tracer, items, body, loc)
-    return [body(item) for item in items]
+        return control_blocks.record_map(tracer, items, body, loc, form)
+    made = []
+    for iteration, item in enumerate(items):
+        with form.inside(iteration=iteration):
+            made.append(body(item))
+    return made
 
 
 def call(program: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

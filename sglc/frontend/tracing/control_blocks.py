@@ -8,6 +8,7 @@ cannot be recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from sglc.errors import Loc, TraceError
 from sglc.frontend.program.instance import Gathered
 from sglc.frontend.program.state import State
+from sglc.frontend.recorder.form import Form
 from sglc.frontend.tracing.merge_arms import Merged, merge
 from sglc.frontend.tracing.paths import PathEnded
 from sglc.frontend.tracing.pytree import tree_of, unwrapped
@@ -26,21 +28,24 @@ from sglc.ir.core import Op, Region, Tree, Type, Value, walk
 from sglc.ir.ops import Concat, Cond, Eq, Format, Join, Loop, Map, Not, Pack, Switch
 
 BlockBody = Callable[..., Any]
+Inside = Callable[[], AbstractContextManager[None]]  # of a form: what is recorded in it stands there
 
 _ROUNDS = 8  # to find out what a loop carries; each can only add to it
 
 
-def record_cond(tracer: Tracer, pred: Value, then: BlockBody, orelse: BlockBody | None, loc: Loc) -> Any:
+def record_cond(
+    tracer: Tracer, pred: Value, then: BlockBody, orelse: BlockBody | None, form: Form, loc: Loc
+) -> Any:
     """`cond`: what the arm that runs returns."""
 
     def make(merged: Merged) -> Op:
         return Cond(pred, *merged.regions, results=merged.results, loc=loc)
 
-    return _branch(tracer, (then, orelse), make, loc)
+    return _branch(tracer, (then, orelse), make, form, loc)
 
 
 def record_switch(
-    tracer: Tracer, value: Value, cases: Sequence[str], arms: Sequence[BlockBody | None], loc: Loc
+    tracer: Tracer, value: Value, cases: Sequence[str], arms: Sequence[BlockBody | None], form: Form, loc: Loc
 ) -> Any:
     """`switch`: what the arm that runs returns. An arm more than cases is for every other text."""
 
@@ -48,12 +53,16 @@ def record_switch(
         own, others = merged.regions[: len(cases)], merged.regions[len(cases) :]
         return Switch(value, tuple(cases), own, *others, results=merged.results, loc=loc)
 
-    return _branch(tracer, arms, make, loc)
+    return _branch(tracer, arms, make, form, loc)
 
 
-def _branch(tracer: Tracer, arms: Sequence[BlockBody | None], make: Callable[[Merged], Op], loc: Loc) -> Any:
+def _branch(
+    tracer: Tracer, arms: Sequence[BlockBody | None], make: Callable[[Merged], Op], form: Form, loc: Loc
+) -> Any:
     returned: list[Any] = []
-    blocks = [tracer.block(partial(_run, tracer, arm, loc, returned), loc) for arm in arms]
+    inside = [partial(form.inside, arm=number) for number in range(len(arms))]
+    bodies = [partial(_run, tracer, *each, loc, returned) for each in zip(arms, inside, strict=True)]
+    blocks = [tracer.block(body, loc) for body in bodies]
     merged = merge(blocks, tracer.recorder.new_value, tracer.streams(), loc, tails=False)
     tracer.recorder.ops.append(make(merged))
     if merged.exit is None:
@@ -64,10 +73,12 @@ def _branch(tracer: Tracer, arms: Sequence[BlockBody | None], make: Callable[[Me
     return unwrapped(merged.exit.tree)
 
 
-def _run(tracer: Tracer, body: BlockBody | None, loc: Loc, returned: list[Any], *args: Any) -> Tree:
+def _run(
+    tracer: Tracer, body: BlockBody | None, inside: Inside, loc: Loc, returned: list[Any], *args: Any
+) -> Tree:
     if body is None:
         return None
-    with tracer.inside_block(body):
+    with inside(), tracer.inside_block(body):
         made = tracer.enter(body, loc)(*args)
     returned.append(made)
     return None if isinstance(made, State) else tree_of(tracer, made, loc, "returned by a block")
@@ -85,13 +96,13 @@ class _Carried:
     params: list[Value] = field(default_factory=list)
 
 
-def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, loc: Loc) -> None:
+def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, form: Form, loc: Loc) -> None:
     """`loop`: the streams and variables that the body changes are carried."""
     before = _standing(tracer)
     carried = _Carried()
     for _ in range(_ROUNDS):
         called = tracer.called_tool
-        block = tracer.block(lambda: _iteration(tracer, body, carried, before, loc), loc, python=False)
+        block = tracer.block(lambda: _iteration(tracer, body, carried, before, form, loc), loc, python=False)
         assert block.exit is not None
         if not _more(carried, before, block.exit) and tracer.called_tool == called:
             break  # else what stands before a tool stands behind it in the next iteration
@@ -128,7 +139,9 @@ def _standing(tracer: Tracer) -> BlockExit:
     return tracer.exit_of(None, tracer.states())
 
 
-def _iteration(tracer: Tracer, body: BlockBody, carried: _Carried, before: BlockExit, loc: Loc) -> Tree:
+def _iteration(
+    tracer: Tracer, body: BlockBody, carried: _Carried, before: BlockExit, form: Form, loc: Loc
+) -> Tree:
     carried.params = []
     states = tracer.states()
     for number in carried.streams:
@@ -142,7 +155,7 @@ def _iteration(tracer: Tracer, body: BlockBody, carried: _Carried, before: Block
         if (number, name) in before.variables:
             states[number]._variables[name] = unwrapped(param)
     returned: list[Any] = []
-    tree = _run(tracer, body, loc, returned)
+    tree = _run(tracer, body, form.inside, loc, returned)
     return truth(tracer, True if tree is None else tree, loc)
 
 
@@ -255,14 +268,15 @@ def _behind(before: BlockExit, carried: _Carried, results: Sequence[Value]) -> B
 # -- map -------------------------------------------------------------------------------------------
 
 
-def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc) -> Any:
-    """`map`: the list of what the body returns for each text."""
+def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form | None = None) -> Any:
+    """`map`: the list of what the body returns for each text. `form`: None of a comprehension."""
+    inside = nullcontext if form is None else form.inside
     before = _standing(tracer)
     params: list[Value] = []
 
     def run() -> Tree:
         params[:] = [tracer.recorder.new_value(Type.TEXT if source.type is Type.LIST else Type.JSON)]
-        return _run(tracer, body, loc, [], symbol(params[0]))
+        return _run(tracer, body, inside, loc, [], symbol(params[0]))
 
     source = _items(tracer, items, loc)
     called = tracer.called_tool
@@ -277,8 +291,8 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc) -> Any:
             note="its runs have no order, so none of them can continue what another has written",
             hint="fork the state in the body, and append to the branch",
         )  # fmt: skip
-    inside = list(block.ops)
-    results, region = _gathered(tracer, block, params, inside, loc)
+    ops = list(block.ops)
+    results, region = _gathered(tracer, block, params, ops, loc)
     tracer.recorder.ops.append(Map(source, region, results=results, loc=loc))
     old, reason = before.variables, "the body of `map` stores it, once for each item"
     for (number, name), stored in block_exit.variables.items():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from sglc.errors import Loc, Paused, RunError, TraceError, ends_run, located
 from sglc.frontend.locate import here, of_code
+from sglc.frontend.recorder.form import BODY
 from sglc.frontend.tracing.makers import MAKERS
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer, current, turned_to
@@ -51,6 +52,7 @@ class Declared:
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
+        self._called = _outside(function) if inspect.iscoroutinefunction(function) else function
         self.effects = effects
         self.idempotent = idempotent
         self.ordered = ordered
@@ -63,11 +65,11 @@ class Declared:
             may_call = MAY_CALL.get()
             if may_call is not None:
                 may_call()
-            around, inside = AROUND.get(), IN_FUNCTION.set(True)
+            around, inside, body = AROUND.get(), IN_FUNCTION.set(True), BODY.set(None)
             try:
                 if around is not None:
-                    return around(self.name, self.function, not self.effects, args, kwargs)
-                return self.function(*args, **kwargs)
+                    return around(self.name, self._called, not self.effects, args, kwargs)
+                return self._called(*args, **kwargs)
             except RunError as error:
                 if not ends_run(error):
                     raise
@@ -76,6 +78,7 @@ class Declared:
                     end(problem)
                 raise problem from None
             finally:
+                BODY.reset(body)
                 IN_FUNCTION.reset(inside)
         return self._record(tracer, args, kwargs, here())
 
@@ -104,6 +107,20 @@ class Declared:
             return PureCall(self.name, given, named, str(self.gives), loc=loc)
         order = "program" if self.ordered else "free"
         return Tool(self.name, given, named, str(self.gives), order, loc=loc)
+
+
+def _outside(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A declared coroutine function, whose structured forms are none of the body's."""
+
+    @functools.wraps(function)
+    async def called(*args: Any, **kwargs: Any) -> Any:
+        body = BODY.set(None)
+        try:
+            return await function(*args, **kwargs)
+        finally:
+            BODY.reset(body)
+
+    return called
 
 
 def _constant(arg: Any) -> Any:

@@ -19,6 +19,7 @@ from sglc.frontend.locate import PLACE, of_exception
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import History
 from sglc.frontend.program.instance import Awaited, Gathered, Instance, PromptState, Scoped
+from sglc.frontend.recorder.form import BODY, Body
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.evaluation import Evaluation
 from sglc.frontend.tracing.finite_values import FiniteValues
@@ -49,9 +50,11 @@ def current() -> Tracer | None:
 def turned_to(tracer: Tracer | None) -> Iterator[None]:
     """Symbolic values, structured ops and tools turn to this tracer; None: to none, as in an ordinary run."""
     token, place = TRACING.set(tracer), PLACE.set(None if tracer is None else tracer.place)
+    body = BODY.set(None if tracer is None else Body(tracer.recorder))
     try:
         yield
     finally:
+        BODY.reset(body)
         TRACING.reset(token)
         PLACE.reset(place)
 

@@ -112,5 +112,5 @@ class Mark:
     """A place in a recording to which it can go back."""
 
     next_value: int
-    occurrences: Mapping[tuple[tuple[int, ...], str], int]
+    occurrences: Mapping[tuple[str, tuple[int, ...], str], int]
     streams: int
