@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -544,3 +544,122 @@ def test_all_failures_of_calls_that_nobody_reads_are_told_as_one(capfd: pytest.C
     assert error.code == "SGLC521"
     gc.collect()
     assert capfd.readouterr().err == ""
+
+
+# -- what is read of them in a `try` -------------------------------------------------------------------
+
+
+@sgl.function
+def half_stored(s: Any) -> str:
+    s["before"] = "fixed"
+    s += "Q" + sgl.gen("bad")
+    s["read"] = s["bad"].strip()
+    s["behind"] = "none"
+    return "fixed"
+
+
+def in_try(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def body(s: Any) -> Any:
+        made = half_stored()
+        try:
+            found = read(made)
+        except Exception:
+            found = "caught"
+        s += f"{found}" + sgl.gen("x")
+        return found
+
+    return body
+
+
+def in_finally(s: Any) -> Any:
+    made = half_stored()
+    try:
+        return made.ret_value
+    finally:
+        s += "finally" + sgl.gen("x")
+
+
+def in_a_comprehension(s: Any) -> Any:
+    def value(made: Any) -> Any:
+        try:
+            return made.ret_value
+        except sgl.SglcError:
+            return "caught"
+
+    found = [value(made) for made in (half_stored(), half_stored())]
+    s += "".join(found)
+    return found
+
+
+def in_a_loop(s: Any) -> Any:
+    found = []
+    for _ in range(2):
+        made = half_stored.run()
+        try:
+            found.append(made.ret_value)
+        except sgl.SglcError:
+            continue
+    s += f"{len(found)}" + sgl.gen("x")
+    return found
+
+
+def its_value(made: Any) -> Any:
+    return made.ret_value
+
+
+def its_value_by_name(made: Any) -> Any:
+    return getattr(made, "ret_value", "none")
+
+
+def whether_it_has_a_value(made: Any) -> Any:
+    return hasattr(made, "ret_value")
+
+
+def a_constant_behind_what_failed(made: Any) -> Any:
+    return made["behind"]
+
+
+def its_items(made: Any) -> Any:
+    return [*made]
+
+
+def its_failures(made: Any) -> Any:
+    return len(made.failures)
+
+
+def its_variables(made: Any) -> Any:
+    return sorted(made.variables)
+
+
+def its_json(made: Any) -> Any:
+    return made.as_json()["value"]
+
+
+def what_is_stored_over_it(made: Any) -> Any:
+    made["behind"] = "other"
+    return made["behind"]
+
+
+READS = [
+    its_value, its_value_by_name, whether_it_has_a_value, a_constant_behind_what_failed, its_items,
+    its_failures, its_variables, its_json, what_is_stored_over_it,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "body",
+    [*map(in_try, READS), in_finally, in_a_comprehension, in_a_loop],
+    ids=[read.__name__ for read in (*READS, in_finally, in_a_comprehension, in_a_loop)],
+)
+def test_what_a_plan_reads_of_a_call_in_a_try_is_caught_as_by_python(body: Any) -> None:
+    backend = ScriptedBackend(lambda asked: None if asked.site.name == "bad" else f" {asked.site.name}")
+    program = sgl.function(body)
+    told = []
+    for mode in ("python", "auto"):
+        result = program.run(backend=backend, mode=mode).sync()
+        error = result.error()
+        told.append((getattr(error, "code", ""), error or result.ret_value, dict(result.variables)))
+    assert str(told[0]) == str(told[1])
+    shown = program.explain(backend).text()
+    assert "graph break" in shown
+    assert "source" not in shown  # it breaks at the read
