@@ -182,7 +182,7 @@ def _on_all_paths(tracer: Tracer, definition: Definition, args: Mapping[str, Any
 def failed(definition: Definition, error: BaseException, place: Loc | None = None) -> RunError:
     """An exception of the user's code as an error with a place."""
     made = any(isinstance(part, Symbolic) for part in error.args)
-    text = ("" if made else str(error)) or "no message"
+    text = "what it says is known when it runs" if made else str(error) or "no message"
     loc = place or of_exception(error, definition.code.co_filename) or definition.loc
     return RunError("SGLC401", f"`{type(error).__name__}` in `{definition.name}`: {text}", loc)
 
