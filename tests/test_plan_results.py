@@ -209,7 +209,10 @@ def test_a_text_that_spells_no_call_is_an_error_where_a_plan_of_a_file_is_read(t
     result = sgl.load_plan(tmp_path / "plan.json", [weather]).run(backend=backend)
     error = result.error()
     assert isinstance(error, RunError)
-    assert (error.code, error.loc and error.loc.file) == ("SGLC410", calls_a_tool.definition.loc.file)
+    defined = calls_a_tool.definition.loc
+    assert error.code == "SGLC410"
+    assert error.loc is not None
+    assert (error.loc.file, error.loc.line) == (defined.file, defined.line + 3)  # of the read
     with pytest.raises(RunError, match="SGLC410"):
         result["step"]
     assert "".join(result.text_iter("step")) == wrong

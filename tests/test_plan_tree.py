@@ -286,6 +286,20 @@ def fails(s: Any) -> None:
     s += sgl.gen("x", regex="(")
 
 
+@sgl.function
+def stores_in_one_arm(s: Any) -> Any:
+    s += sgl.select("x", choices=["a", "b"])
+    if s["x"] == "a":
+        s["y"] = "of one"
+    return s["y"]
+
+
+@sgl.function
+def only_raises(s: Any) -> None:
+    s += sgl.gen("x")
+    raise ValueError("got " + s["x"])
+
+
 REASONS = [
     (plain, {"mode": "python"}, "`mode` says so"),
     (plain, {"a": Opaque()}, "`a` is an object, and no data"),
@@ -294,6 +308,7 @@ REASONS = [
     (stores, {}, "`STYLE = ...` changes what outlives the program"),
     (gives_itself, {}, "a `State` is returned"),
     (fails, {}, "it cannot be traced: "),
+    (only_raises, {}, "`ValueError` in `only_raises`: what it says is known when it runs (test"),
 ]
 
 
@@ -305,10 +320,13 @@ def test_why_a_call_is_python(program: sgl.Function, options: dict[str, Any], wh
     assert why in result.why_python
 
 
-@pytest.mark.parametrize("program", [unknown_call, stores], ids=["unknown call", "stores"])
-def test_a_break_is_told_with_its_place(program: sgl.Function) -> None:
+@pytest.mark.parametrize(
+    ("program", "behind"), [(unknown_call, 1), (stores, 2), (stores_in_one_arm, 4), (only_raises, 2)],
+    ids=lambda given: given.definition.name if isinstance(given, sgl.Function) else "",
+)  # fmt: skip
+def test_why_it_is_python_is_told_with_its_place(program: sgl.Function, behind: int) -> None:
     result = program.run(backend=BACKEND).sync()
-    line = program.definition.loc.line + 1 + (program is stores)
+    line = program.definition.loc.line + behind
     assert f"test_plan_tree.py:{line}:" in result.why_python
 
 

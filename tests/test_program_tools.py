@@ -65,6 +65,20 @@ def scripted(text: str) -> ScriptedBackend:
     return ScriptedBackend(by_rules([Rule(name="step", text=text), Rule(name="end", text="It is warm.")]))
 
 
+@sgl.function
+def runs_them_itself(s: Any) -> Any:
+    s += sgl.gen("step", tools=TOOLS, max_tokens=80)
+    return [call.result(call.run()) for call in s["step"].calls]
+
+
+def test_a_method_that_no_plan_may_call_is_a_graph_break_in_a_comprehension_too() -> None:
+    backend = scripted(TWO)
+    assert "`.run` needs a value" in runs_them_itself.explain(backend).text()
+    CALLED.clear()
+    assert len(runs_them_itself.run(backend=backend).ret_value) == 2
+    assert CALLED == [("forecast", "Köln", "C", 2), ("clock",)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "plan", "python"])
 def test_a_program_runs_what_the_model_calls(mode: Any) -> None:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 import sglc as sgl
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.errors import RunError, SglcError, UsageError
+from sglc.frontend.locate import of_error
 from sglc.frontend.tracing import trace
 from tests.oracle_backend import OracleBackend
 from tests.waiting import HANG_S
@@ -544,3 +545,242 @@ def test_all_failures_of_calls_that_nobody_reads_are_told_as_one(capfd: pytest.C
     assert error.code == "SGLC521"
     gc.collect()
     assert capfd.readouterr().err == ""
+
+
+# -- what is read of them in a `try`, and what they raise ----------------------------------------------
+
+
+@sgl.function
+def half_stored(s: Any) -> str:
+    s["before"] = "fixed"
+    s += "Q" + sgl.gen("bad")
+    s["read"] = s["bad"].strip()
+    s["behind"] = "none"
+    return "fixed"
+
+
+def in_try(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def body(s: Any) -> Any:
+        made = half_stored()
+        try:
+            found = read(made)
+        except Exception:
+            found = "caught"
+        s += f"{found}" + sgl.gen("x")
+        return found
+
+    return body
+
+
+def in_finally(s: Any) -> Any:
+    made = half_stored()
+    try:
+        return made.ret_value
+    finally:
+        s += "finally" + sgl.gen("x")
+
+
+def in_a_comprehension(s: Any) -> Any:
+    def value(made: Any) -> Any:
+        try:
+            return made.ret_value
+        except sgl.SglcError:
+            return "caught"
+
+    found = [value(made) for made in (half_stored(), half_stored())]
+    s += "".join(found)
+    return found
+
+
+def in_a_loop(s: Any) -> Any:
+    found = []
+    for _ in range(2):
+        made = half_stored.run()
+        try:
+            found.append(made.ret_value)
+        except sgl.SglcError:
+            continue
+    s += f"{len(found)}" + sgl.gen("x")
+    return found
+
+
+def its_value(made: Any) -> Any:
+    return made.ret_value
+
+
+def its_value_by_name(made: Any) -> Any:
+    return getattr(made, "ret_value", "none")
+
+
+def whether_it_has_a_value(made: Any) -> Any:
+    return hasattr(made, "ret_value")
+
+
+def a_constant_behind_what_failed(made: Any) -> Any:
+    return made["behind"]
+
+
+def its_items(made: Any) -> Any:
+    return [*made]
+
+
+def its_failures(made: Any) -> Any:
+    return len(made.failures)
+
+
+def its_variables(made: Any) -> Any:
+    return sorted(made.variables)
+
+
+def its_json(made: Any) -> Any:
+    return made.as_json()["value"]
+
+
+def what_is_stored_over_it(made: Any) -> Any:
+    made["behind"] = "other"
+    return made["behind"]
+
+
+READS = [
+    its_value, its_value_by_name, whether_it_has_a_value, a_constant_behind_what_failed, its_items,
+    its_failures, its_variables, its_json, what_is_stored_over_it,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "body",
+    [*map(in_try, READS), in_finally, in_a_comprehension, in_a_loop],
+    ids=[read.__name__ for read in (*READS, in_finally, in_a_comprehension, in_a_loop)],
+)
+def test_what_a_plan_reads_of_a_call_in_a_try_is_caught_as_by_python(body: Any) -> None:
+    backend = ScriptedBackend(lambda asked: None if asked.site.name == "bad" else f" {asked.site.name}")
+    program = sgl.function(body)
+    told = []
+    for mode in ("python", "auto"):
+        result = program.run(backend=backend, mode=mode).sync()
+        error = result.error()
+        told.append((getattr(error, "code", ""), error or result.ret_value, dict(result.variables)))
+    assert str(told[0]) == str(told[1])
+    shown = program.explain(backend).text()
+    assert "graph break" in shown
+    assert "source" not in shown  # it breaks at the read
+
+
+@sgl.function
+def picky(s: Any, word: str) -> str:
+    s += word + sgl.gen("y")
+    if s["y"] == " no":
+        raise ValueError("no, says " + s["y"])
+    if s["y"] == " y":
+        raise AssertionError("not y")
+    return str(s["y"])
+
+
+@sgl.function
+def asks_the_picky(s: Any, word: str) -> Any:
+    made = picky(word).ret_value
+    s += made + sgl.gen("x")
+    return made
+
+
+@sgl.function
+def asks_for_all(s: Any, word: str) -> Any:
+    s += sgl.gen("words")
+    return [picky(word).ret_value for word in s["words"].split()]
+
+
+@sgl.function
+def raises_in_a_loop(s: Any, word: str) -> None:
+    def again() -> bool:
+        nonlocal s
+        s += word + sgl.gen("y")
+        if s["y"] == " y":
+            raise ValueError("not y")
+        return True
+
+    sgl.loop(again, max_iters=2)
+
+
+@sgl.function
+def raises_in_a_map(s: Any, word: str) -> Any:
+    def checked(item: str) -> str:
+        if item == "y":
+            raise ValueError("not " + item)
+        return item
+
+    s += sgl.gen("words")
+    return sgl.map(s["words"].split(), checked)
+
+
+@sgl.function
+def raises_in_a_comprehension(s: Any, word: str) -> Any:
+    def checked(item: str) -> str:
+        if item == "y":
+            raise KeyError(item)
+        return item
+
+    s += sgl.gen("words")
+    return {item: checked(item) for item in s["words"].split()}
+
+
+RAISING = [asks_the_picky, asks_for_all, raises_in_a_loop, raises_in_a_map, raises_in_a_comprehension]
+
+
+@pytest.mark.parametrize("answer", [" y", " no", " z"])
+@pytest.mark.parametrize("program", RAISING, ids=lambda program: program.definition.name)
+def test_what_is_raised_in_a_call_or_a_block_is_raised_by_the_plan(
+    program: Any, answer: str, tmp_path: Path
+) -> None:
+    backend = ScriptedBackend(lambda asked: "a y b" if asked.site.name == "words" else answer)
+    compiled = program.compile(backend=backend)
+    compiled.save(tmp_path / "plan.json")
+    assert "graph break" not in program.explain(backend).text()
+    alone = sgl.load_plan(tmp_path / "plan.json").run(word="w", backend=backend)
+    python = program.run("w", backend=backend, mode="python")
+    own = program.run("w", backend=backend)
+    error = python.error()
+    assert (type(own.error()), str(own.error())) == (type(error), str(error))
+    if error is None:
+        assert alone.ret_value == own.ret_value == python.ret_value
+    else:
+        found = alone.error()
+        assert isinstance(found, RunError)
+        assert found.message == f"`{type(error).__name__}` in `{program.definition.name}`: {error}"
+        assert error.__traceback__ is not None
+        assert found.loc == of_error(error)
+
+
+@sgl.function
+def always_raises(s: Any) -> Any:
+    s += sgl.select("y", choices=["a", "b"])
+    if s["y"] == "a":
+        raise ValueError("a")
+    raise KeyError("b")
+
+
+def calls_it(s: Any) -> Any:
+    return always_raises().ret_value + "!"
+
+
+def loops_it(s: Any) -> None:
+    def body() -> None:
+        raise ValueError("a")
+
+    sgl.loop(body, max_iters=2)
+
+
+def maps_it(s: Any) -> Any:
+    def body(item: str) -> str:
+        raise ValueError(item)
+
+    s += sgl.gen("x")
+    return [body(item) for item in s["x"].split()]
+
+
+@pytest.mark.parametrize("body", [calls_it, loops_it, maps_it])
+def test_what_raises_on_every_path_is_left_to_python(body: Any) -> None:
+    program = sgl.function(body)
+    backend = ScriptedBackend(lambda asked: asked.choices[0] if asked.choices else "a")
+    assert "raises on every path" in program.explain(backend).text()
+    error = program.run(backend=backend).error()
+    assert (type(error), str(error)) == (ValueError, "a")

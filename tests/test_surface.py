@@ -1166,3 +1166,18 @@ def test_nothing_is_appended_to_a_state_whose_run_has_ended(add: Callable[[Any],
         add(kept[0])
     assert refused.value.code == "SGLC157"
     assert (kept[0]["x"], kept[0].text()) == ("b", "ab")
+
+
+class Debater:
+    name = "Ann"
+
+    @sgl.function
+    def speak(s: Any, self: Any, topic: str) -> None:
+        s += f"{self.name} on {topic}:" + sgl.gen("said")
+
+
+def test_nothing_binds_the_self_of_a_program() -> None:
+    with pytest.raises(UsageError, match="SGLC011") as refused:
+        Debater().speak.run("tea", backend=says(said="x"))
+    assert refused.value.hint == "nothing binds the `self` of a program: `Debater.speak.run(obj, ...)`"
+    assert Debater.speak.run(Debater(), "tea", backend=says(said="x"))["said"] == "x"

@@ -303,7 +303,8 @@ def _leaf(
         if not why:
             program, tools = made.program, tools_of(made.program)
     except SglcError as error:
-        why = f"it cannot be traced: {error.message}"
+        at = f" ({error.loc})" if error.loc is not None else ""
+        why = f"it cannot be traced: {error.message}{at}"
     except Exception as error:  # a bug of ours: Python runs what the tracer cannot follow
         why = f"it cannot be traced: `{type(error).__name__}`"
     facts = {fact: _answer(fact, arguments) for fact in guards}

@@ -404,7 +404,7 @@ class HostCall(Op):
     """From here the rest of the function runs as ordinary Python: why, and the call that needs it.
 
     With `error`, the name of an exception, nothing follows: the program raises it here, with `reason`, or
-    the text that it reads, as its message.
+    the text that it reads, as its message. That may stand where Python could not come back to.
     """
 
     reason: str

@@ -153,6 +153,8 @@ _MORE_METHODS = {
     "Fraction": ("limit_denominator",),
     "Decimal": ("quantize", "normalize"),
 }
+# What may be called of a value whose type only a run knows: anything else is a method of none of them.
+CALLABLE = frozenset(name for methods in (*METHODS.values(), *_MORE_METHODS.values()) for name in methods)
 
 
 @functools.cache

@@ -12,6 +12,8 @@ from sglc.execution.plan.values import Exact, Value
 from sglc.execution.python_effects import EFFECTS
 from sglc.execution.served import Served, ToolCall, key_of
 from sglc.execution.tool_calls import Tools, call_function
+from sglc.frontend.locate import PLACE
+from sglc.frontend.outputs.output_form import OutputParser
 from sglc.ir.plan.plan import FunctionStep
 from sglc.ir.pure import PURE, STORED, function_of
 from sglc.ir.values import placed, returned
@@ -99,6 +101,8 @@ class Functions:
         self.printed = self.printed or step.function in EFFECTS
         made, problem = None, None
         context = self.context.copy()  # a call that is abandoned sets nothing
+        if isinstance(getattr(function, "__self__", None), OutputParser):  # its errors are of who reads
+            context.run(PLACE.set, lambda: step.loc)
         try:
             made = await call_function(step.function, function, args, named, step.loc, context, number)
         except Exception as error:

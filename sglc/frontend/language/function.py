@@ -75,9 +75,12 @@ def bind(definition: Definition, args: Sequence[Any], kwargs: Mapping[str, Any])
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         problem = re.sub("'([^']*)'", r"`\1`", str(error))
+        bound_by_nobody = any(parameter.name == "self" for parameter in definition.parameters[:1])
+        named = f"`{definition.call.__qualname__}.run(obj, ...)`"
         raise UsageError(
             "SGLC011", f"`{definition.name}`: {problem}", definition.loc,
             note=f"its arguments are: {describe(definition) or 'none'}",
+            hint=f"nothing binds the `self` of a program: {named}" if bound_by_nobody else "",
         ) from None  # fmt: skip
     bound.apply_defaults()
     return dict(bound.arguments)

@@ -22,7 +22,7 @@ from sglc.frontend.tracing.paths import PathEnded
 from sglc.frontend.tracing.pytree import tree_of, unwrapped
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled, VariableKey
-from sglc.frontend.values.graph_breaks import JOINED, NO_DATA, GraphBreak
+from sglc.frontend.values.graph_breaks import JOINED, NO_DATA, RAISED, GraphBreak
 from sglc.frontend.values.symbolic import SymbolicBool, SymbolicJson, SymbolicList, SymbolicText, symbol
 from sglc.ir.core import Op, Region, Tree, Type, Value, walk
 from sglc.ir.ops import Concat, Cond, Eq, Format, Join, Loop, Map, Not, Pack, Switch
@@ -103,12 +103,11 @@ def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, form: Form, loc
     for _ in range(_ROUNDS):
         called = tracer.called_tool
         block = tracer.block(lambda: _iteration(tracer, body, carried, before, form, loc), loc, python=False)
-        assert block.exit is not None
-        if not _more(carried, before, block.exit) and tracer.called_tool == called:
+        block_exit = _comes_back(block, "loop", loc)
+        if not _more(carried, before, block_exit) and tracer.called_tool == called:
             break  # else what stands before a tool stands behind it in the next iteration
     else:
         raise TraceError("SGLC148", "what `loop` carries changes its kind in every iteration", loc)
-    block_exit = block.exit
     _same_turns(before, block_exit, carried, "loop", loc)
     if max_iters > 1:
         _refuse_joined(before, carried, block, loc)
@@ -128,6 +127,17 @@ def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, form: Form, loc
     region = Region(tuple(carried.params), tuple(inside), (block_exit.tree, *yields), loc)
     ops.append(Loop(tuple(init), max_iters, region, results=results, loc=loc))
     tracer.go_on(_behind(before, carried, results))
+
+
+def _comes_back(block: TracedBlock, what: str, loc: Loc) -> BlockExit:
+    """What a body leaves that comes again.
+
+    Raises:
+        GraphBreak: it raises whatever it is given.
+    """
+    if block.exit is None:
+        raise GraphBreak(f"the body of `{what}` raises on every path", loc, RAISED)
+    return block.exit
 
 
 # What a variable is before the first iteration stores it. Nothing reads that: the body runs at least once.
@@ -283,8 +293,7 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
     block = tracer.block(run, loc, python=False)
     if tracer.called_tool != called:  # what stands before a tool stands behind it for the next item
         block = tracer.block(run, loc, python=False)
-    assert block.exit is not None
-    block_exit = block.exit
+    block_exit = _comes_back(block, "map", loc)
     if block_exit.streams != before.streams:
         raise TraceError(
             "SGLC148", "the body of `map` changes a state that was made outside of it", loc,

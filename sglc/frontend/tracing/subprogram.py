@@ -38,6 +38,9 @@ class CallResult(CallText):
             raise GraphBreak(f"`{self.name}` stores nothing under `{name}`", here(), OTHER)
         return self.variables[name]
 
+    def __setitem__(self, name: str, value: Any) -> None:
+        raise GraphBreak(f"`{self.name}` is called, and `{name}` is stored in its result", here(), OTHER)
+
     def __contains__(self, name: str) -> bool:
         return name in self.variables
 

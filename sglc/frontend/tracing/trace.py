@@ -27,7 +27,7 @@ from sglc.frontend.tracing.reads import Reads
 from sglc.frontend.tracing.subprogram import CallResult, arguments_of, record_call, refuse_call
 from sglc.frontend.tracing.tracer import Tracer, turned_to
 from sglc.frontend.values.block_exit import Opaque, TracedBlock, Unsettled
-from sglc.frontend.values.graph_breaks import OTHER, VARIADIC, ArmsDiffer, GraphBreak
+from sglc.frontend.values.graph_breaks import OTHER, RAISED, VARIADIC, ArmsDiffer, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic
 from sglc.ir.core import Op, Program, Tree, Value, inputs, regions, values_in, with_fields, with_regions
 from sglc.ir.ops import Eq, Format, Guard, In, Lower, Not, Strip
@@ -166,6 +166,8 @@ def _on_all_paths(tracer: Tracer, definition: Definition, args: Mapping[str, Any
         raise
     except Exception as error:
         raise failed(definition, error, tracer.place_of(error)) from error
+    if called and block.exit is None and not tracer.graph_breaks:
+        tracer.graph_breaks.append(GraphBreak("it raises on every path", definition.loc, RAISED))
     graph_breaks = _in_order(tracer.graph_breaks)
     if definition.fullgraph and graph_breaks:
         raise graph_breaks[0].as_error(definition.name)
@@ -180,7 +182,7 @@ def _on_all_paths(tracer: Tracer, definition: Definition, args: Mapping[str, Any
 def failed(definition: Definition, error: BaseException, place: Loc | None = None) -> RunError:
     """An exception of the user's code as an error with a place."""
     made = any(isinstance(part, Symbolic) for part in error.args)
-    text = ("" if made else str(error)) or "no message"
+    text = "what it says is known when it runs" if made else str(error) or "no message"
     loc = place or of_exception(error, definition.code.co_filename) or definition.loc
     return RunError("SGLC401", f"`{type(error).__name__}` in `{definition.name}`: {text}", loc)
 

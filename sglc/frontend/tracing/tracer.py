@@ -272,7 +272,7 @@ class Tracer(Evaluation, FiniteValues):
                 self._stop(frame, graph_break)
                 return None
             except Exception as error:
-                if first and not frame.decisions:
+                if first and not frame.decisions and len(self.calls) == 1:
                     raise
                 place = self.place_of(error) or of_exception(error, self.file) or loc
                 try:

@@ -249,7 +249,7 @@ class _Verifier:
     ) -> None:
         """Check a region that is given values of `types`, which stand where `like` does.
 
-        `again`: it may run more than once, so no `host_call` may stand in it.
+        `again`: it may run more than once, so no `host_call` to Python may stand in it.
         """
         if _types(region.params) != types:
             raise problem(
@@ -302,7 +302,7 @@ class _Verifier:
         return inner.places.returned(called, op, self.places.of(streams))
 
     def host_call(self, op: HostCall, *, last: bool) -> None:
-        if self.no_python_in:
+        if self.no_python_in and not op.error:
             raise problem(
                 "SGLC211", f"`host_call` stands inside a `{self.no_python_in}`", op,
                 note="ordinary Python takes over at a `host_call`, and does not come back into the graph",

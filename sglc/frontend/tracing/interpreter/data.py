@@ -333,7 +333,8 @@ def listed(tracer: Tracer, value: Any) -> Iterator[Any]:
     """
     if isinstance(value, Symbolic) and value.known is not None:
         return iter(unrolled(tracer, value))
-    if not isinstance(value, Symbolic) and not hasattr(type(value), "__iter__"):
+    iterable = hasattr(type(value), "__iter__") or hasattr(type(value), "__getitem__")
+    if not isinstance(value, Symbolic) and not iterable:
         raise TypeError(f"'{type(value).__name__}' object is not iterable")
     if type(value) in _CONTAINERS:
         return iter(value)  # whatever it holds

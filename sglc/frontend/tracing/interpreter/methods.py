@@ -26,7 +26,7 @@ from sglc.frontend.values.known import computed
 from sglc.frontend.values.symbolic import Symbolic, SymbolicText, joined
 from sglc.ir.core import Type
 from sglc.ir.ops import Lower, Strip
-from sglc.ir.pure import METHODS, name_of
+from sglc.ir.pure import CALLABLE, METHODS, name_of
 
 _CHANGING: Mapping[type, frozenset[str]] = {
     list: frozenset(["append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"]),
@@ -131,7 +131,7 @@ def data_method(frame: CallFrame, value: Symbolic, name: str, args: list[Any], n
     if name in (_CHANGING.get(kind, ()) if kind in METHODS else _ANY_CHANGE):
         reason = f"`.{name}(...)` changes a value that only exists when the program runs"
         raise GraphBreak(reason, frame.loc(), OUTSIDE)
-    if kind in METHODS and hasattr(kind, name):
+    if hasattr(kind, name) if kind in METHODS else name not in CALLABLE:
         raise GraphBreak(f"`.{name}` needs a value that only exists when the program runs", frame.loc(), METHOD)
     if kind in METHODS:
         if isinstance(value, SymbolicText):

@@ -29,7 +29,7 @@ from sglc.frontend.tracing.interpreter.data import (
 from sglc.frontend.tracing.outside import name_of
 from sglc.frontend.tracing.reads import own_fields
 from sglc.frontend.tracing.subprogram import CallResult
-from sglc.frontend.values.graph_breaks import ATTRIBUTE, COMPARISON, CONDITION, KEY, OPERATOR, GraphBreak
+from sglc.frontend.values.graph_breaks import ATTRIBUTE, COMPARISON, CONDITION, KEY, OPERATOR, OTHER, GraphBreak
 from sglc.frontend.values.known import computed
 from sglc.frontend.values.symbolic import (
     Symbolic,
@@ -248,7 +248,8 @@ def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
         if isinstance(index, SymbolicText):
             index = index.observe(OPERATOR, "an index")
         found = value[index]
-        if isinstance(value, _READS) and not isinstance(found, str):  # a path decides what it has read
+        decided = isinstance(found, str) and not isinstance(value, CallResult)  # a path has read it
+        if isinstance(value, _READS) and not decided:
             frame.tracer.may_fail(f"`[{index!r}]`")
         frame.tracer.was_read(found)
         return found
@@ -310,11 +311,10 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
     """`value.name`, without running any code of the user's; `called` is what it is read for."""
     if isinstance(value, Symbolic):
         return _data_attribute(frame, value, name, called)
+    if isinstance(value, CallResult):
+        return _of_call(frame, value, name)
     if is_ours(value):
-        found = getattr(value, name)
-        if isinstance(value, CallResult) and name == "ret_value":  # it waits for all that was called
-            frame.tracer.was_read([found, *value.variables.values()])
-        return found
+        return getattr(value, name)
     outside = frame.tracer.outside
     if isinstance(value, types.ModuleType):
         if value.__name__.startswith("sglc"):
@@ -371,6 +371,16 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
     if in_class is None and getattr(kind, "__getattr__", None) is None:
         raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
     return _refused(frame, value, name)
+
+
+def _of_call(frame: CallFrame, value: CallResult, name: str) -> Any:
+    """An attribute of what a call gives: what tells of its run, and of nothing else, only a run knows."""
+    if name == "variables" or not hasattr(value, name):
+        raise GraphBreak(f"`.{name}` needs the program to run", frame.loc(), OTHER)
+    if name == "ret_value":  # it waits for all that was called
+        frame.tracer.may_fail("`ret_value`")
+        frame.tracer.was_read([value.ret_value, *value.variables.values()])
+    return getattr(value, name)
 
 
 _PYTHONS = ("builtins", "re", "collections", "datetime", "functools", "types", "decimal", "fractions")
