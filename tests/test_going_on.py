@@ -218,6 +218,56 @@ def test_what_a_tool_sets_in_the_context_is_seen_behind_it(program: sgl.Function
     assert USER.get() == "nobody"
 
 
+# -- coroutine functions ------------------------------------------------------------------------------
+
+LOOKED: list[str] = []
+
+
+@sgl.tool
+async def looks(text: str) -> str:
+    LOOKED.append(text)
+    return text[::-1]
+
+
+@sgl.tool
+async def looks_in_vain(text: str) -> str:
+    LOOKED.append(text)
+    raise LookupError(text)
+
+
+@sgl.function
+async def goes_on_behind(s: Any) -> str:
+    s += "Q: " + await looks("tea") + sgl.gen("x")
+    if s["x"] == "wrong":
+        s += str(id(s) < 0)
+    return str(s["x"])
+
+
+@sgl.function
+async def raises_behind(s: Any) -> int:
+    s += "Q: " + await looks("tea") + sgl.gen("x")
+    return int(s["x"])
+
+
+@sgl.function
+async def awaits_what_raises(s: Any) -> None:
+    s += "Q: " + sgl.gen("x")
+    s += await looks_in_vain(s["x"])
+
+
+@pytest.mark.parametrize(
+    "program", [goes_on_behind, raises_behind, awaits_what_raises], ids=lambda program: program.__name__
+)
+def test_what_a_coroutine_function_gave_is_awaited(program: sgl.Function) -> None:
+    def told(mode: Any) -> tuple[Any, ...]:
+        LOOKED.clear()
+        result = program.run(backend=ScriptedBackend(lambda asked: "wrong"), mode=mode).sync()
+        assert result.mode == "python"
+        return repr(result.error()), result.partial_text, dict(result.variables), tuple(LOOKED)
+
+    assert told("plan") == told("python")
+
+
 # -- tools of called programs ------------------------------------------------------------------------
 
 CALLED: list[str] = []
