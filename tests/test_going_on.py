@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import sglc as sgl
+from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.execution.served import Served
 
@@ -93,6 +94,22 @@ def test_a_run_that_fails_has_no_text_behind_what_failed(program: sgl.Function) 
     result = program.run(backend=backend, mode="plan").sync()
     assert type(result.error()) is type(python.error())
     assert result.partial_text == python.partial_text == "Q: wrong"
+
+
+@sgl.function
+def fails_behind_what_nobody_read(s: Any) -> None:
+    s += "Q: " + sgl.gen("x") + " then "
+    s += sgl.gen("y") + " end"
+    s += refuses("it")
+
+
+def test_what_a_plan_has_made_is_kept_though_the_body_fails_before_it_reads_it() -> None:
+    backend = ScriptedBackend(lambda asked: f"the {asked.site.name}")
+    result = fails_behind_what_nobody_read.run(backend=backend, mode="plan").sync()
+    plan = LoadedPlan(fails_behind_what_nobody_read.compile(backend).plan).run(backend=backend).sync()
+    assert isinstance(result.error(), LookupError)
+    assert result.partial_text == plan.partial_text == "Q: the x then the y end"
+    assert dict(result.variables) == dict(plan.variables) == {"x": "the x", "y": "the y"}
 
 
 def test_text_behind_an_arm_that_raises_is_not_streamed() -> None:

@@ -7,6 +7,7 @@ import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -31,6 +32,7 @@ from sglc.frontend.program.state import State
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.tools import AROUND, EQUAL_CALL
 from sglc.frontend.values.recorded import NO_TURNS, Generated, Recorded, RecordedStream
+from sglc.ir import ops
 from sglc.ir.core import Site
 from sglc.ir.sampling import Sampling
 
@@ -102,7 +104,7 @@ class PythonPart(Part):
             launcher.launch(recorder.take(final=True))
         except BaseException as problem:
             error = problem
-            recorder.ops.clear()  # what was recorded and not launched yet never runs
+            self._leave(recorder, launcher)
         launcher.observer, instance.over = None, True  # from here on it is not the program that reads
         if self._first("body"):
             self._session.when_idle(
@@ -113,6 +115,15 @@ class PythonPart(Part):
             result.stop()
             result.unread_error()  # who called `run` is told now
             raise error
+
+    def _leave(self, recorder: OpRecorder, launcher: _Shown) -> None:
+        """The body has failed: what it recorded and did not launch never runs, but for what a plan has made."""
+        answers = {} if self._served is None or self._session.why_over else self._served.answers
+        asked = [op.site for op in recorder.ops if isinstance(op, ops.Gen | ops.Select)]
+        if asked and all(self._session.outputs.at(site) in answers for site in asked):
+            with suppress(Exception):  # that of the body is the error of the run
+                launcher.launch(recorder.take(final=True))
+        recorder.ops.clear()
 
     def _first(self, what: str) -> bool:
         """Whether the `body`, or the `run`, was not over before this; it is now."""
