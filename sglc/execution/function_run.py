@@ -30,7 +30,7 @@ from sglc.frontend.program.history import messages
 from sglc.frontend.program.instance import GatheredVariables, Instance
 from sglc.frontend.program.state import State
 from sglc.frontend.recorder.recorder import OpRecorder
-from sglc.frontend.tracing.tools import AROUND, EQUAL_CALL
+from sglc.frontend.tracing.tools import AROUND, EQUAL_CALL, codes_of_functions
 from sglc.frontend.values.recorded import NO_TURNS, Generated, Recorded, RecordedStream
 from sglc.ir import ops
 from sglc.ir.core import Site
@@ -159,10 +159,10 @@ class PythonPart(Part):
 
     def _where(self) -> tuple[Loc | None, str]:
         """The line that an unfinished run waits in, and for what."""
-        file = self._definition.code.co_filename
         if self._run.lost and self._running is not None:
-            running = self._running
-            inside_body = of_coroutine(running.coroutine, file) or of_thread(running.thread, file)
+            running, body, functions = self._running, self._definition.code, codes_of_functions()
+            inside_body = of_coroutine(running.coroutine, body, functions)
+            inside_body = inside_body or of_thread(running.thread, body, functions)
             return inside_body or self._definition.loc, "here"
         return self._run.waits()
 
