@@ -83,6 +83,8 @@ class PythonPart(Part):
         launcher = _Shown(self._session, stream, self._run.observer)
         self._inside.reserve = partial(recorder.reserve, ())
         instance = Instance(recorder, launcher)
+        if self._inside.calls_left is not None:
+            self._inside.launch = partial(_launch, instance, self._definition.loc)
         state = State(instance, stream)
         state._variables = self._run.result.outputs.variables
         self._running = _RunningBody(instance, state, threading.get_ident())
@@ -290,6 +292,13 @@ class _Shown:
 
     def meta_of_site(self, site: Site) -> dict[str, Any]:
         return meta_info(self._session.call_of_site(site))
+
+
+def _launch(instance: Instance, loc: Loc) -> None:
+    """Launch all that the body has appended; does not wait for it."""
+    for state in instance.waiting:
+        state.begin_pending()
+    instance.observe("a called program", loc)
 
 
 def _plain(value: Any, instance: Instance) -> Any:

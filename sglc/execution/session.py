@@ -405,9 +405,10 @@ class Session:
                 return error
         failed = [output for output in self.outputs.generations.values() if output.error is not None]
         unseen = [output for output in failed if not output.caught or is_budget(output.error)]
-        if unseen:
-            return min(unseen, key=lambda output: output.order).error
-        return self.tracker.passed if self.tracker is not None and self.own_budget else None
+        own = min(unseen, key=lambda output: output.order).error if unseen else None
+        if own is not None and not is_budget(own):
+            return own
+        return (self.tracker.passed if self.tracker is not None and self.own_budget else None) or own
 
     def when_idle(self, then: Callable[[], None]) -> None:
         """Call `then` as soon as everything submitted has ended: now, or later in the loop's thread."""
