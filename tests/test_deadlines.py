@@ -334,6 +334,31 @@ def with_tool(s: Any, word: str) -> None:
     s += after(s["x"]) + sgl.gen("y")
 
 
+@sgl.tool
+async def hanging_too(text: str) -> str:
+    await GATE.awaited()
+    return text
+
+
+@sgl.function
+async def awaits_a_tool(s: Any, word: str) -> None:
+    s += word + sgl.gen("x")
+    s += await hanging_too(s["x"])  # the awaited tool
+
+
+@pytest.mark.parametrize("mode", ["python", "plan"])
+@pytest.mark.parametrize(
+    ("program", "where"), [(with_tool, "the tool"), (awaits_a_tool, "the awaited tool")], ids=["def", "async"]
+)
+def test_a_late_run_is_where_its_program_calls_a_tool(
+    program: sgl.Function, where: str, mode: Any, clock: HandClock
+) -> None:
+    result = program.run("a", backend=slow(), timeout=1.5, mode=mode)
+    clock.advance(1.5, lambda: GATE.waiting)
+    assert place(result) == ("SGLC411", line_of(where))
+    assert result.variables == {"x": " x"}
+
+
 @pytest.mark.slow
 def test_a_late_plan_says_what_it_waits_for(clock: HandClock) -> None:
     backend = slow()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import sglc as sgl
+from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.execution.served import Served
 
@@ -93,6 +94,22 @@ def test_a_run_that_fails_has_no_text_behind_what_failed(program: sgl.Function) 
     result = program.run(backend=backend, mode="plan").sync()
     assert type(result.error()) is type(python.error())
     assert result.partial_text == python.partial_text == "Q: wrong"
+
+
+@sgl.function
+def fails_behind_what_nobody_read(s: Any) -> None:
+    s += "Q: " + sgl.gen("x") + " then "
+    s += sgl.gen("y") + " end"
+    s += refuses("it")
+
+
+def test_what_a_plan_has_made_is_kept_though_the_body_fails_before_it_reads_it() -> None:
+    backend = ScriptedBackend(lambda asked: f"the {asked.site.name}")
+    result = fails_behind_what_nobody_read.run(backend=backend, mode="plan").sync()
+    plan = LoadedPlan(fails_behind_what_nobody_read.compile(backend).plan).run(backend=backend).sync()
+    assert isinstance(result.error(), LookupError)
+    assert result.partial_text == plan.partial_text == "Q: the x then the y end"
+    assert dict(result.variables) == dict(plan.variables) == {"x": "the x", "y": "the y"}
 
 
 def test_text_behind_an_arm_that_raises_is_not_streamed() -> None:
@@ -216,6 +233,56 @@ def test_what_a_tool_sets_in_the_context_is_seen_behind_it(program: sgl.Function
     assert [result.text() for result in results] == [python.text(), python.text().replace("bob", "eve")]
     assert all(result.mode == "plan" or "goes on as Python" in result.why_python for result in results)
     assert USER.get() == "nobody"
+
+
+# -- coroutine functions ------------------------------------------------------------------------------
+
+LOOKED: list[str] = []
+
+
+@sgl.tool
+async def looks(text: str) -> str:
+    LOOKED.append(text)
+    return text[::-1]
+
+
+@sgl.tool
+async def looks_in_vain(text: str) -> str:
+    LOOKED.append(text)
+    raise LookupError(text)
+
+
+@sgl.function
+async def goes_on_behind(s: Any) -> str:
+    s += "Q: " + await looks("tea") + sgl.gen("x")
+    if s["x"] == "wrong":
+        s += str(id(s) < 0)
+    return str(s["x"])
+
+
+@sgl.function
+async def raises_behind(s: Any) -> int:
+    s += "Q: " + await looks("tea") + sgl.gen("x")
+    return int(s["x"])
+
+
+@sgl.function
+async def awaits_what_raises(s: Any) -> None:
+    s += "Q: " + sgl.gen("x")
+    s += await looks_in_vain(s["x"])
+
+
+@pytest.mark.parametrize(
+    "program", [goes_on_behind, raises_behind, awaits_what_raises], ids=lambda program: program.__name__
+)
+def test_what_a_coroutine_function_gave_is_awaited(program: sgl.Function) -> None:
+    def told(mode: Any) -> tuple[Any, ...]:
+        LOOKED.clear()
+        result = program.run(backend=ScriptedBackend(lambda asked: "wrong"), mode=mode).sync()
+        assert result.mode == "python"
+        return repr(result.error()), result.partial_text, dict(result.variables), tuple(LOOKED)
+
+    assert told("plan") == told("python")
 
 
 # -- tools of called programs ------------------------------------------------------------------------

@@ -239,6 +239,43 @@ def test_the_budget_of_a_program_holds_the_batches_in_it(batch: Any) -> None:
     assert result.usage.calls == 3
 
 
+@sgl.function
+def between(s: Any) -> str:
+    s += "a" + sgl.gen("first")
+    s += sgl.gen("second")
+    made = told.run(of="it")
+    s += sgl.gen("third")
+    return str(made["said"])
+
+
+@sgl.function
+def in_rows(s: Any) -> None:
+    s += "a" + sgl.gen("first")
+    rows = told.run_batch([{"of": of} for of in "abc"])
+    s += "".join(row["said"] for row in rows if row.error() is None) + sgl.gen("last")
+
+
+@pytest.mark.parametrize("mode", ["auto", "python"])
+@pytest.mark.parametrize(
+    ("program", "most", "passed", "sites"),
+    [
+        (between, 1, "second", ["first"]),
+        (between, 2, "said", ["first", "second"]),
+        (between, 3, "third", ["first", "second", "said"]),
+        (in_rows, 3, "said", ["first", "said", "said"]),
+    ],
+)
+def test_calls_are_counted_in_the_order_of_the_program(
+    program: Any, most: int, passed: str, sites: list[str], mode: Any
+) -> None:
+    for _ in range(5):
+        result = program.run(backend=BACKEND, max_calls=most, mode=mode)
+        assert f"`{passed}` passes the run's budget of {most} calls" in str(result.error())
+        assert sorted(call.site.name for call in result.calls) == sorted(sites)
+        rows = [str(call.site) for call in result.calls if "@" in str(call.site)]
+        assert [row.split("@")[1][0] for row in rows] == ["0", "1"][: len(rows)]
+
+
 @sgl.tool
 def asks_another(of: str) -> str:
     return str(told.run(of=of)["said"])

@@ -758,6 +758,38 @@ def test_a_budget_of_tokens() -> None:
     assert chatty.run(backend=says(x0="a b", x1="c d", x2="e"), max_tokens=5).error() is None
 
 
+STORED: list[str] = []
+
+
+@sgl.tool
+def store(text: str) -> None:
+    STORED.append(text)
+
+
+@sgl.function
+def tells(s: Any) -> str:
+    s += sgl.gen("told")
+    return str(s["told"])
+
+
+@sgl.function
+def stores_first(s: Any) -> None:
+    told = tells().ret_value
+    store("first")
+    store("second " + told)
+    s += "q" + sgl.gen("last")
+    store(s["last"])
+
+
+@pytest.mark.parametrize("mode", ["plan", "python"])
+def test_a_budget_of_tokens_leaves_the_tools_before_it(mode: Any) -> None:
+    for _ in range(10):
+        STORED.clear()
+        result = stores_first.run(backend=says(told="a b", last="c d e"), max_tokens=4, mode=mode)
+        assert "`last` passes the run's budget of 4" in str(result.error())
+        assert (result.mode, STORED) == (mode, ["first", "second a b"])
+
+
 def test_a_budget_bounds_a_generation_that_does_not_end() -> None:
     oracle = OracleBackend()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from sglc.api.ahead import AheadOfTime
 from sglc.api.observed import set_up
 from sglc.errors import UsageError
-from sglc.execution.context import RUN_CONTEXT, resolve, set_default_backend
+from sglc.execution.context import RUN_CONTEXT, RunContext, resolve, set_default_backend
 from sglc.execution.options import (
     NOTHING,
     OPTIONS,
@@ -651,7 +651,7 @@ class Function:
                 arguments, sampling, setup.call.backend, setup.call.outputs, now=now, at_once=at_once
             )
             ready, why = choice.ready, choice.why
-            if ready is not None and mode == "auto" and not _affords(setup.call.limits, ready.prepared):
+            if ready is not None and mode == "auto" and not _affords(setup.call.limits, outer, ready.prepared):
                 ready, why = None, "its budget of calls may end before it does"
             if ready is not None:
                 return ready.run(setup, arguments, partial(self._python_part, sampling))
@@ -676,10 +676,12 @@ class Function:
         return PythonPart(run, self.definition, sampling, check, served)
 
 
-def _affords(limits: Limits, prepared: PreparedRows) -> bool:
-    """Whether a budget of calls ends a plan where it ends Python: the order of the program shows then."""
+def _affords(limits: Limits, outer: RunContext | None, prepared: PreparedRows) -> bool:
+    """Whether a budget of calls, or that of the run around, ends a plan where it ends Python: the order of the
+    program shows then."""
     calls = None if limits.budget is None else limits.budget.calls
-    return calls is None or prepared.at_once or prepared.most_calls <= calls
+    left = None if outer is None else outer.calls_left
+    return prepared.at_once or all(most is None or prepared.most_calls <= most for most in (calls, left))
 
 
 @overload

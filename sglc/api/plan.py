@@ -130,6 +130,7 @@ class LoadedPlan:
             call.backend.start()
             run = self._made(given, RunSetup(call, 0, contextvars.copy_context(), on_text, live))
         run.start()
+        run.take_turn()
         return run.result
 
     def run_batch(self, rows: Rows, *, progress_bar: bool = False, **options: Any) -> list[Result]:

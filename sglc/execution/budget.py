@@ -71,6 +71,13 @@ class BudgetTracker:
             segment = Segment(tuple([_shortened(node, left) for node in segment.nodes]))
         return segment if self._outer is None else self._outer.shortened(segment, asked)
 
+    @property
+    def calls_left(self) -> int | None:
+        """How many generations may still begin; None: as many as there are."""
+        calls, around = self._budget.calls, None if self._outer is None else self._outer.calls_left
+        own = None if calls is None else max(calls - self._begun, 0)
+        return min((left for left in (own, around) if left is not None), default=None)
+
     def begin(self, asked: Sequence[GenNode | SelectNode]) -> Mapping[Site, RunError]:
         """These begin, but for those that are given back, with the reason."""
         with self._lock:  # runs in threads of their own are counted one after the other

@@ -108,12 +108,19 @@ class RunContext:
     tracker: BudgetTracker | None = None  # of what it may cost, with the runs in it
     parts: dict[int, int] = field(default_factory=dict)  # the order of runs that are calls of the body, by id
     begun: int = 0  # of these
+    launch: Callable[[], None] = lambda: None  # what the body has appended, where calls are counted
     failed: dict[int, tuple[ErrorHolder, BaseException]] = field(default_factory=dict)  # calls, by their order
     served: Served | None = None  # what a plan has had before the body went on
     end_with: Callable[[RunError], None] = nobody
     then: Callable[[], None] | None = None  # to be called when none of these runs any more
     depth: int = 1  # of runs in runs
     lock: Lock = field(default_factory=Lock)
+
+    @property
+    def calls_left(self) -> int | None:
+        """How many generations may still begin; None: nobody counts them. They are counted in the order of the
+        program: who calls a program launches what is before it, and waits for it."""
+        return None if self.tracker is None else self.tracker.calls_left
 
     def begin(self, run: Stoppable, *, part: bool = False) -> None:
         """A program is called: it stops when this one does, at once if that has happened.

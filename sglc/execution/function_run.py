@@ -7,6 +7,7 @@ import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -30,8 +31,9 @@ from sglc.frontend.program.instance import GatheredVariables, Instance
 from sglc.frontend.program.state import State
 from sglc.frontend.recorder.form import BODY, Body
 from sglc.frontend.recorder.recorder import OpRecorder
-from sglc.frontend.tracing.tools import AROUND, EQUAL_CALL
+from sglc.frontend.tracing.tools import AROUND, EQUAL_CALL, codes_of_functions
 from sglc.frontend.values.recorded import NO_TURNS, Generated, Recorded, RecordedStream
+from sglc.ir import ops
 from sglc.ir.core import Site
 from sglc.ir.sampling import Sampling
 
@@ -82,6 +84,8 @@ class PythonPart(Part):
         launcher = _Shown(self._session, stream, self._run.observer)
         self._inside.reserve = partial(recorder.reserve, ())
         instance = Instance(recorder, launcher)
+        if self._inside.calls_left is not None:
+            self._inside.launch = partial(_launch, instance, self._definition.loc)
         state = State(instance, stream)
         state._variables = self._run.result.outputs.variables
         self._running = _RunningBody(instance, state, threading.get_ident())
@@ -104,7 +108,7 @@ class PythonPart(Part):
             launcher.launch(recorder.take(final=True))
         except BaseException as problem:
             error = problem
-            recorder.ops.clear()  # what was recorded and not launched yet never runs
+            self._leave(recorder, launcher)
         launcher.observer, instance.over = None, True  # from here on it is not the program that reads
         if self._first("body"):
             self._session.when_idle(
@@ -115,6 +119,15 @@ class PythonPart(Part):
             result.stop()
             result.unread_error()  # who called `run` is told now
             raise error
+
+    def _leave(self, recorder: OpRecorder, launcher: _Shown) -> None:
+        """The body has failed: what it recorded and did not launch never runs, but for what a plan has made."""
+        answers = {} if self._served is None or self._session.why_over else self._served.answers
+        asked = [op.site for op in recorder.ops if isinstance(op, ops.Gen | ops.Select)]
+        if asked and all(self._session.outputs.at(site) in answers for site in asked):
+            with suppress(Exception):  # that of the body is the error of the run
+                launcher.launch(recorder.take(final=True))
+        recorder.ops.clear()
 
     def _first(self, what: str) -> bool:
         """Whether the `body`, or the `run`, was not over before this; it is now."""
@@ -150,10 +163,10 @@ class PythonPart(Part):
 
     def _where(self) -> tuple[Loc | None, str]:
         """The line that an unfinished run waits in, and for what."""
-        file = self._definition.code.co_filename
         if self._run.lost and self._running is not None:
-            running = self._running
-            inside_body = of_coroutine(running.coroutine, file) or of_thread(running.thread, file)
+            running, body, functions = self._running, self._definition.code, codes_of_functions()
+            inside_body = of_coroutine(running.coroutine, body, functions)
+            inside_body = inside_body or of_thread(running.thread, body, functions)
             return inside_body or self._definition.loc, "here"
         return self._run.waits()
 
@@ -281,6 +294,13 @@ class _Shown:
 
     def meta_of_site(self, site: Site) -> dict[str, Any]:
         return meta_info(self._session.call_of_site(site))
+
+
+def _launch(instance: Instance, loc: Loc) -> None:
+    """Launch all that the body has appended; does not wait for it."""
+    for state in instance.waiting:
+        state.begin_pending()
+    instance.observe("a called program", loc)
 
 
 def _plain(value: Any, instance: Instance) -> Any:

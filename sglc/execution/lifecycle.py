@@ -152,10 +152,12 @@ class Run:
 
     def take_turn(self) -> None:
         """Where it is a call of a program that goes on as Python: wait until the tools that the plan has called
-        in it are behind it."""
+        in it are behind it. Where a program counts calls, wait for its end."""
         outer, served = self._outer, self.session.served
         if outer is not None and served is not None:
             served.wait(lambda: id(self) not in outer.inner)
+        if outer is not None and outer.calls_left is not None:
+            self.result.sync()
 
     def stop(self, reason: RunError | None = None) -> None:
         """Stop what runs, and the runs of programs that it called; let nothing begin any more."""

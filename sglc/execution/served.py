@@ -6,6 +6,7 @@ plan has called gives what it gave; where these end, the program is live.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.execution.outputs import PendingOutput
+from sglc.execution.tasks import awaited
 from sglc.frontend.tracing.tools import is_ordered
 from sglc.ir.core import Site
 from sglc.ir.facts import spell
@@ -26,6 +28,16 @@ class ToolCall:
     name: str
     value: Any
     error: BaseException | None = None
+
+    def given(self) -> Any:
+        """What the program is given.
+
+        Raises:
+            what the function raised.
+        """
+        if self.error is not None:
+            raise self.error
+        return self.value
 
 
 @dataclass(slots=True)
@@ -101,9 +113,7 @@ class Served:
             known = self.called(name, pure, args, named)
             if known is None:
                 return function(*args, **named) if inner is None else inner(name, function, pure, args, named)
-            if known.error is not None:
-                raise known.error
-            return known.value
+            return awaited(known.given) if inspect.iscoroutinefunction(function) else known.given()
 
         return around
 

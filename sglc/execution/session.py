@@ -100,6 +100,7 @@ class Session:
     _jobs: list[Job] = field(default_factory=list)
     _running: int = 0  # changes inside `outputs.change`
     _then: Callable[[], None] | None = None  # to be called when nothing runs
+    _cut: frozenset[Site] = frozenset()  # what ran when a budget was passed
 
     def __post_init__(self) -> None:
         self.outputs.content = self.content
@@ -404,9 +405,10 @@ class Session:
                 return error
         failed = [output for output in self.outputs.generations.values() if output.error is not None]
         unseen = [output for output in failed if not output.caught or is_budget(output.error)]
-        if unseen:
-            return min(unseen, key=lambda output: output.order).error
-        return self.tracker.passed if self.tracker is not None and self.own_budget else None
+        own = min(unseen, key=lambda output: output.order).error if unseen else None
+        if own is not None and not is_budget(own):
+            return own
+        return (self.tracker.passed if self.tracker is not None and self.own_budget else None) or own
 
     def when_idle(self, then: Callable[[], None]) -> None:
         """Call `then` as soon as everything submitted has ended: now, or later in the loop's thread."""
@@ -472,9 +474,11 @@ class Session:
         finally:
             # A back end that ends early must not leave anybody waiting.
             for index, output in generations.items() if left else ():
-                if output.ready:
+                if output.site in self._cut:
+                    pass  # it has its error, and nobody was told
+                elif output.ready:
                     continue
-                if problem is None:
+                elif problem is None:
                     self.outputs.give_up((output,), self._reason or stopped())
                 else:
                     self._fail(output, problem, cause_of((segment, index), self._launched))
@@ -534,7 +538,20 @@ class Session:
                 reason = self.tracker.spend(output.node, output.spent.completion)
                 output.error = reason or output.error
         if reason is not None:
+            self._passed(reason)
+
+    def _passed(self, reason: RunError) -> None:
+        """A budget of tokens is used up. A plan goes on with what generates nothing: its tools may stand before
+        what passed it, and begin behind it."""
+        if self.when_stopped is None:
             self.stop(reason)
+            return
+        with self.outputs.change:
+            self._reason = self._reason or reason
+            self._cut |= {output.site for output in self.outputs.generations.values() if not output.ready}
+            self.outputs.give_up(self.outputs.generations.values(), reason)
+        for job in tuple(self._jobs):
+            job.cancel()
 
     def _done(self, output: PendingOutput, text: str | list[str], event: GenDone | SelectDone) -> None:
         came_whole = output.first_s is None  # before who observes says when it came the first time
@@ -556,7 +573,7 @@ class Session:
             if reason is not None:
                 output.text, output.error = None, reason  # it may have been cut short
         if reason is not None:
-            self.stop(reason)
+            self._passed(reason)
 
     @property
     def _launched(self) -> Launched:

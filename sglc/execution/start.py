@@ -66,6 +66,8 @@ def called_at(
     A call that has a seed of its own draws what it draws anywhere.
     """
     outer = RUN_CONTEXT.get()
+    if outer is not None:
+        outer.launch()
     place = outer.place_of(name) if outer is not None and seed is None else None
     if outer is None or place is None:
         return *inherited(name, backend, seed), None

@@ -7,7 +7,7 @@ order, and begins its own tasks in order: so it is known by its number among tho
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,22 @@ def in_task(name: str) -> str:
     """The name of what this task calls: what different tasks call is counted apart."""
     task = task_path()
     return f"{name}:{task}" if task else name
+
+
+def awaited(answer: Callable[[], Any]) -> Coroutine[Any, Any, Any]:
+    """What a coroutine function gives that is not called; it is asked for now, in the task that calls it."""
+    value, problem = None, None
+    try:
+        value = answer()
+    except Exception as error:
+        problem = error
+
+    async def given() -> Any:
+        if problem is not None:
+            raise problem
+        return value
+
+    return given()
 
 
 async def numbered(body: Coroutine[Any, Any, Any]) -> Any:

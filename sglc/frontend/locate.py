@@ -6,7 +6,7 @@ import linecache
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextvars import ContextVar
 from functools import lru_cache
 from itertools import islice
@@ -58,21 +58,26 @@ def _is_users(file: str) -> bool:
     return not file.startswith(_PACKAGE) and (not file.startswith(_STANDARD) or file.startswith(_INSTALLED))
 
 
-def of_thread(ident: int, file: str) -> Loc | None:
-    """Where a thread is now: the innermost frame of `file`; None if it is not in it."""
+def of_thread(ident: int, body: CodeType, functions: Container[CodeType]) -> Loc | None:
+    """Where the `body` is that runs in a thread: the innermost frame of its file, outside of these functions
+    that it calls; None if it is in none."""
+    found: Loc | None = None
     frame: FrameType | None = sys._current_frames().get(ident)
     while frame is not None:
-        if os.path.abspath(frame.f_code.co_filename) == os.path.abspath(file):
-            return _loc(frame.f_code, frame.f_lasti)
-        frame = frame.f_back
-    return None
+        if frame.f_code in functions:
+            found = None
+        elif found is None and os.path.abspath(frame.f_code.co_filename) == os.path.abspath(body.co_filename):
+            found = _loc(frame.f_code, frame.f_lasti)
+        frame = None if frame.f_code is body else frame.f_back
+    return found
 
 
-def of_coroutine(coroutine: Any, file: str) -> Loc | None:
-    """Where a coroutine waits: the innermost one of `file` among those that it awaits; None if in none."""
+def of_coroutine(coroutine: Any, body: CodeType, functions: Container[CodeType]) -> Loc | None:
+    """Where the coroutine of a `body` waits: the innermost one of its file among those that it awaits, outside
+    of these functions; None if in none."""
     found: Loc | None = None
-    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
-        if os.path.abspath(frame.f_code.co_filename) == os.path.abspath(file):
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None and frame.f_code not in functions:
+        if os.path.abspath(frame.f_code.co_filename) == os.path.abspath(body.co_filename):
             found = _loc(frame.f_code, frame.f_lasti)
         coroutine = coroutine.cr_await
     return found

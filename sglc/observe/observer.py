@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,7 +19,7 @@ from sglc.execution.context import RUN_CONTEXT, nobody
 from sglc.execution.observer import Observer
 from sglc.execution.outputs import PendingOutput, RunOutputs
 from sglc.execution.plan.prepare import function_steps
-from sglc.execution.tasks import in_task
+from sglc.execution.tasks import awaited, in_task
 from sglc.execution.tool_calls import Tools
 from sglc.frontend.locate import here
 from sglc.frontend.tracing.tools import (
@@ -316,13 +316,13 @@ class RowObserver:
                 return tape.paused(pause)
         if isinstance(tape, RowPlayer):
             answer = partial(tape.called, name, args, named, pure=pure, free=free)
-            return _awaited(answer) if waits else answer()
+            return awaited(answer) if waits else answer()
         call: Call | None = None
         if tape is not None:
             call = tape.called(name, args, named, pure=pure, free=free, idempotent=is_idempotent(name))
             if (known := call.known) is not None:
                 answer = partial(given_by, known)
-                return _awaited(answer) if waits else answer()
+                return awaited(answer) if waits else answer()
         calling = _RunningTool(self, name, args, named, loc, call)
         if waits:
             return _waiting(calling, function)
@@ -394,22 +394,6 @@ async def _waiting(calling: _RunningTool, function: Callable[..., Any]) -> Any:
     with calling, _unobserved():
         calling.value = await function(*calling.args, **calling.named)
     return calling.value
-
-
-def _awaited(answer: Callable[[], Any]) -> Awaitable[Any]:
-    """What a coroutine function gives that is not called; it is asked for now, in the task that calls it."""
-    value, problem = None, None
-    try:
-        value = answer()
-    except Exception as error:
-        problem = error
-
-    async def given() -> Any:
-        if problem is not None:
-            raise problem
-        return value
-
-    return given()
 
 
 @contextmanager

@@ -162,10 +162,11 @@ def run_batch(
         Interrupted: Ctrl-C, when everything has been stopped.
         Exception: what `rows` or `make` raise, behind the results of the rows before.
     """
-    size = window or live_rows(backend)
-    backend.start()
-    batch = _Batch(make, rows, size, order, delivery)
     outer = RUN_CONTEXT.get()
+    counted = outer is not None and outer.calls_left is not None  # in the order of the rows
+    size = 1 if counted else window or live_rows(backend)
+    backend.start()
+    batch = _Batch(make, rows, size, None if counted else order, delivery)
     del rows  # whoever takes them ends them
     if clock is not None:
         clock.begin()

@@ -211,6 +211,11 @@ def _called(program: Program) -> list[str]:
     return names
 
 
+def codes_of_functions() -> frozenset[CodeType]:
+    """The code of what is declared."""
+    return frozenset([declared.function.__code__ for declared in _DECLARED.values()])
+
+
 def is_idempotent(name: str) -> bool:
     """Whether the function that is declared under this name may be called twice."""
     declared = _DECLARED.get(name)
