@@ -31,6 +31,7 @@ from sglc.ir.ops import (
 from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Kind, Rewrite, register
+from sglc.passes.chat.pictures import refuse_picture
 
 ASSISTANT = "assistant"
 
@@ -49,9 +50,9 @@ def chat_turns(program: Program, target: Target) -> Rewrite:
     turn: `speculate` and `fuse_gens`, which run before, have seen to that.
 
     Raises:
-        LegalizeError: SGLC315 text outside turns, SGLC316 a generation outside the assistant's turn,
-            SGLC317 one behind text or behind another generation in its turn, SGLC318 a turn that the model does
-            not take, or not there.
+        LegalizeError: SGLC308 a picture that the model does not take, or not there, SGLC315 text outside
+            turns, SGLC316 a generation outside the assistant's turn, SGLC317 one behind text or behind another
+            generation in its turn, SGLC318 a turn that the model does not take, or not there.
     """
     walk = _Walk(target, {})
     walk.ops((*program.params, *program.ops))
@@ -106,6 +107,9 @@ class _Walk:
             case Append(stream, ""):
                 places[op.results[0]] = places[stream]
             case Append() | Image():
+                if isinstance(op, Image):
+                    data = op.data if isinstance(op.data, str) else ""
+                    refuse_picture(self.target, data, places[op.stream].role, op.loc)
                 blank = isinstance(op, Append) and isinstance(op.text, str) and op.text[-1:].isspace()
                 places[op.results[0]] = replace(self.written(places[op.stream], op.loc), blank=blank)
             case RoleOpen():
