@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.scripted import Rule, ScriptedBackend, by_rules
+from sglc.cli import main
 from sglc.errors import SglcError, TraceError
 
 ONE, TWO = b"\x89PNG\r\n\x1a\none", b"\x89PNG\r\n\x1a\ntwo"
@@ -235,3 +238,33 @@ def test_schemes_ignore_case() -> None:
     data = base64.b64encode(ONE).decode("ascii")
     assert data_of(sgl.image("HTTPS://example.org/A.png")) == "HTTPS://example.org/A.png"
     assert data_of(sgl.image(f"DATA:Image/PNG;Base64,{data}")) == f"data:image/png;base64,{data}"
+
+
+# -- what people see ---------------------------------------------------------------------------------
+
+PROGRAM = """
+import sglc as sgl
+
+
+@sgl.function
+def see(s, picture):
+    s += sgl.user("What is " + sgl.image(picture) + "?") + sgl.assistant(sgl.gen("x"))
+"""
+
+
+def test_the_command_line_shows_a_mark_for_a_picture(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "see.py").write_text(PROGRAM)
+    (folder / "script.json").write_text(json.dumps([{"name": "x", "text": "well"}]))
+    (folder / FILE).write_bytes(ONE * 10_000)
+    assert main(["run", "see.py:see", "--arg", f"picture={FILE}", "--backend", "scripted:script.json"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^user: What is <image [0-9a-f]{16}>\?\nassistant: well$", said, re.MULTILINE)
+    assert len(said) < 200
+
+
+def test_text_leaves_pictures_out(folder: Path) -> None:
+    (folder / FILE).write_bytes(ONE)
+    for mode in ("plan", "python"):
+        state = given.run(FILE, backend=says(), mode=mode)
+        assert "What is ?" in state.text()
+        assert "image" not in state.text()
