@@ -14,7 +14,7 @@ import pytest
 import sglc as sgl
 from sglc.backends.scripted import Rule, ScriptedBackend, by_rules
 from sglc.cli import main
-from sglc.errors import SglcError, TraceError
+from sglc.errors import LegalizeError, SglcError, TraceError
 
 ONE, TWO = b"\x89PNG\r\n\x1a\none", b"\x89PNG\r\n\x1a\ntwo"
 FILE = "now.png"
@@ -238,6 +238,31 @@ def test_schemes_ignore_case() -> None:
     data = base64.b64encode(ONE).decode("ascii")
     assert data_of(sgl.image("HTTPS://example.org/A.png")) == "HTTPS://example.org/A.png"
     assert data_of(sgl.image(f"DATA:Image/PNG;Base64,{data}")) == f"data:image/png;base64,{data}"
+
+
+@pytest.mark.parametrize("guesses", [None, 32])
+def test_a_generation_behind_a_picture_is_not_told_to_guess(guesses: int | None) -> None:
+    @sgl.function(num_api_spec_tokens=guesses)
+    def behind(s: Any) -> None:
+        s += sgl.user("Hi") + sgl.assistant(sgl.image(ONE) + sgl.gen("x"))
+
+    with pytest.raises(LegalizeError, match="behind a picture in the same turn") as caught:
+        behind.compile(backend="openai:gpt-4o")
+    assert caught.value.code == "SGLC317"
+    assert "user's turn" in caught.value.hint
+    assert "num_api_spec_tokens" not in caught.value.hint
+
+
+@sgl.function(fullgraph=True)
+def behind_tool(s: Any, path: str) -> None:
+    rewritten(path, "one")
+    s += sgl.user(sgl.image(path)) + sgl.assistant(sgl.gen("x"))
+
+
+def test_a_graph_break_of_a_picture_says_that_it_is_one() -> None:
+    with pytest.raises(TraceError, match="the file of a picture is read behind `rewritten`") as caught:
+        behind_tool.compile(backend=says())
+    assert caught.value.code == "SGLC150"
 
 
 # -- what people see ---------------------------------------------------------------------------------

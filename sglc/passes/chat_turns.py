@@ -64,9 +64,9 @@ class StreamPlace:
     """Where a stream stands. `role` is whose turn is open, "" outside turns.
 
     `raw` and `begun` say whether there may be text outside turns, and turns, and `talked` whether there may be
-    others than system turns; `filled` and `generated` whether text, or a generation, may stand in the open turn
-    (or, without turns, in the text), and `blank` whether that ends in white space. Of a stream that an earlier
-    launch kept they say what is sure: the back end looks again when it runs.
+    others than system turns; `filled`, `generated` and `pictured` whether text, a generation or a picture may
+    stand in the open turn (or, without turns, in the text), and `blank` whether that ends in white space. Of a
+    stream that an earlier launch kept they say what is sure: the back end looks again when it runs.
     """
 
     role: str = ""
@@ -76,6 +76,7 @@ class StreamPlace:
     generated: bool = False
     talked: bool = False
     blank: bool = False
+    pictured: bool = False
 
 
 def _either(places: Sequence[StreamPlace]) -> StreamPlace:
@@ -111,7 +112,9 @@ class _Walk:
                     data = op.data if isinstance(op.data, str) else ""
                     refuse_picture(self.target, data, places[op.stream].role, op.loc)
                 blank = isinstance(op, Append) and isinstance(op.text, str) and op.text[-1:].isspace()
-                places[op.results[0]] = replace(self.written(places[op.stream], op.loc), blank=blank)
+                here = self.written(places[op.stream], op.loc)
+                pictured = here.pictured or isinstance(op, Image)
+                places[op.results[0]] = replace(here, blank=blank, pictured=pictured)
             case RoleOpen():
                 here = places[op.stream]
                 if here.raw:
@@ -167,9 +170,9 @@ class _Walk:
             said = "a text without turns is sent as one user message, and the answer is a new turn"
             self.remarks.setdefault(said, Remark("chat_turns", said, place(op.loc)))
         elif here.filled and not together and (why := self.kept_apart(here, op)):
-            before = "another generation" if here.generated else "text"
+            before = "another generation" if here.generated else "a picture" if here.pictured else "text"
             hint = "end the turn and ask again, or put what stands before it into the user's turn"
-            if self.target.guesses:
+            if self.target.guesses and not here.pictured:
                 hint += "; `@sgl.function(num_api_spec_tokens=...)` has a turn asked for in one request"
             raise LegalizeError(
                 "SGLC317", f"`{self.target.name}` cannot run `{name}` behind {before} in the same turn",
