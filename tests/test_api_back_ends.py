@@ -302,6 +302,61 @@ def test_what_google_cannot_be_told() -> None:
             assert (error.code, error.loc is not None, api.bodies) == (code, True, [])
 
 
+def _behind_a_call(picture: str, role: str = "user") -> sgl.Function:
+    @sgl.function
+    def program(s: Any) -> None:
+        s += sgl.user("Hi") + sgl.assistant(sgl.gen("x"))
+        s += sgl.user("See.") if role == "assistant" else ""
+        with getattr(s, role)():
+            s += sgl.image(picture)
+            if role == "assistant":
+                s += sgl.gen("y")
+        if role == "user":
+            s += sgl.assistant(sgl.gen("y"))
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "said"),
+    [
+        ("anthropic:claude-opus-5-5", _behind_a_call("data:image/bmp;base64,AAAA"), "`image/bmp`"),
+        ("anthropic:claude-opus-5-5", _behind_a_call("https://e.org/a.png", "assistant"), "`assistant`"),
+        ("anthropic:claude-opus-5-5", _behind_a_call("a.png", "assistant"), "`assistant`"),
+        ("gemini:gemini-2.5-flash", _behind_a_call("https://e.org/a.png"), "its address"),
+    ],
+)
+def test_a_picture_that_a_model_does_not_take_is_refused_before_anything_is_asked(
+    name: str, program: sgl.Function, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.png").write_bytes(PICTURE)
+    with serving(speaking()) as api, at(api, name) as backend:
+        found = [program.run(backend=backend, mode=mode).error() for mode in ("auto", "python")]
+        with pytest.raises(LegalizeError) as caught:
+            program.compile(backend=backend)
+        for error in (*found, caught.value):
+            assert isinstance(error, LegalizeError)
+            assert error.code == "SGLC308"
+            assert said in error.message
+            assert error.loc is not None
+            assert error.loc.line == program.definition.loc.line + 4
+        assert api.bodies == []
+
+
+def test_a_picture_that_only_a_run_knows_is_refused_before_its_request() -> None:
+    @sgl.function
+    def program(s: Any, picture: str) -> None:
+        s += sgl.user(sgl.image(picture)) + sgl.assistant(sgl.gen("x"))
+
+    with serving(speaking()) as api, at(api, "gemini:gemini-2.5-flash") as backend:
+        for mode in ("plan", "python"):
+            error = program.run("https://e.org/a.png", backend=backend, mode=mode).error()
+            assert isinstance(error, LegalizeError)
+            assert (error.code, "its address" in error.message) == ("SGLC308", True)
+        assert api.bodies == []
+
+
 @pytest.mark.slow
 def test_log_probabilities_of_google_where_a_model_gives_them() -> None:
     @sgl.function

@@ -14,10 +14,12 @@ from sglc.backends.models.vendor_rules import openai_model
 from sglc.backends.openai import OpenAIBackend, OpenAIOptions
 from sglc.execution.plan.executor import run_plan
 from sglc.execution.session import Session
+from sglc.ir.ops import Gen
 from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
-from sglc.ir.target import Takes
+from sglc.ir.target import Takes, Target
 from sglc.ir.text.printer import from_text
 from sglc.passes.base import run_pipeline
+from tests.backend_matrix import traced
 from tests.openai_server import Api, serving
 
 MANUAL = "Every rule of the manual is to be kept, and this is one of them. " * 80  # 5,120 characters
@@ -131,3 +133,28 @@ def test_a_key_is_that_of_the_text_however_it_is_cut() -> None:
     assert whole == cut
     assert len({whole, other, turn, late}) == 4
     assert late == ""
+
+
+PICTURE = b"\x89PNG\r\n\x1a\n"
+
+
+def keyed(picture: Any, behind: str = MANUAL) -> set[str]:
+    """The cache keys of a program with a picture before a long text."""
+
+    @sgl.function
+    def seen(s: Any, question: str, path: str = "") -> None:
+        s += sgl.user("See " + sgl.image(path if picture is None else picture) + behind)
+        s += sgl.assistant(sgl.gen("seen")) + sgl.user(question) + sgl.assistant(sgl.gen("answer"))
+
+    target = Target("openai:gpt-4o", images=True, protocol="chat", takes=TAKES)
+    after, _ = run_pipeline(traced(seen), target, ["cache_hints"])
+    return {op.cache_key for op in after.ops if isinstance(op, Gen)}
+
+
+def test_a_picture_that_a_program_names_stands_in_the_prefix() -> None:
+    found = [keyed(picture) for picture in (PICTURE, "https://example.org/a.png", "a.png", "b.png")]
+    assert all(len(keys) == 1 and "" not in keys for keys in found)
+    assert len(set(map(str, found))) == 4
+    assert keyed(None) == {""}  # an argument names it
+    assert keyed(PICTURE, "short") == {""}  # as a picture is counted, whatever its base64 is long
+    assert keyed(PICTURE + b"A" * 40_000, "short") == {""}

@@ -76,11 +76,22 @@ def _shown(result: Result) -> str:
             f"{name} = {json_text(value)}" for name, value in plain(dict(result.variables)).items()
         )
     turns = result.messages()
-    lines = [f"{turn['role']}: {turn['content']}" for turn in turns] if turns else [result.text()]
+    lines = [f"{turn['role']}: {_said(turn['content'])}" for turn in turns] if turns else [result.text()]
     # What branches stored stands in no text of the prompt itself.
     lists = {name: value for name, value in result.variables.items() if isinstance(value, list)}
     lines += [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in lists.items()]
     return "\n".join(lines)
+
+
+def _said(content: str | list[dict[str, Any]]) -> str:
+    """What a turn says, with marks for its pictures."""
+    if isinstance(content, str):
+        return content
+    from sglc.execution.answers.prompts import image_mark
+
+    return "".join(
+        [image_mark(part["image_url"]["url"]) if "image_url" in part else part["text"] for part in content]
+    )
 
 
 def error_of(result: Result, options: argparse.Namespace) -> BaseException | None:

@@ -1,4 +1,4 @@
-"""What a program may do to the world without declaring it: a plan prints, logs and warns as its Python would.
+"""What a program may do without declaring it: a plan prints, logs, warns, reads pictures as its Python would.
 
 A log record and a warning have the place in the program, not the one here: filters look at it.
 """
@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from sglc.frontend.language.image import data_of
 from sglc.ir.effects import LOG_LEVELS
+from sglc.ir.pure import READ_PICTURE
 
 WARNINGS = {
     name: kind for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Warning)
@@ -54,6 +56,8 @@ def _path(module: str, file: str) -> str:
     return path if path.endswith(file) else os.path.abspath(file) if os.path.exists(file) else file
 
 
+# What a plan reads, as its Python would: no effect, and no declared function either.
+READS: Mapping[str, Callable[..., Any]] = MappingProxyType({READ_PICTURE: data_of})
 EFFECTS: Mapping[str, Callable[..., Any]] = MappingProxyType(  # by their names in a plan
     {"print": _print, "logging": _log, "warnings.warn": _warn}
 )

@@ -28,7 +28,7 @@ from sglc.execution.served import Served, behind
 from sglc.frontend.program.instance import first
 from sglc.frontend.values.recorded import Recorded
 from sglc.ir import ops
-from sglc.ir.core import Site
+from sglc.ir.core import Site, Value
 from sglc.ir.plan.backend import Backend, batches_of
 from sglc.ir.plan.dataflow import left_in_prompt
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
@@ -42,6 +42,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
 )
 from sglc.ir.plan.stream_text import StreamAt, stream_pieces
+from sglc.passes.chat.pictures import refuse_picture
 from sglc.passes.compile import cached
 
 HANDLES = count()
@@ -605,7 +606,20 @@ class Session:
 
 
 def _segment_of(recorded: Recorded, backend: Backend) -> Segment:
-    """What a launch becomes on a back end: one segment, compiled once for all launches that are equal."""
+    """What a launch becomes on a back end: one segment, compiled once for all launches that are equal.
+
+    Raises:
+        LegalizeError: it cannot do what the launch asks for, or a picture of this row.
+    """
+    for op in recorded.program.ops:
+        if isinstance(op, ops.Image):
+            refuse_picture(backend.target, _literal(op.data, recorded), "", op.loc)
     plan = cached(recorded.program, backend.target).plan
     (segment,) = (step for step in plan.steps if isinstance(step, Segment))
     return segment
+
+
+def _literal(text: Value | str, recorded: Recorded) -> str:
+    """A text of a launch, whose literals are its row's."""
+    slots = {param.results[0]: param.name for param in recorded.program.params if isinstance(param, ops.Arg)}
+    return text if isinstance(text, str) else recorded.texts.get(slots.get(text, ""), "")

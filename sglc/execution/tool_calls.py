@@ -102,8 +102,8 @@ def _called(
 def _failed(name: str, error: BaseException, loc: Loc) -> SglcError:
     if ends_run(error):
         return located(error, placed(loc))
-    if isinstance(error, SglcError):  # what reads a typed value has said all
-        return error
+    if isinstance(error, SglcError):  # what reads a typed value, or a picture, has said all
+        return located(error, placed(loc))
     shown = str(error) or "no message"
     failed = RunError("SGLC409", f"`{name}` raised `{type(error).__name__}`: {shown}", placed(loc))
     failed.__cause__ = error

@@ -123,6 +123,26 @@ class Takes:
     cache_least: int = 1024  # tokens of the shortest prompt that is kept
     hints: bool = False  # is told ahead what follows a request (`Gen.next_use`)
     cache_turns: bool = False  # keeps whole turns, and is told behind which one
+    pictures: tuple[str, ...] | None = None  # types of pictures that it takes, if it takes any; None: all
+    picture_roles: tuple[str, ...] | None = None  # whose turns may hold pictures; None: anybody's
+    picture_addresses: bool = True  # fetches a picture whose address is given
+
+    def picture_refused(self, data: str, role: str) -> tuple[str, str] | None:
+        """Why a picture cannot stand in a turn of `role` ("": in none), and what would help; None if it can.
+
+        Of a picture that only a run knows `data` is "".
+        """
+        if self.picture_roles is not None and role and role not in self.picture_roles:
+            return f"it stands in a turn of `{role}`", "put it into the user's turn"
+        if not data.startswith("data:"):
+            if self.picture_addresses or not data:
+                return None
+            why = "it is given by its address, which the API does not fetch"
+            return why, "give the picture itself: its bytes, or its file"
+        kind = data[:256].removeprefix("data:").partition(",")[0].partition(";")[0]
+        if self.pictures is None or kind in self.pictures:
+            return None
+        return f"the model takes no pictures of the type `{kind}`", f"it takes {', '.join(self.pictures)}"
 
     def turn_refused(self, role: str, *, behind: bool) -> str:
         """Why a turn of `role` cannot stand where it does, `behind` others than system turns; or nothing."""

@@ -15,6 +15,7 @@ from sglc.ir.ops import (
     Format,
     Gen,
     Image,
+    PureCall,
     RoleClose,
     RoleOpen,
     Root,
@@ -22,12 +23,14 @@ from sglc.ir.ops import (
     ScopeEnd,
     Select,
 )
+from sglc.ir.pure import READ_PICTURE
 from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Kind, Rewrite, register
 from sglc.passes.pass_options import Count
 
 BYTES_PER_TOKEN = 4  # of English; there is no tokenizer of an API here, and a key too many costs nothing
+PICTURE_BYTES = 1_000 * BYTES_PER_TOKEN  # as much as vendors count for a picture of usual size
 
 
 @register("cache_hints", Exactness.TOKENS, "an API is told which prompts begin alike", Kind.ENABLING)
@@ -39,11 +42,11 @@ def cache_hints(program: Program, target: Target, *, min_tokens: Count = 0) -> R
             -> the same, with s9, t0 = gen(s8, 'x', cache_key='sglc-5f0c...')
 
     A stable prefix is what stands from the beginning of the prompt up to the first text that an argument
-    or a model decides: it is the same in every row. Its hash is the key, so requests that begin alike,
-    of one row or of many, of this run or the next, go where the prefix is kept. An API that keeps whole turns
-    (`Takes.cache_turns`) has a key of those, which ends in their number: `sglc-5f0c...-2`. Prefixes that are
-    sure to be too short to be kept, of less than `min_tokens` (0: of what the API keeps), get none. No prompt
-    changes.
+    or a model decides, pictures that the program names among it: it is the same in every row. Its hash is the
+    key, so requests that begin alike, of one row or of many, of this run or the next, go where the prefix is
+    kept. An API that keeps whole turns (`Takes.cache_turns`) has a key of those, which ends in their number:
+    `sglc-5f0c...-2`. Prefixes that are sure to be too short to be kept, of less than `min_tokens` (0: of what
+    the API keeps), get none. No prompt changes.
     """
     takes = target.takes
     if not takes.cache_key:
@@ -69,7 +72,7 @@ class _Prefix:
     """
 
     hash: hashlib._Hash
-    length: int = 0  # bytes of text
+    length: int = 0  # bytes of text, and what pictures are counted for
     open: bool = True
     turns: int = 0
     whole: _Prefix | None = None
@@ -90,6 +93,12 @@ class _Prefix:
         ended = replace(self, turns=self.turns + 1, whole=None)
         return replace(ended, whole=ended)
 
+    def pictured(self, picture: str) -> _Prefix:
+        """The prefix with a picture, that of a file by its path; "" if an argument or a model decides it."""
+        if not (picture and self.open):
+            return self.closed()
+        return replace(self.plus(picture, b"\xfe"), length=self.length + PICTURE_BYTES)
+
     def closed(self) -> _Prefix:
         return replace(self, open=False)
 
@@ -97,6 +106,7 @@ class _Prefix:
 def _hinted(program: Program, remarks: dict[str, Remark], least: _Least) -> Program:
     prefixes: dict[Value, _Prefix] = {}
     formats: dict[Value, Format] = {}
+    files: dict[Value, str] = {}  # of pictures, by their paths
 
     def block(ops: Iterable[Op]) -> tuple[Op, ...]:
         return tuple([changed(op) for op in ops])
@@ -114,8 +124,11 @@ def _hinted(program: Program, remarks: dict[str, Remark], least: _Least) -> Prog
                 prefixes[op.results[0]] = made.turned() if isinstance(op, RoleClose) else made
             case Fork() | ScopeBegin() | ScopeEnd() if op.stream in prefixes:
                 prefixes.update(dict.fromkeys(op.results, prefixes[op.stream]))
+            case PureCall(name=name, args=(str() as path,)) if name == READ_PICTURE:
+                files[op.results[0]] = path
             case Image() if op.stream in prefixes:
-                prefixes[op.results[0]] = prefixes[op.stream].closed()
+                picture = op.data if isinstance(op.data, str) else files.get(op.data, "")
+                prefixes[op.results[0]] = prefixes[op.stream].pictured(picture)
             case Gen() | Select() if op.stream in prefixes:
                 prefixes[op.results[0]] = prefixes[op.stream].closed()
                 return replace(op, cache_key=_key(prefixes[op.stream], op, remarks, least))

@@ -31,6 +31,7 @@ from sglc.ir.ops import (
 from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Kind, Rewrite, register
+from sglc.passes.chat.pictures import refuse_picture
 
 ASSISTANT = "assistant"
 
@@ -49,9 +50,9 @@ def chat_turns(program: Program, target: Target) -> Rewrite:
     turn: `speculate` and `fuse_gens`, which run before, have seen to that.
 
     Raises:
-        LegalizeError: SGLC315 text outside turns, SGLC316 a generation outside the assistant's turn,
-            SGLC317 one behind text or behind another generation in its turn, SGLC318 a turn that the model does
-            not take, or not there.
+        LegalizeError: SGLC308 a picture that the model does not take, or not there, SGLC315 text outside
+            turns, SGLC316 a generation outside the assistant's turn, SGLC317 one behind text or behind another
+            generation in its turn, SGLC318 a turn that the model does not take, or not there.
     """
     walk = _Walk(target, {})
     walk.ops((*program.params, *program.ops))
@@ -63,9 +64,9 @@ class StreamPlace:
     """Where a stream stands. `role` is whose turn is open, "" outside turns.
 
     `raw` and `begun` say whether there may be text outside turns, and turns, and `talked` whether there may be
-    others than system turns; `filled` and `generated` whether text, or a generation, may stand in the open turn
-    (or, without turns, in the text), and `blank` whether that ends in white space. Of a stream that an earlier
-    launch kept they say what is sure: the back end looks again when it runs.
+    others than system turns; `filled`, `generated` and `pictured` whether text, a generation or a picture may
+    stand in the open turn (or, without turns, in the text), and `blank` whether that ends in white space. Of a
+    stream that an earlier launch kept they say what is sure: the back end looks again when it runs.
     """
 
     role: str = ""
@@ -75,6 +76,7 @@ class StreamPlace:
     generated: bool = False
     talked: bool = False
     blank: bool = False
+    pictured: bool = False
 
 
 def _either(places: Sequence[StreamPlace]) -> StreamPlace:
@@ -106,8 +108,13 @@ class _Walk:
             case Append(stream, ""):
                 places[op.results[0]] = places[stream]
             case Append() | Image():
+                if isinstance(op, Image):
+                    data = op.data if isinstance(op.data, str) else ""
+                    refuse_picture(self.target, data, places[op.stream].role, op.loc)
                 blank = isinstance(op, Append) and isinstance(op.text, str) and op.text[-1:].isspace()
-                places[op.results[0]] = replace(self.written(places[op.stream], op.loc), blank=blank)
+                here = self.written(places[op.stream], op.loc)
+                pictured = here.pictured or isinstance(op, Image)
+                places[op.results[0]] = replace(here, blank=blank, pictured=pictured)
             case RoleOpen():
                 here = places[op.stream]
                 if here.raw:
@@ -163,9 +170,9 @@ class _Walk:
             said = "a text without turns is sent as one user message, and the answer is a new turn"
             self.remarks.setdefault(said, Remark("chat_turns", said, place(op.loc)))
         elif here.filled and not together and (why := self.kept_apart(here, op)):
-            before = "another generation" if here.generated else "text"
+            before = "another generation" if here.generated else "a picture" if here.pictured else "text"
             hint = "end the turn and ask again, or put what stands before it into the user's turn"
-            if self.target.guesses:
+            if self.target.guesses and not here.pictured:
                 hint += "; `@sgl.function(num_api_spec_tokens=...)` has a turn asked for in one request"
             raise LegalizeError(
                 "SGLC317", f"`{self.target.name}` cannot run `{name}` behind {before} in the same turn",

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from sglc.backends.anthropic.anthropic_wire import bodies, finish_of, reply_of, usage_of
 from sglc.backends.anthropic.kept_prompts import KeptPrompts
-from sglc.backends.models.vendor_rules import ApiModel, messages_model
+from sglc.backends.models.vendor_rules import PICTURES, ApiModel, messages_model
 from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, or_why_not, text_of
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing
 from sglc.backends.remote.connection import see_keys, see_options, unreachable
@@ -39,6 +39,7 @@ class AnthropicBackend(ApiBackend):
         "min_tokens": False,
         "stop_tokens": False, "stop_regex": False, "logprobs": -1, "prompt_logprobs": False, "regex": False,
         "ebnf": False, "structural_tag": False, "samples": 1, "cache_turns": True,
+        "pictures": PICTURES, "picture_roles": ("user",),
     }  # fmt: skip
 
     def __init__(self, options: AnthropicOptions) -> None:

@@ -28,7 +28,6 @@ from sglc.backends.remote.answers import (
 from sglc.backends.remote.prompts import Message, messages, no_prefill, picture, system_apart
 from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.backends.retry import Trouble
-from sglc.errors import LegalizeError, Loc
 from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS, AnswerForm
 from sglc.ir.plan.events import Usage
 from sglc.ir.plan.segment import ImagePart, SelectNode
@@ -68,23 +67,18 @@ def _conversation(request: ApiRequest, takes: Takes) -> tuple[list[dict[str, Any
     if turns and turns[-1].open and not takes.prefill:
         raise no_prefill(request.node.site.name, loc)
     contents = [
-        {"role": "model" if turn.role == "assistant" else "user", "parts": _parts(turn, loc)} for turn in turns
+        {"role": "model" if turn.role == "assistant" else "user", "parts": _parts(turn)} for turn in turns
     ]
-    parts = [part for turn in begin for part in _parts(turn, loc)]
+    parts = [part for turn in begin for part in _parts(turn)]
     return contents, {"system_instruction": {"parts": parts}} if parts else {}
 
 
-def _parts(turn: Message, loc: Loc) -> list[dict[str, Any]]:
-    return [_picture(part, loc) if isinstance(part, ImagePart) else {"text": part} for part in turn.content]
+def _parts(turn: Message) -> list[dict[str, Any]]:
+    return [_picture(part) if isinstance(part, ImagePart) else {"text": part} for part in turn.content]
 
 
-def _picture(part: ImagePart, loc: Loc) -> dict[str, Any]:
+def _picture(part: ImagePart) -> dict[str, Any]:
     kind, data = picture(part)
-    if not kind:
-        raise LegalizeError(
-            "SGLC308", "a picture is given by its address, which the API does not fetch", loc,
-            hint="give the picture itself: its bytes, or its file",
-        )  # fmt: skip
     return {"inline_data": {"mime_type": kind, "data": data}}
 
 

@@ -152,15 +152,18 @@ def dialect_model(target: str) -> ApiModel:
 
 # -- Anthropic's messages ----------------------------------------------------------------------------------
 
+PICTURES = ("image/jpeg", "image/png", "image/gif", "image/webp")  # the SDK's types
+
 # The protocol has no field for seeds, penalties, log-probabilities or several samples (the SDK's types). Stop
 # strings of white space alone are refused ("each stop sequence must contain non-whitespace"), system turns
 # behind others by older models. White space at the end of a prefilled turn is refused, and a prefilled turn
-# together with `output_config.format`.
+# together with `output_config.format`. Pictures stand in the user's turns alone.
 _MESSAGES = Takes(
     blank_stops=False, samples=1, seed=False, temperature=None, top_p=False, top_k=False, min_p=False,
     penalties=False, repetition_penalty=False, logit_bias=False, min_tokens=False, stop_tokens=False,
     stop_regex=False, logprobs=-1, prompt_logprobs=False, regex=False, ebnf=False, structural_tag=False,
     json_schema="", prefill=False, bound_prefill=False, roles=_ROLES, late_system=False,
+    pictures=PICTURES, picture_roles=("user",),
 )  # fmt: skip
 
 
@@ -204,6 +207,7 @@ _GENERATE = Takes(
     stops=5, samples=8, temperature=2.0, min_p=False, logit_bias=False, min_tokens=False, stop_tokens=False,
     stop_regex=False, logprobs=-1, prompt_logprobs=False, regex=False, ebnf=False, structural_tag=False,
     json_schema="", prefill=False, roles=_ROLES, late_system=False, repetition_penalty=False,
+    picture_addresses=False,
 )  # fmt: skip
 
 
@@ -238,9 +242,11 @@ _PENALTIES = ("gemini-1", "gemini-2", "gemma")  # later ones refuse them (LiteLL
 
 # What LiteLLM says in all vendors' words: one sample, no parameters that only some have. A turn that is begun
 # it glues before the answer, and system turns it moves to the front where the vendor has a field for them.
+# Pictures it makes into what the vendor takes, and fetches them where that one does not.
 _LITELLM: dict[str, Any] = {
     "samples": 1, "seed": False, "penalties": False, "repetition_penalty": False, "logit_bias": False,
     "cache_key": False, "top_k": False, "prefill": False,
+    "pictures": None, "picture_roles": None, "picture_addresses": True,
 }  # fmt: skip
 
 

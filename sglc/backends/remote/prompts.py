@@ -163,14 +163,17 @@ def system_apart(turns: Sequence[Message], takes: Takes, loc: Loc) -> tuple[Turn
     """The system turns that a conversation begins with, and the turns behind them.
 
     Raises:
-        LegalizeError: SGLC318 a turn that the model takes not at all, or not at its place. Programs that are
-            compiled as a whole fail before.
+        LegalizeError: SGLC318 a turn that the model takes not at all, or not at its place, SGLC308 such a
+            picture. Programs that are compiled as a whole fail before, if it is known then.
         RunError: SGLC402, there are no turns behind them.
     """
     count = next((i for i, turn in enumerate(turns) if turn.role != "system"), len(turns))
     for number, turn in enumerate(turns):
         if why := takes.turn_refused(turn.role, behind=number >= count):
             raise LegalizeError("SGLC318", why, loc)
+        for part in turn.content:
+            if isinstance(part, ImagePart) and (said := takes.picture_refused(str(part.data), turn.role)):
+                raise LegalizeError("SGLC308", f"a picture cannot be sent: {said[0]}", loc, hint=said[1])
     if count == len(turns):
         raise RunError(
             "SGLC402", "there are instructions before this generation, and nothing else", loc,

@@ -274,11 +274,16 @@ def _pieces(prompt: Prompt) -> tuple[list[tuple[str, str]], tuple[tuple[int, tup
             case RoleMark():
                 other("role", item.text)
             case ImagePart(str() as data):
-                other("image", f"<image {sha256(data.encode()).hexdigest()[:16]}>")
+                other("image", image_mark(data))
             case ImagePart():
                 raise AssertionError("a picture whose text is not there")
     other("text", "")
     return pieces, tuple(made)
+
+
+def image_mark(data: str) -> str:
+    """What stands for a picture where people read a prompt: equal for equal pictures."""
+    return f"<image {sha256(data.encode()).hexdigest()[:16]}>"
 
 
 @lru_cache(maxsize=1024)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sglc.errors import RunError
 from sglc.execution.plan.values import Exact, Value
-from sglc.execution.python_effects import EFFECTS
+from sglc.execution.python_effects import EFFECTS, READS
 from sglc.execution.served import Served, ToolCall, key_of
 from sglc.execution.tool_calls import Tools, call_function
 from sglc.frontend.locate import PLACE
@@ -92,7 +92,7 @@ class Functions:
             task.cancel()
 
     async def _called(self, step: FunctionStep, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        function = self._tools.get(step.function) or EFFECTS[step.function]
+        function = self._tools.get(step.function) or {**EFFECTS, **READS}[step.function]
         call, number = object(), 0
         if step.effects and not step.needs_order:
             equal = step.function, key_of(args, named) or ""

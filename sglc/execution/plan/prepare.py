@@ -8,7 +8,7 @@ from functools import cached_property
 
 from sglc.errors import Loc, UsageError
 from sglc.execution.plan.prepared_block import Blocks, PreparedBlock
-from sglc.execution.python_effects import EFFECTS
+from sglc.execution.python_effects import EFFECTS, READS
 from sglc.execution.tool_calls import Tools
 from sglc.ir.plan.asked import Asked, asked_in_plan
 from sglc.ir.plan.backend import Backend
@@ -117,4 +117,4 @@ def function_steps(plan: Plan) -> Iterator[FunctionStep]:
 
 def is_declared(name: str) -> bool:
     """Whether it is a function of the user's, and none of Python's own."""
-    return name not in PURE and name not in EFFECTS
+    return name not in PURE and name not in EFFECTS and name not in READS

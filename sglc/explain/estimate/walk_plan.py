@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
+from sglc.errors import SglcError
 from sglc.explain.estimate.abstract_values import (
     START,
     AbstractValue,
@@ -32,6 +33,7 @@ from sglc.explain.estimate.intervals import Interval, between, sure
 from sglc.explain.estimate.state import BlockContext, EstimateState, Name, PossibleToolCall
 from sglc.explain.estimate.token_counts import Marked, Unknown, merged
 from sglc.explain.estimate.walk_segment import SegmentWalk
+from sglc.frontend.language.image import data_of
 from sglc.ir.plan.plan import (
     Block,
     CallStep,
@@ -48,7 +50,7 @@ from sglc.ir.plan.plan import (
     ValueStep,
 )
 from sglc.ir.plan.segment import Held, Segment, Slot
-from sglc.ir.pure import PURE, STORED
+from sglc.ir.pure import PURE, READ_PICTURE, STORED
 
 _MOST_BLOCKS = 2_000  # that are gone through; what is behind them has no bound
 
@@ -143,14 +145,16 @@ class _PlanWalk:
         values = [self.tree(tree, at) for tree in (*step.args, *step.named.values())]
         after = last([at.after, *(value.after for value in values)])
         site = "@".join([f"{at.call}/{step.name}" if at.call else step.name, *map(str, at.iterations)])
-        declared = step.function not in PURE and not step.function.endswith(STORED)
+        reads = step.function == READ_PICTURE or step.function.endswith(STORED)
+        declared = step.function not in PURE and not reads
         if declared:
             self.seen.called.append(PossibleToolCall(site, step, at.chances, after))
         behind = After(frozenset({site}), after.depth, after.chain)
         key = (self.row, "function", site)
-        at.names[-1][Slot(step.name)] = ValueAfter(
-            UnknownValue(key, f"{{{step.function.rpartition('.')[2]}()}}"), behind
-        )
+        form: AbstractValue = UnknownValue(key, f"{{{step.function.rpartition('.')[2]}()}}")
+        if step.function == READ_PICTURE and (known := plain_of(values[0].form)):
+            form = _picture(str(known[0]), form)
+        at.names[-1][Slot(step.name)] = ValueAfter(form, behind)
         return Tally(tools=sure(1)) if declared else Tally()
 
     def choice(self, step: CondStep | SwitchStep, at: BlockContext) -> Tally:
@@ -271,6 +275,14 @@ class _PlanWalk:
                 )
             case _:
                 return ValueAfter(form_of(tree))
+
+
+def _picture(source: str, otherwise: AbstractValue) -> AbstractValue:
+    """A picture that a run would read, as it is now."""
+    try:
+        return form_of(data_of(source))
+    except SglcError:  # a run says so
+        return otherwise
 
 
 def _arms(step: CondStep | SwitchStep, form: AbstractValue) -> tuple[int, ...]:

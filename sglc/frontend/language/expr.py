@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from sglc.errors import Loc, TraceError
@@ -17,14 +18,14 @@ from sglc.frontend.language.choices import (
     unconditional_likelihood_normalized,
 )
 from sglc.frontend.language.gen_arguments import SAMPLING, StructuralTag, refuse_half_pairs, sampling_fields
-from sglc.frontend.language.image import data_of
+from sglc.frontend.language.image import can_change, data_of, is_address
 from sglc.frontend.language.reasoning import Tags, tags_of
 from sglc.frontend.locate import here
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.outputs.output_spec import check_of, checked_retries, refuse_beside_choices, specified_form
-from sglc.frontend.values.graph_breaks import NO_TEXT
+from sglc.frontend.values.graph_breaks import NO_TEXT, OTHER, GraphBreak
 from sglc.frontend.values.no_text import NoText, append_instead, refuse_text
-from sglc.frontend.values.symbolic import Symbolic, SymbolicText
+from sglc.frontend.values.symbolic import TRACING, Symbolic, SymbolicText, Tracing
 from sglc.ir.core import NOWHERE
 from sglc.ir.ops import SELECT_METHODS
 
@@ -104,9 +105,9 @@ class ReasonedExpr(Expr):
 
 @dataclass(frozen=True, slots=True)
 class ImageExpr(Expr):
-    """A picture: a data URI or a URL."""
+    """A picture: a data URI or a URL, or what a run reads to get one."""
 
-    data: str
+    data: str | SymbolicText
     loc: Loc = field(default=NOWHERE, compare=False)
 
 
@@ -418,13 +419,29 @@ def _reasoned(inner: GenExpr, tags: Tags) -> ReasonedExpr:
 def image(source: Any) -> Expr:
     """A picture at this place: a path, the bytes of a file, a PIL image, a URL or a data URI.
 
+    A file is read each time that the program runs.
+
     Raises:
         TraceError: SGLC118, a file that cannot be read, or no picture.
+        GraphBreak: what a plan would send could be another picture by then.
     """
-    loc = here()
+    loc, tracing = here(), TRACING.get()
+    return ImageExpr(data_of(source, loc) if tracing is None else _traced(source, tracing, loc), loc)
+
+
+def _traced(source: Any, tracing: Tracing, loc: Loc) -> str | SymbolicText:
+    """The data of a picture: of a file, and of a text that only a run knows, when the program runs."""
+    if isinstance(source, PurePath):
+        source = str(source)
     if isinstance(source, SymbolicText):
-        source = str(source)  # a file is read now, so its name must be known
-    return ImageExpr(data_of(source, loc), loc)
+        known = source.settled()
+        source = source if known is None else known
+    if isinstance(source, SymbolicText) or (isinstance(source, str) and not is_address(source)):
+        return tracing.picture(source, loc)
+    if can_change(source):
+        reason = f"a `{type(source).__name__}` is a picture that can change until the program runs"
+        raise GraphBreak(reason, loc, OTHER, "give `image` the path of a file, or `bytes`")
+    return data_of(source, loc)
 
 
 def video(path: Any, num_frames: int | None = None) -> Expr:

@@ -82,7 +82,7 @@ class OpRecorder:
         stream.value = self.emit(RoleOpen(self._use(stream), role, loc=loc), Type.STREAM)
         stream.turns = Turns(stream.turns.closed, role)
 
-    def image(self, stream: RecordedStream, data: str, loc: Loc) -> None:
+    def image(self, stream: RecordedStream, data: str | SymbolicText, loc: Loc) -> None:
         stream.value = self.emit(Image(self._use(stream), self.text(data, loc), loc=loc), Type.STREAM)
 
     def section_open(self, stream: RecordedStream, name: str, movable: bool, loc: Loc) -> None:

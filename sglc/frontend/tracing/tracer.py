@@ -25,6 +25,7 @@ from sglc.frontend.tracing.evaluation import Evaluation
 from sglc.frontend.tracing.finite_values import FiniteValues
 from sglc.frontend.tracing.makers import declare_parser, declare_reader
 from sglc.frontend.tracing.open_turns import StreamTurns
+from sglc.frontend.tracing.outside import behind_tool
 from sglc.frontend.tracing.paths import MOST_PATHS, Frame, PathEnded, explore, raise_at
 from sglc.frontend.tracing.pytree import items_of, leaf_of
 from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unsettled
@@ -35,6 +36,7 @@ from sglc.frontend.values.symbolic import TRACING, Symbolic, SymbolicJson, Symbo
 from sglc.ir.core import Op, Tree, Type, Value, inputs
 from sglc.ir.facts import spell
 from sglc.ir.ops import Arg, Gen, Guard, HostCall, Lower, Prompt, PureCall, Select, Store, Strip, TextOf
+from sglc.ir.pure import READ_PICTURE
 
 _KINDS: dict[str, type] = {"int": int, "float": float}  # of typed values, by their names
 
@@ -125,6 +127,16 @@ class Tracer(Evaluation, FiniteValues):
 
     def operand(self, text: str | SymbolicText, loc: Loc) -> Value | str:
         return self.recorder.text(text, loc)
+
+    def picture(self, source: str | SymbolicText, loc: Loc) -> SymbolicText:
+        if self.called_tool:
+            raise behind_tool(self, "the file of a picture")
+        self.may_fail("`image(...)`")
+        self.outside.reads.changeable = self.outside.reads.changeable or "the file of a picture"
+        call = PureCall(READ_PICTURE, (self.operand(source, loc),), {}, str(Type.TEXT), loc=loc)
+        data = self.emit(call, Type.TEXT)
+        self.unchecked[data] = None
+        return SymbolicText((data,))
 
     def enter(self, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
         return self.make_copy(self, function, loc)

@@ -70,6 +70,9 @@ class Tracing(Protocol):
     def text_of(self, stream: Value, since: Value | None, loc: Loc) -> SymbolicText:
         """What a stream says behind an earlier one."""
 
+    def picture(self, source: str | SymbolicText, loc: Loc) -> SymbolicText:
+        """The data of a picture that a run reads: of the file of that path, if it is one."""
+
     def enter(self, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
         """A function of the user's, so that calling it is recorded and has no effects."""
 

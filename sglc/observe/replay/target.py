@@ -100,8 +100,8 @@ def target_of(data: Mapping[str, Any]) -> Target:
     """The target that `described` wrote, under the same name."""
     given = {name: data[name] for name in data if name not in ("takes", "tokenizer")}
     said = data["takes"]
-    roles = None if said.get("roles") is None else tuple(said["roles"])
-    takes = Takes(**{**said, "temperature": _infinite(said["temperature"]), "roles": roles})
+    lists = {name: tuple(value) for name, value in said.items() if isinstance(value, list)}
+    takes = Takes(**{**said, "temperature": _infinite(said["temperature"]), **lists})
     tokenizer = RecordedTokenizer(data["tokenizer"]) if "tokenizer" in data else None
     if given.get("passes") is not None:
         given["passes"] = tuple(given["passes"])
