@@ -16,6 +16,8 @@ from sglc.backends.retry import Trouble, asked_wait_s, status_trouble
 
 # Nothing is tried twice, and nothing left out that the vendor does not take.
 _AS_IT_IS = {"num_retries": 0, "max_retries": 0, "drop_params": False}
+# Where LiteLLM's streams keep the vendor's word for why an answer ended; else they say one of their own.
+_ENDED = ("received_finish_reason", "intermittent_finish_reason", "received_any_finish_reason")
 
 
 class LiteLLMBackend(OpenAIBackend):
@@ -81,10 +83,36 @@ def _headers(error: Exception) -> Mapping[str, str]:
 
 
 async def _chunks(stream: Any) -> AsyncIterator[Mapping[str, Any]]:
-    """A stream as data; not all have something that closes them."""
+    """A stream as the data that the vendor has sent; not all have something that closes them.
+
+    Raises:
+        Trouble: an answer that had begun cannot be read, which LiteLLM calls a bad request.
+    """
+    import litellm
+
+    begun = getattr(stream, "completion_stream", None) is not None  # else it is asked for with the first piece
     try:
         async for chunk in stream:
-            yield chunk.model_dump(warnings=False)
+            begun = True
+            yield _told(stream, chunk.model_dump(warnings=False))
+    except litellm.BadRequestError as error:
+        # Of those that have a class of their own a context may be too long, or a filter have stopped it.
+        if begun and type(error) is litellm.BadRequestError:
+            raise Trouble(f"the answer is malformed: {said(error)}") from None
+        raise
     finally:
         if close := getattr(stream, "aclose", None) or getattr(stream, "close", None):
             await close()
+
+
+def _told(stream: Any, chunk: dict[str, Any]) -> dict[str, Any]:
+    """A chunk without what LiteLLM makes up: a reason for every end, and counts of tokens."""
+    import litellm
+
+    if not isinstance(stream, litellm.CustomStreamWrapper):
+        return chunk
+    if not any(getattr(stream, name, None) for name in _ENDED):
+        chunk["choices"] = [{**choice, "finish_reason": None} for choice in chunk.get("choices") or ()]
+    if not any(getattr(part, "usage", None) for part in stream.chunks):
+        chunk["usage"] = None
+    return chunk
