@@ -51,7 +51,7 @@ def chat_turns(program: Program, target: Target) -> Rewrite:
     Raises:
         LegalizeError: SGLC315 text outside turns, SGLC316 a generation outside the assistant's turn,
             SGLC317 one behind text or behind another generation in its turn, SGLC318 a turn that the model does
-            not take, or not there.
+            not take, or not there, and an answer behind an assistant's turn in which the model would go on.
     """
     walk = _Walk(target, {})
     walk.ops((*program.params, *program.ops))
@@ -64,8 +64,9 @@ class StreamPlace:
 
     `raw` and `begun` say whether there may be text outside turns, and turns, and `talked` whether there may be
     others than system turns; `filled` and `generated` whether text, or a generation, may stand in the open turn
-    (or, without turns, in the text), and `blank` whether that ends in white space. Of a stream that an earlier
-    launch kept they say what is sure: the back end looks again when it runs.
+    (or, without turns, in the text), and `blank` whether that ends in white space; `said` whether it may have
+    more than that, and `own` whether the turn before may be the assistant's. Of a stream that an earlier launch
+    kept they say what is sure: the back end looks again when it runs.
     """
 
     role: str = ""
@@ -75,6 +76,8 @@ class StreamPlace:
     generated: bool = False
     talked: bool = False
     blank: bool = False
+    said: bool = False
+    own: bool = False
 
 
 def _either(places: Sequence[StreamPlace]) -> StreamPlace:
@@ -102,12 +105,16 @@ class _Walk:
             case Resume():
                 talked = any(role != "system" for role in (*op.turns, op.role or "system"))
                 begun = bool(op.turns or op.role)
-                places.setdefault(op.results[0], StreamPlace(op.role, begun=begun, talked=talked))
+                own = op.turns[-1:] == (ASSISTANT,)
+                here = StreamPlace(op.role, begun=begun, talked=talked, said=True, own=own)
+                places.setdefault(op.results[0], here)
             case Append(stream, ""):
                 places[op.results[0]] = places[stream]
             case Append() | Image():
-                blank = isinstance(op, Append) and isinstance(op.text, str) and op.text[-1:].isspace()
-                places[op.results[0]] = replace(self.written(places[op.stream], op.loc), blank=blank)
+                text = op.text if isinstance(op, Append) and isinstance(op.text, str) else "a text or a picture"
+                here = self.written(places[op.stream], op.loc)
+                said = here.said or not text.isspace()
+                places[op.results[0]] = replace(here, blank=text[-1:].isspace(), said=said)
             case RoleOpen():
                 here = places[op.stream]
                 if here.raw:
@@ -118,9 +125,15 @@ class _Walk:
                         hint="say it in the user's turn",
                     )  # fmt: skip
                 talked = here.talked or op.role != "system"
-                places[op.results[0]] = StreamPlace(op.role, begun=True, talked=talked)
+                places[op.results[0]] = StreamPlace(op.role, begun=True, talked=talked, own=here.own)
             case RoleClose():
-                places[op.results[0]] = StreamPlace(begun=True, talked=places[op.stream].talked)
+                here = places[op.stream]
+                if not here.said and not self.target.takes.blank_turns:
+                    raise LegalizeError(
+                        "SGLC318", f"`{self.target.name}` takes no turn without text", place(op.loc),
+                        note="it is empty, or of white space alone", hint="leave it out",
+                    )  # fmt: skip
+                places[op.results[0]] = StreamPlace(begun=True, talked=here.talked, own=here.role == ASSISTANT)
             case Gen() | Select():
                 places[op.results[0]] = self.generated(places[op.stream], op)
             case Fork() | ScopeBegin() | ScopeEnd():
@@ -171,7 +184,12 @@ class _Walk:
                 "SGLC317", f"`{self.target.name}` cannot run `{name}` behind {before} in the same turn",
                 place(op.loc), note=why, hint=hint,
             )  # fmt: skip
-        return replace(here, generated=True, filled=True, blank=False)
+        if here.role and here.own and not self.target.takes.follows_own:
+            raise LegalizeError(
+                "SGLC318", f"`{self.target.name}` cannot begin `{name}` behind a turn of the assistant's",
+                place(op.loc), note="the model would go on in that turn", hint="put a user's turn between them",
+            )  # fmt: skip
+        return replace(here, generated=True, filled=True, blank=False, said=True)
 
     def kept_apart(self, here: StreamPlace, op: Gen | Select) -> str:
         """Why a generation cannot go on behind what stands in its turn; "" if it can."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sglc.backends.models.vendor_rules import ApiModel
+from sglc.backends.models.vendor_rules import CLAUDE_PICTURES, ApiModel
 from sglc.backends.remote.answers import (
     Reply,
     RequestBody,
@@ -25,18 +25,17 @@ from sglc.backends.remote.prompts import (
     messages,
     no_prefill,
     picture,
+    see_pictures,
+    see_turns,
     system_apart,
 )
 from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.backends.retry import Trouble
-from sglc.errors import LegalizeError, Loc
 from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS
 from sglc.ir.plan.events import Usage
 from sglc.ir.plan.segment import ImagePart, SelectNode
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Takes
-
-_PICTURES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
 def bodies(request: ApiRequest, model: ApiModel, name: str) -> tuple[RequestBody, ...]:
@@ -87,8 +86,10 @@ def _tools(given: Mapping[str, Any]) -> dict[str, Any]:
 def _conversation(request: ApiRequest, takes: Takes, held: bool) -> dict[str, Any]:
     loc = request.node.loc
     begin, turns = system_apart(messages(request.prompt, loc), takes, loc)
+    see_turns((*begin, *turns), takes, request.node.site.name, loc)
+    see_pictures((*begin, *turns), loc, CLAUDE_PICTURES)
     kept = kept_turns(request.node.cache_key) if takes.cache_key else 0
-    said = [_content(turn, loc, kept=number == kept) for number, turn in enumerate((*begin, *turns), 1)]
+    said = [_content(turn, kept=number == kept) for number, turn in enumerate((*begin, *turns), 1)]
     of_turns = zip(turns, said[len(begin) :], strict=True)
     fields: dict[str, Any] = {
         "messages": [{"role": turn.role, "content": content} for turn, content in of_turns]
@@ -105,40 +106,31 @@ def _conversation(request: ApiRequest, takes: Takes, held: bool) -> dict[str, An
     return fields
 
 
-def _content(turn: Message, loc: Loc, *, kept: bool) -> str | list[dict[str, Any]]:
+def _content(turn: Message, *, kept: bool) -> str | list[dict[str, Any]]:
     """What a turn says; the API keeps the prompt up to its end if it is to be `kept`."""
     if not kept:
-        return _said(turn, loc)
-    *before, last = _blocks(_said(turn, loc))
-    return [*before, {**last, "cache_control": {"type": "ephemeral"}} if last.get("text") != "" else last]
+        return _said(turn)
+    *before, last = _blocks(_said(turn))
+    return [*before, {**last, "cache_control": {"type": "ephemeral"}}]
 
 
 def _blocks(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def _said(turn: Message, loc: Loc) -> str | list[dict[str, Any]]:
+def _said(turn: Message) -> str | list[dict[str, Any]]:
     if all(isinstance(part, str) for part in turn.content):
         return "".join(map(str, turn.content))
-    if turn.role != "user":
-        raise LegalizeError(
-            "SGLC308", f"a picture stands in a turn of `{turn.role}`", loc, hint="put it into the user's turn"
-        )
     return [
-        _picture(part, loc) if isinstance(part, ImagePart) else {"type": "text", "text": part}
+        _picture(part) if isinstance(part, ImagePart) else {"type": "text", "text": part}
         for part in turn.content
     ]
 
 
-def _picture(part: ImagePart, loc: Loc) -> dict[str, Any]:
+def _picture(part: ImagePart) -> dict[str, Any]:
     kind, data = picture(part)
     if not kind:
         return {"type": "image", "source": {"type": "url", "url": data}}
-    if kind not in _PICTURES:
-        raise LegalizeError(
-            "SGLC308", f"the model takes no pictures of the type `{kind}`", loc,
-            hint=f"it takes {', '.join(_PICTURES)}",
-        )  # fmt: skip
     return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
 
 

@@ -8,10 +8,13 @@ from copy import deepcopy
 from functools import cached_property
 from typing import Any
 
-from sglc.backends.models.vendor_rules import ApiModel, litellm_model
+from sglc.backends.models.vendor_rules import CLAUDE, CLAUDE_PICTURES, ApiModel, litellm_model
 from sglc.backends.openai.openai_backend import OpenAIBackend, OpenAIOptions
+from sglc.backends.remote.answers import RequestBody
 from sglc.backends.remote.api_backend import Client, missing
+from sglc.backends.remote.prompts import messages, see_pictures
 from sglc.backends.remote.sdk_errors import said
+from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.backends.retry import Trouble, asked_wait_s, status_trouble
 
 # Nothing is tried twice, and nothing left out that the vendor does not take.
@@ -35,6 +38,13 @@ class LiteLLMBackend(OpenAIBackend):
     def identity(self) -> str:
         """Where the model is."""
         return str(self.options.client.get("base_url") or self.options.client.get("api_base") or "litellm")
+
+    def bodies(self, request: ApiRequest) -> tuple[RequestBody, ...]:
+        """As of `ApiBackend`; pictures that LiteLLM would leave out, or Claude refuse, are refused here."""
+        loc = request.node.loc
+        kinds = CLAUDE_PICTURES if CLAUDE in self.options.model else ()
+        see_pictures(messages(request.prompt, loc), loc, kinds)
+        return super().bodies(request)
 
     async def create(self, client: Any, fields: Mapping[str, Any]) -> Any:
         """As of `OpenAIBackend`."""
