@@ -397,6 +397,44 @@ def test_by_name_with_what_the_environment_says(
             disconnect()
 
 
+WITH_LITELLM = pytest.mark.skipif("litellm" not in HERE, reason="it wants an environment of its own")
+
+
+@WITH_LITELLM
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("litellm:openai/gpt-4o", "OPENAI_API_KEY"),
+        ("litellm:gemini/gemini-2.5-flash", "GEMINI_API_KEY"),
+        ("litellm:anthropic/claude-opus-4-5", "ANTHROPIC_API_KEY"),
+    ],
+)
+@pytest.mark.parametrize("live", [False, True])
+def test_a_key_that_litellm_lacks_is_named(
+    name: str, key: str, live: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(BackendError, match="SGLC541") as caught:
+        _ = question.run(backend=connect(name), stream=live)["answer"]
+    assert key in caught.value.hint
+    disconnect()
+
+
+@WITH_LITELLM
+def test_litellm_is_given_its_own_keywords() -> None:
+    with serving(speaking()) as api:
+        made = sgl.LiteLLM("gpt-4o", api_key="k", api_base=api.url, custom_llm_provider="openai")
+        assert question.run(backend=made)["answer"] == "one two END three"
+        assert made.identity == api.url
+        made.close()
+        for own in ({"drop_params": True}, {"num_retries": 2}, {"stream": True}):
+            made = sgl.LiteLLM("openai/gpt-4o", api_key="k", base_url=api.url, **own)
+            with pytest.raises(UsageError, match=f"SGLC027.*takes no `{next(iter(own))}`"):
+                _ = question.run(backend=made)["answer"]
+        assert len(api.bodies) == 1
+
+
 REACHED = [*KEYS, "http://127.0.0.1:9"]
 
 
