@@ -99,7 +99,7 @@ def react(s: Any, q: str = "Who made Linux?") -> None:
             break
         s += sgl.user("For what?") + sgl.assistant(sgl.gen(f"query_{number}", max_tokens=12))
         s += sgl.user(f"Found: {search(s[f'query_{number}'])}")
-    s += sgl.assistant(sgl.gen("answer", max_tokens=24))
+    s += sgl.user("So?") + sgl.assistant(sgl.gen("answer", max_tokens=24))
 
 
 @sgl.function

@@ -96,6 +96,14 @@ def _late(s: Any) -> None:
     s += sgl.user("Hi") + sgl.system("Be brief.") + sgl.assistant(sgl.gen("x"))
 
 
+def _two_answers(s: Any) -> None:
+    s += sgl.user("Hi") + sgl.assistant("Well.") + sgl.assistant(sgl.gen("x"))
+
+
+def _empty(s: Any) -> None:
+    s += sgl.system("") + sgl.user("Hi") + sgl.assistant(sgl.gen("x"))
+
+
 def _picture(s: Any) -> None:
     s += sgl.user(sgl.image(b"\x89PNG\r\n\x1a\n") + "Hi") + sgl.assistant(sgl.gen("x"))
 
@@ -111,6 +119,8 @@ FEATURES: Mapping[str, Callable[[Any], None] | sgl.Function] = {
     "two `gen` with `num_api_spec_tokens`": sgl.function(num_api_spec_tokens=64)(_two),
     "text between turns": _beside,
     "a system turn behind others": _late,
+    "an answer behind an assistant's turn": _two_answers,
+    "an empty turn": _empty,
     "`image`": _picture,
     "`select`": _select(),
     "`choices_method=greedy_token_selection`": _select(choices_method=sgl.greedy_token_selection),

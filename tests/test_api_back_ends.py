@@ -17,7 +17,7 @@ import sglc as sgl
 from sglc.backends.anthropic import AnthropicBackend
 from sglc.backends.openai import OpenAIBackend
 from sglc.backends.registry import connect, disconnect
-from sglc.errors import BackendError, LegalizeError, UsageError
+from sglc.errors import BackendError, LegalizeError, RunError, UsageError
 from sglc.ir.plan.events import Usage
 from sglc.ir.target import Takes
 from tests.api_programs import PICTURE, PROGRAMS, conversation, question, schema_of, speaking
@@ -452,6 +452,44 @@ def test_by_name_with_what_the_environment_says(
             disconnect()
 
 
+WITH_LITELLM = pytest.mark.skipif("litellm" not in HERE, reason="it wants an environment of its own")
+
+
+@WITH_LITELLM
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("litellm:openai/gpt-4o", "OPENAI_API_KEY"),
+        ("litellm:gemini/gemini-2.5-flash", "GEMINI_API_KEY"),
+        ("litellm:anthropic/claude-opus-4-5", "ANTHROPIC_API_KEY"),
+    ],
+)
+@pytest.mark.parametrize("live", [False, True])
+def test_a_key_that_litellm_lacks_is_named(
+    name: str, key: str, live: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(BackendError, match="SGLC541") as caught:
+        _ = question.run(backend=connect(name), stream=live)["answer"]
+    assert key in caught.value.hint
+    disconnect()
+
+
+@WITH_LITELLM
+def test_litellm_is_given_its_own_keywords() -> None:
+    with serving(speaking()) as api:
+        made = sgl.LiteLLM("gpt-4o", api_key="k", api_base=api.url, custom_llm_provider="openai")
+        assert question.run(backend=made)["answer"] == "one two END three"
+        assert made.identity == api.url
+        made.close()
+        for own in ({"drop_params": True}, {"num_retries": 2}, {"stream": True}):
+            made = sgl.LiteLLM("openai/gpt-4o", api_key="k", base_url=api.url, **own)
+            with pytest.raises(UsageError, match=f"SGLC027.*takes no `{next(iter(own))}`"):
+                _ = question.run(backend=made)["answer"]
+        assert len(api.bodies) == 1
+
+
 REACHED = [*KEYS, "http://127.0.0.1:9"]
 
 
@@ -612,6 +650,123 @@ def test_instructions_alone_are_no_prompt(name: str) -> None:
         error = instructed.run(backend=backend).error()
     assert "SGLC402" in str(error)
     assert not api.bodies
+
+
+@pytest.mark.parametrize("name", ["anthropic:claude-opus-5-5", "gemini:gemini-2.5-flash"])
+def test_no_turn_at_all_is_no_prompt(name: str) -> None:
+    @sgl.function
+    def silent(s: Any) -> None:
+        s += sgl.assistant(sgl.gen("x"))
+
+    with serving(speaking()) as api, at(api, name) as backend:
+        error = silent.run(backend=backend).error()
+    assert isinstance(error, RunError)
+    assert (error.code, error.message, api.bodies) == ("SGLC402", "there is no turn before this generation", [])
+
+
+# -- turns that a vendor reads as something else -------------------------------------------------------
+
+
+@sgl.function
+def answers_again(s: Any) -> None:
+    s += sgl.user("Hi") + sgl.assistant("one ") + sgl.assistant(sgl.gen("x"))
+
+
+@sgl.function
+def answers_twice(s: Any) -> None:
+    s += sgl.user("Hi") + sgl.assistant(sgl.gen("x")) + sgl.assistant(sgl.gen("y"))
+
+
+GOES_ON = [
+    name
+    for name in (
+        "anthropic:claude-opus-4-5", "anthropic:claude-opus-5-5", "gemini:gemini-2.5-flash",
+        "mistral:mistral-large-latest", "openrouter:openai/gpt-4o", "litellm:anthropic/claude-opus-4-5",
+        "litellm:gemini/gemini-2.5-flash", "litellm:ollama_chat/llama3",
+    )
+    if name.partition(":")[0] in HERE
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+@pytest.mark.parametrize("mode", ["auto", "python"])
+def test_no_answer_begins_where_the_model_would_go_on(name: str, mode: Any) -> None:
+    with serving(speaking()) as api, at(api, name) as backend:
+        error = answers_again.run(backend=backend, mode=mode).error()
+        assert isinstance(error, LegalizeError)
+        assert (error.code, error.loc is not None, api.bodies) == ("SGLC318", True, [])
+        error = answers_twice.run(backend=backend, mode=mode).error()
+        assert isinstance(error, LegalizeError)
+        assert (error.code, error.loc is not None, api.bodies) == ("SGLC318", True, [])
+
+
+def test_an_answer_of_openai_s_is_a_turn_of_its_own() -> None:
+    for name in ("openai:gpt-4o", *(["litellm:openai/gpt-4o"] if "litellm" in HERE else [])):
+        with serving(speaking()) as api, at(api, name) as backend:
+            assert answers_again.run(backend=backend).error() is None
+            assert api.bodies[0]["messages"][1:] == [{"role": "assistant", "content": "one "}]
+
+
+@sgl.function
+def says(s: Any, system: str, user: str, assistant: str) -> None:
+    s += sgl.system(system) + sgl.user(user) + sgl.assistant(assistant)
+    s += sgl.user("So?") + sgl.assistant(sgl.gen("x"))
+
+
+OF_CLAUDE = [
+    name
+    for name in ("anthropic:claude-opus-5-5", "litellm:anthropic/claude-opus-5-5")
+    if name.partition(":")[0] in HERE
+]
+
+
+@pytest.mark.parametrize("name", OF_CLAUDE)
+@pytest.mark.parametrize("given", [("", "a", "a"), ("a", " \n", "a"), ("a", "a", "")])
+def test_claude_is_sent_no_blank_text(name: str, given: tuple[str, str, str]) -> None:
+    with serving(speaking()) as api, at(api, name) as backend:
+        error = says.run(*given, backend=backend).error()
+        assert isinstance(error, LegalizeError)
+        assert (error.code, error.loc is not None, api.bodies) == ("SGLC318", True, [])
+        assert says.run("a", "a", "a", backend=backend).error() is None
+
+
+@pytest.mark.parametrize("name", OF_CLAUDE)
+def test_a_blank_answer_is_not_sent_back_to_claude(name: str) -> None:
+    @sgl.function
+    def goes_on(s: Any) -> None:
+        s += sgl.user("Hi") + sgl.assistant(sgl.gen("x")) + sgl.user("So?") + sgl.assistant(sgl.gen("y"))
+
+    with serving(speaking(" ")) as api, at(api, name) as backend:
+        result = goes_on.run(backend=backend)
+        error = result.error()
+        assert isinstance(error, LegalizeError)
+        assert (error.code, result["x"], len(api.bodies)) == ("SGLC318", " ", 1)
+
+
+@pytest.mark.parametrize("name", OF_CLAUDE)
+def test_pictures_of_claude_s_are_the_user_s_and_of_its_types(name: str) -> None:
+    @sgl.function
+    def shown(s: Any, drawn: bytes) -> None:
+        s += sgl.user("Draw.") + sgl.assistant("Here: " + sgl.image(drawn))
+        s += sgl.user("What is it?") + sgl.assistant(sgl.gen("x"))
+
+    @sgl.function
+    def instructed(s: Any, style: bytes) -> None:
+        s += sgl.system("Like this: " + sgl.image(style)) + sgl.user("Draw.") + sgl.assistant(sgl.gen("x"))
+
+    @sgl.function
+    def asked(s: Any, drawn: str) -> None:
+        s += sgl.user("What is it?" + sgl.image(drawn)) + sgl.assistant(sgl.gen("x"))
+
+    bitmap = "data:image/bmp;base64,Qk0="
+    with serving(speaking()) as api, at(api, name) as backend:
+        for result in (
+            shown.run(PICTURE, backend=backend), instructed.run(PICTURE, backend=backend),
+            asked.run(bitmap, backend=backend),
+        ):  # fmt: skip
+            error = result.error()
+            assert isinstance(error, LegalizeError)
+            assert (error.code, error.loc is not None, api.bodies) == ("SGLC308", True, [])
 
 
 # -- forms -------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import sglc as sgl
 from sglc.backends import retry
 from sglc.backends.retry import Patience
 from sglc.errors import BackendError, RunError
+from sglc.ir.plan.events import Usage
 from tests.api_programs import question
 from tests.api_targets import HERE, at
 from tests.depth import some_of
@@ -110,6 +111,39 @@ def test_an_answer_that_cannot_be_read_is_asked_for_again(name: str, what: str) 
         assert isinstance(error, BackendError)
         assert (error.code, error.loc is not None, len(api.bodies)) == ("SGLC543", True, 4)
         assert "\n" not in error.message
+
+
+NO_STREAM = {
+    **BROKEN,
+    "nothing at all": Fault(200, body=""),
+    "no choices": Fault(200, body='{"choices": [], "content": []}'),
+    "an error": Fault(200, body='{"error": {"message": "inner failure", "code": 500}}'),
+}
+# LiteLLM has clients of its own for each vendor; Ollama's reads a line of JSON for a piece.
+STREAMING = [*TARGETS, *(["litellm:ollama_chat/llama3"] if "litellm" in HERE else [])]
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), some_of([(name, what) for name in STREAMING for what in NO_STREAM], 3, 60)
+)
+def test_a_stream_of_nothing_is_asked_for_again(name: str, what: str) -> None:
+    with serving(lambda body: NO_STREAM[what]) as api, at(api, name) as backend:
+        error = question.run(backend=backend, stream=True).error()
+        assert isinstance(error, BackendError)
+        assert (error.code, error.loc is not None, len(api.bodies)) == ("SGLC543", True, 4)
+
+
+@pytest.mark.parametrize("name", [name for name in TARGETS if name.startswith(("openai", "litellm:openai"))])
+def test_counts_that_nobody_has_told_are_none(name: str) -> None:
+    piece = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "m"}
+    said = [{"index": 0, "delta": {"content": "one two"}, "finish_reason": None}]
+    end = [{"index": 0, "delta": {}, "finish_reason": "stop"}]
+    lines = [json.dumps({**piece, "choices": choices}) for choices in (said, end)]
+    text = "".join(f"data: {line}\n\n" for line in (*lines, "[DONE]"))
+    stream = Fault(200, {"content-type": "text/event-stream"}, body=text)
+    with serving(lambda body: stream) as api, at(api, name) as backend:
+        result = question.run(backend=backend, stream=True)
+        assert (result["answer"], result.usage) == ("one two", Usage(calls=1))
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -187,6 +187,23 @@ def test_fields_that_are_not_there_are_refused_by_name(client: httpx2.Client, fi
     assert f"`{field}`" in line["error"]
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"logprobs": True}, "there is no field `logprobs`"),
+        ({"top_logprobs": 2}, "there is no field `top_logprobs`"),
+        ({"option": {}}, "there is no field `option`; is `options` meant?"),
+        ({"options": {"num_predicts": 2}}, "there is no field `options.num_predicts`; is `num_predict` meant?"),
+    ],
+)
+def test_a_field_that_is_meant_is_one_of_the_request_s(
+    client: httpx2.Client, more: dict[str, object], said: str
+) -> None:
+    turns = [{"role": "user", "content": "a"}]
+    answer = client.post("/api/chat", json={"model": "m", "messages": turns, **more})
+    assert (answer.status_code, answer.json()) == (400, {"error": said})
+
+
 def test_fields_that_ask_for_nothing_are_no_matter(client: httpx2.Client) -> None:
     """Ollama's own clients send them with every request."""
     given = {"suffix": "", "system": "", "template": "", "context": [], "images": []}

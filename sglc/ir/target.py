@@ -119,6 +119,8 @@ class Takes:
     bound_prefill: bool = True  # also held to a form, and behind white space
     roles: tuple[str, ...] | None = None  # whose turns there may be; None: anybody's
     late_system: bool = True  # system turns may stand behind others
+    blank_turns: bool = True  # their texts may be empty, or of white space alone
+    follows_own: bool = True  # begins an answer behind a whole turn of the assistant's; else goes on in that
     cache_key: bool = False  # may be told which prompts begin alike (`Gen.cache_key`)
     cache_least: int = 1024  # tokens of the shortest prompt that is kept
     hints: bool = False  # is told ahead what follows a request (`Gen.next_use`)

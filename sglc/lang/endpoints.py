@@ -248,6 +248,7 @@ class LiteLLM(LiteLLMBackend):
         max_retries: attempts beyond the first.
         default_headers: sent with every request.
         takes, images, concurrency, api_retries, patience: as of `Anthropic`.
+        options: of `litellm.acompletion` (`api_base`, `api_version`, `vertex_project`, ...).
     """
 
     def __init__(
@@ -255,7 +256,7 @@ class LiteLLM(LiteLLMBackend):
         organization: str | None = None, base_url: str | None = None, timeout: float = 600,
         max_retries: int = 4, default_headers: Mapping[str, str] | None = None, *, takes: Takes | None = None,
         images: bool | None = None, concurrency: int = 16, api_retries: int = 2,
-        patience: Patience | None = None,
+        patience: Patience | None = None, **options: Any,
     ) -> None:  # fmt: skip
         given = {
             "api_key": api_key, "organization": organization, "base_url": base_url,
@@ -269,7 +270,7 @@ class LiteLLM(LiteLLMBackend):
                 concurrency=concurrency,
                 api_retries=api_retries,
                 patience=patience or Patience(attempts=1 + max_retries, attempt_s=timeout),
-                client={name: value for name, value in given.items() if value is not None},
+                client={**options, **{name: value for name, value in given.items() if value is not None}},
             )
         )
         self.model_name = model_name

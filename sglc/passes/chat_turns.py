@@ -52,7 +52,8 @@ def chat_turns(program: Program, target: Target) -> Rewrite:
     Raises:
         LegalizeError: SGLC308 a picture that the model does not take, or not there, SGLC315 text outside
             turns, SGLC316 a generation outside the assistant's turn, SGLC317 one behind text or behind another
-            generation in its turn, SGLC318 a turn that the model does not take, or not there.
+            generation in its turn, SGLC318 a turn that the model does not take, or not there, and an answer
+            behind an assistant's turn in which the model would go on.
     """
     walk = _Walk(target, {})
     walk.ops((*program.params, *program.ops))
@@ -65,7 +66,8 @@ class StreamPlace:
 
     `raw` and `begun` say whether there may be text outside turns, and turns, and `talked` whether there may be
     others than system turns; `filled`, `generated` and `pictured` whether text, a generation or a picture may
-    stand in the open turn (or, without turns, in the text), and `blank` whether that ends in white space. Of a
+    stand in the open turn (or, without turns, in the text), and `blank` whether that ends in white space;
+    `said` whether it may have more than that, and `own` whether the turn before may be the assistant's. Of a
     stream that an earlier launch kept they say what is sure: the back end looks again when it runs.
     """
 
@@ -77,6 +79,8 @@ class StreamPlace:
     talked: bool = False
     blank: bool = False
     pictured: bool = False
+    said: bool = False
+    own: bool = False
 
 
 def _either(places: Sequence[StreamPlace]) -> StreamPlace:
@@ -104,17 +108,23 @@ class _Walk:
             case Resume():
                 talked = any(role != "system" for role in (*op.turns, op.role or "system"))
                 begun = bool(op.turns or op.role)
-                places.setdefault(op.results[0], StreamPlace(op.role, begun=begun, talked=talked))
+                own = op.turns[-1:] == (ASSISTANT,)
+                here = StreamPlace(op.role, begun=begun, talked=talked, said=True, own=own)
+                places.setdefault(op.results[0], here)
             case Append(stream, ""):
                 places[op.results[0]] = places[stream]
             case Append() | Image():
                 if isinstance(op, Image):
                     data = op.data if isinstance(op.data, str) else ""
                     refuse_picture(self.target, data, places[op.stream].role, op.loc)
-                blank = isinstance(op, Append) and isinstance(op.text, str) and op.text[-1:].isspace()
+                text = op.text if isinstance(op, Append) and isinstance(op.text, str) else "a text or a picture"
                 here = self.written(places[op.stream], op.loc)
-                pictured = here.pictured or isinstance(op, Image)
-                places[op.results[0]] = replace(here, blank=blank, pictured=pictured)
+                places[op.results[0]] = replace(
+                    here,
+                    blank=text[-1:].isspace(),
+                    said=here.said or not text.isspace(),
+                    pictured=here.pictured or isinstance(op, Image),
+                )
             case RoleOpen():
                 here = places[op.stream]
                 if here.raw:
@@ -125,9 +135,15 @@ class _Walk:
                         hint="say it in the user's turn",
                     )  # fmt: skip
                 talked = here.talked or op.role != "system"
-                places[op.results[0]] = StreamPlace(op.role, begun=True, talked=talked)
+                places[op.results[0]] = StreamPlace(op.role, begun=True, talked=talked, own=here.own)
             case RoleClose():
-                places[op.results[0]] = StreamPlace(begun=True, talked=places[op.stream].talked)
+                here = places[op.stream]
+                if not here.said and not self.target.takes.blank_turns:
+                    raise LegalizeError(
+                        "SGLC318", f"`{self.target.name}` takes no turn without text", place(op.loc),
+                        note="it is empty, or of white space alone", hint="leave it out",
+                    )  # fmt: skip
+                places[op.results[0]] = StreamPlace(begun=True, talked=here.talked, own=here.role == ASSISTANT)
             case Gen() | Select():
                 places[op.results[0]] = self.generated(places[op.stream], op)
             case Fork() | ScopeBegin() | ScopeEnd():
@@ -178,7 +194,12 @@ class _Walk:
                 "SGLC317", f"`{self.target.name}` cannot run `{name}` behind {before} in the same turn",
                 place(op.loc), note=why, hint=hint,
             )  # fmt: skip
-        return replace(here, generated=True, filled=True, blank=False)
+        if here.role and here.own and not self.target.takes.follows_own:
+            raise LegalizeError(
+                "SGLC318", f"`{self.target.name}` cannot begin `{name}` behind a turn of the assistant's",
+                place(op.loc), note="the model would go on in that turn", hint="put a user's turn between them",
+            )  # fmt: skip
+        return replace(here, generated=True, filled=True, blank=False, said=True)
 
     def kept_apart(self, here: StreamPlace, op: Gen | Select) -> str:
         """Why a generation cannot go on behind what stands in its turn; "" if it can."""

@@ -92,7 +92,8 @@ def _made(service: Service) -> tuple[FastAPI, Endpoints]:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    refusal = of_any(error)
+    field = getattr(request.scope.get("route"), "body_field", None)
+    refusal = of_any(error, None if field is None else field.field_info.annotation)
     response = as_ollamas(refusal) if request.url.path.startswith("/api/") else as_response(refusal)
     allowed = error.headers.get("Allow") if isinstance(error, HTTPException) and error.headers else None
     if allowed is not None:

@@ -7,8 +7,8 @@ Invariants: a field that is not here is refused by name; types are never convert
 from __future__ import annotations
 
 import json
-from functools import lru_cache
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -562,8 +562,22 @@ class OllamaShow(RequestBody):
         return self
 
 
-@lru_cache
-def fields_of() -> tuple[str, ...]:
-    """The names of all fields, in order."""
-    bodies: tuple[type[Body], ...] = (CompletionBody, ChatBody, GenerateBody, SamplingParams, Message)
-    return tuple(sorted({field.alias or name for body in bodies for name, field in body.model_fields.items()}))
+def fields_at(kind: type[Body], path: Sequence[str]) -> list[str]:
+    """The names of the fields that an object of a `kind` of request may have, in order; `path` leads to it."""
+    here = {kind}
+    for part in path:
+        if not part.isdecimal():  # of a list, whose items have the type that is said of it
+            here = {inner for body in here for inner in _objects(_field_of(body, part))}
+    return sorted({field.alias or name for body in here for name, field in body.model_fields.items()})
+
+
+def _field_of(body: type[Body], name: str) -> Any:
+    found = (field for own, field in body.model_fields.items() if name in (own, field.alias))
+    return next((field.annotation for field in found), None)
+
+
+def _objects(annotation: Any) -> set[type[Body]]:
+    """The objects that a value of this type may be or have."""
+    if isinstance(annotation, type) and issubclass(annotation, Body):
+        return {annotation}
+    return {found for part in get_args(annotation) for found in _objects(part)}

@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from sglc.errors import BackendError, LegalizeError, RunError, SglcError
 from sglc.serve.access_log import SPENT
-from sglc.serve.bodies import fields_of
-from sglc.serve.fields import UNSUPPORTED
+from sglc.serve.bodies import fields_at
+from sglc.serve.fields import UNSUPPORTED, Body
 
 # Of the back end's errors, those that a request is to blame for: what cannot be written down, a template that
 # refuses the conversation, and a script without an answer.
@@ -109,8 +109,8 @@ def refusal_of(error: SglcError) -> Refusal:
     return Refusal(status, message, param=_PARAMS.get(error.code), code=_CODES.get(error.code, error.code))
 
 
-def of_validation(problems: Sequence[Any]) -> Refusal:
-    """400 for the first thing that is wrong with a body, by its field."""
+def of_validation(problems: Sequence[Any], asked: type[Body] | None = None) -> Refusal:
+    """400 for the first thing that is wrong with a body of this kind, by its field."""
     problem = problems[0]
     where = [str(part) for part in problem["loc"][1:]]  # behind "body"
     if inner := problem.get("ctx", {}).get("param"):
@@ -119,7 +119,7 @@ def of_validation(problems: Sequence[Any]) -> Refusal:
     if kind == "json_invalid":
         return Refusal(400, f"the body is no JSON: {problem['ctx']['error']}", code="invalid_json")
     if kind == "extra_forbidden":
-        return _unknown(param or "", where[-1])
+        return _unknown(param or "", where, asked)
     if kind == "missing":
         if param is None:
             return Refusal(400, "the request has no body", code="missing_field")
@@ -134,31 +134,32 @@ def of_validation(problems: Sequence[Any]) -> Refusal:
     return Refusal(400, f"`{param}`: {what}", param=param, code=code)
 
 
-def of_body(error: ValidationError) -> Refusal:
+def of_body(error: ValidationError, asked: type[Body] | None = None) -> Refusal:
     """As `of_validation`, of a body that the framework did not look at."""
     problem = error.errors(include_url=False, include_input=False)[0]
-    return of_validation([{**problem, "loc": ("body", *problem["loc"])}])
+    return of_validation([{**problem, "loc": ("body", *problem["loc"])}], asked)
 
 
-def _unknown(param: str, name: str) -> Refusal:
+def _unknown(param: str, where: Sequence[str], asked: type[Body] | None) -> Refusal:
+    *path, name = where
     if name in UNSUPPORTED:
         return Refusal(
             400, f"`{param}` is not supported{UNSUPPORTED[name]}", param=param, code="unsupported_field"
         )
-    near = difflib.get_close_matches(name, [field for field in fields_of() if field != name], 1)
+    near = difflib.get_close_matches(name, fields_at(asked, path) if asked else (), 1)
     hint = f"; is `{near[0]}` meant?" if near else ""
     return Refusal(400, f"there is no field `{param}`{hint}", param=param, code="unknown_field")
 
 
-def of_any(error: Exception) -> Refusal:
-    """Whatever a request may raise."""
+def of_any(error: Exception, asked: type[Body] | None = None) -> Refusal:
+    """Whatever a request may raise, of this kind if it has a body."""
     match error:
         case Refusal():
             return error
         case SglcError():
             return refusal_of(error)
         case RequestValidationError():
-            return of_validation(error.errors())
+            return of_validation(error.errors(), asked)
         case RecursionError():
             return Refusal(400, "the body is nested too deeply", code="invalid_value")
         case HTTPException():

@@ -59,7 +59,7 @@ def validated(kind: type[_Body], given: dict[str, Any]) -> _Body:
         return kind.model_validate(given, context=WHOLE_CHARACTERS, from_attributes=True)
     except ValidationError as error:
         # To decode what may be megabytes once more would keep everybody waiting.
-        raise of_body(error) from None
+        raise of_body(error, kind) from None
 
 
 def packed(kind: type[RequestBody], content: bytes, limits: Limits, max_len: int) -> bytes:

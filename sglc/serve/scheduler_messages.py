@@ -76,7 +76,7 @@ def body_of(request: Any, most: Callable[[int], int], max_len: int) -> GenerateB
     try:
         return GenerateBody.model_validate(given, context=WHOLE_CHARACTERS)
     except ValidationError as error:
-        raise of_body(error) from None
+        raise of_body(error, GenerateBody) from None
 
 
 def _unsupported(name: str) -> Refusal:

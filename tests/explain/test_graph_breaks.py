@@ -112,3 +112,25 @@ def f(q):
         "          else",
         "        tool        m.look                   f.sglir:13:9",
     ]
+
+
+def test_counts_have_no_bound_where_ordinary_python_goes_on(tmp_path: Path) -> None:
+    asked = 's += user("Hi")\n{0}s += sgl.assistant(gen("y", max_tokens=4, backend="openai:gpt-4o-mini"))'
+    first = 's += sgl.assistant(gen("x", max_tokens=4)) + user("So?")\n'
+    for before, calls in (("", 0), (first, 1)):
+        program = from_file(tmp_path, body_source(asked.format(before)))
+        explanation = program.explain("openai:gpt-4o")
+        counts = explanation.forecast.counts
+        assert (counts.calls.low, counts.calls.high, counts.new.high) == (calls, None, None)
+        text = explanation.text()
+        assert f"{calls}+ calls, " in text
+        assert "to no bound" in text
+        assert "leave `backend` out" in text
+        assert "behind the generations" not in text
+
+
+def test_counts_are_whole_where_the_program_fails() -> None:
+    program = from_text(
+        "def f():\n    s0 = root()\n    host_call('none', error='ValueError')\n    return\n", "f.sglir"
+    )
+    assert explained_program(program, OracleBackend().target).forecast.counts.calls.high == 0

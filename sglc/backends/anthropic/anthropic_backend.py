@@ -39,7 +39,7 @@ class AnthropicBackend(ApiBackend):
         "min_tokens": False,
         "stop_tokens": False, "stop_regex": False, "logprobs": -1, "prompt_logprobs": False, "regex": False,
         "ebnf": False, "structural_tag": False, "samples": 1, "cache_turns": True,
-        "pictures": PICTURES, "picture_roles": ("user",),
+        "pictures": PICTURES, "picture_roles": ("user",), "blank_turns": False, "follows_own": False,
     }  # fmt: skip
 
     def __init__(self, options: AnthropicOptions) -> None:

@@ -39,7 +39,7 @@ class GeminiBackend(ApiBackend):
     cannot: ClassVar[Mapping[str, Any]] = {
         "min_p": False, "logit_bias": False, "min_tokens": False, "stop_tokens": False, "stop_regex": False,
         "prompt_logprobs": False, "regex": False, "ebnf": False, "structural_tag": False, "late_system": False,
-        "cache_key": False, "picture_addresses": False,
+        "cache_key": False, "picture_addresses": False, "follows_own": False,
     }  # fmt: skip
 
     def __init__(self, options: GeminiOptions) -> None:

@@ -25,7 +25,7 @@ from sglc.backends.remote.answers import (
     whole_reply,
     with_calls,
 )
-from sglc.backends.remote.prompts import Message, messages, no_prefill, picture, system_apart
+from sglc.backends.remote.prompts import Message, messages, no_prefill, picture, see_turns, system_apart
 from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.backends.retry import Trouble
 from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS, AnswerForm
@@ -64,6 +64,7 @@ def _conversation(request: ApiRequest, takes: Takes) -> tuple[list[dict[str, Any
     """The turns, and the config's field of instructions."""
     loc = request.node.loc
     begin, turns = system_apart(messages(request.prompt, loc), takes, loc)
+    see_turns((*begin, *turns), takes, request.node.site.name, loc)
     if turns and turns[-1].open and not takes.prefill:
         raise no_prefill(request.node.site.name, loc)
     contents = [

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterator, Mapping
 from copy import deepcopy
 from functools import cached_property
 from typing import Any
 
-from sglc.backends.models.vendor_rules import ApiModel, litellm_model
+from sglc.backends.models.vendor_rules import CLAUDE, CLAUDE_PICTURES, ApiModel, litellm_model
 from sglc.backends.openai.openai_backend import OpenAIBackend, OpenAIOptions
+from sglc.backends.remote.answers import RequestBody
 from sglc.backends.remote.api_backend import Client, missing
+from sglc.backends.remote.connection import unreachable
+from sglc.backends.remote.prompts import messages, see_pictures
 from sglc.backends.remote.sdk_errors import said
+from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.backends.retry import Trouble, asked_wait_s, status_trouble
+from sglc.errors import UsageError
 
 # Nothing is tried twice, and nothing left out that the vendor does not take.
 _AS_IT_IS = {"num_retries": 0, "max_retries": 0, "drop_params": False}
+# How LiteLLM, and the SDKs that it uses, say that they have no key to ask with.
+_NO_KEY = re.compile(
+    r"[Mm]issing (?:[\w-]+ ){0,3}(?:credentials|API[ _][Kk]ey)|api_key client option must be set"
+)
+_SAYS_ITSELF = ("model", "messages", "n", "stream", "stream_options", *_AS_IT_IS)  # not for keywords
+# Where LiteLLM's streams keep the vendor's word for why an answer ended; else they say one of their own.
+_ENDED = ("received_finish_reason", "intermittent_finish_reason", "received_any_finish_reason")
 
 
 class LiteLLMBackend(OpenAIBackend):
@@ -34,6 +47,13 @@ class LiteLLMBackend(OpenAIBackend):
         """Where the model is."""
         return str(self.options.client.get("base_url") or self.options.client.get("api_base") or "litellm")
 
+    def bodies(self, request: ApiRequest) -> tuple[RequestBody, ...]:
+        """As of `ApiBackend`; pictures that LiteLLM would leave out, or Claude refuse, are refused here."""
+        loc = request.node.loc
+        kinds = CLAUDE_PICTURES if CLAUDE in self.options.model else ()
+        see_pictures(messages(request.prompt, loc), loc, kinds)
+        return super().bodies(request)
+
     async def create(self, client: Any, fields: Mapping[str, Any]) -> Any:
         """As of `OpenAIBackend`."""
         more = fields.get("extra_body") or {}
@@ -46,9 +66,13 @@ class LiteLLMBackend(OpenAIBackend):
         return _chunks(made) if fields.get("stream") else made.model_dump(warnings=False)
 
     def trouble(self, error: Exception) -> Exception:
-        """As of `ApiBackend`; what LiteLLM refuses by itself is refused for good."""
+        """As of `ApiBackend`; what LiteLLM refuses by itself is refused for good, and so is a missing key."""
         import litellm
 
+        if _NO_KEY.search(said(error)):
+            lacks = litellm.validate_environment(self.options.model)["missing_keys"]
+            hint = f"set {', '.join(f'`{name}`' for name in lacks)}" if lacks else "set the vendor's key"
+            return unreachable(self.target.name, ValueError("there is no key"), hint)
         if isinstance(error, litellm.UnsupportedParamsError | litellm.BadRequestError):
             return Trouble(said(error), again=False)
         if isinstance(error, litellm.APIError):  # of a status that has no class of its own
@@ -60,6 +84,9 @@ class LiteLLMBackend(OpenAIBackend):
 
     def connect(self) -> Client:
         """As of `ApiBackend`."""
+        if own := next((name for name in self.options.client if name in _SAYS_ITSELF), None):
+            note = "what is asked for, and how often, is not LiteLLM's to say"
+            raise UsageError("SGLC027", f"`{self.target.name}` takes no `{own}`", note=note)
         for table in ("MODEL_COST_MAP", "ANTHROPIC_BETA_HEADERS"):  # which it else asks for over the network
             os.environ.setdefault(f"LITELLM_LOCAL_{table}", "True")
         try:
@@ -81,10 +108,36 @@ def _headers(error: Exception) -> Mapping[str, str]:
 
 
 async def _chunks(stream: Any) -> AsyncIterator[Mapping[str, Any]]:
-    """A stream as data; not all have something that closes them."""
+    """A stream as the data that the vendor has sent; not all have something that closes them.
+
+    Raises:
+        Trouble: an answer that had begun cannot be read, which LiteLLM calls a bad request.
+    """
+    import litellm
+
+    begun = getattr(stream, "completion_stream", None) is not None  # else it is asked for with the first piece
     try:
         async for chunk in stream:
-            yield chunk.model_dump(warnings=False)
+            begun = True
+            yield _told(stream, chunk.model_dump(warnings=False))
+    except litellm.BadRequestError as error:
+        # Of those that have a class of their own a context may be too long, or a filter have stopped it.
+        if begun and type(error) is litellm.BadRequestError:
+            raise Trouble(f"the answer is malformed: {said(error)}") from None
+        raise
     finally:
         if close := getattr(stream, "aclose", None) or getattr(stream, "close", None):
             await close()
+
+
+def _told(stream: Any, chunk: dict[str, Any]) -> dict[str, Any]:
+    """A chunk without what LiteLLM makes up: a reason for every end, and counts of tokens."""
+    import litellm
+
+    if not isinstance(stream, litellm.CustomStreamWrapper):
+        return chunk
+    if not any(getattr(stream, name, None) for name in _ENDED):
+        chunk["choices"] = [{**choice, "finish_reason": None} for choice in chunk.get("choices") or ()]
+    if not any(getattr(part, "usage", None) for part in stream.chunks):
+        chunk["usage"] = None
+    return chunk

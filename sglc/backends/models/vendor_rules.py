@@ -128,13 +128,15 @@ def _unknown_openai(facts: ModelFacts | None, own_server: bool, chat: bool | Non
 
 
 # The types of Mistral's SDK have neither `min_p` nor `logit_bias` nor ids of tokens; log-probabilities have a
-# shape of their own. A turn that is begun goes on with `prefix`, but nobody says that the answer leaves it out.
+# shape of their own. A turn that is begun goes on with `prefix`, but nobody says that the answer leaves it out;
+# without that the API refuses a last turn of the assistant's.
 _MISTRAL = replace(
     _OPENAI, temperature=1.5, top_k=True, min_tokens=True, repetition_penalty=True, logit_bias=False,
-    logprobs=-1, late_system=False,
+    logprobs=-1, late_system=False, follows_own=False,
 )  # fmt: skip
-# OpenRouter's page of parameters; providers that lack one are not asked (`require_parameters`).
-_OPENROUTER = replace(_SERVER, top_k=True, min_p=True, repetition_penalty=True)
+# OpenRouter's page of parameters; providers that lack one are not asked (`require_parameters`). A last turn of
+# the assistant's is a prefill (its API reference).
+_OPENROUTER = replace(_SERVER, top_k=True, min_p=True, repetition_penalty=True, follows_own=False)
 
 
 def dialect_model(target: str) -> ApiModel:
@@ -157,16 +159,18 @@ PICTURES = ("image/jpeg", "image/png", "image/gif", "image/webp")  # the SDK's t
 # The protocol has no field for seeds, penalties, log-probabilities or several samples (the SDK's types). Stop
 # strings of white space alone are refused ("each stop sequence must contain non-whitespace"), system turns
 # behind others by older models. White space at the end of a prefilled turn is refused, and a prefilled turn
-# together with `output_config.format`. Pictures stand in the user's turns alone.
+# together with `output_config.format`. A last turn of the assistant's is always a prefill. Texts that are
+# empty or of white space alone are refused, and pictures outside of the user's turns.
 _MESSAGES = Takes(
     blank_stops=False, samples=1, seed=False, temperature=None, top_p=False, top_k=False, min_p=False,
     penalties=False, repetition_penalty=False, logit_bias=False, min_tokens=False, stop_tokens=False,
     stop_regex=False, logprobs=-1, prompt_logprobs=False, regex=False, ebnf=False, structural_tag=False,
-    json_schema="", prefill=False, bound_prefill=False, roles=_ROLES, late_system=False,
-    pictures=PICTURES, picture_roles=("user",),
+    json_schema="", prefill=False, bound_prefill=False, roles=_ROLES, late_system=False, blank_turns=False,
+    follows_own=False, pictures=PICTURES, picture_roles=("user",),
 )  # fmt: skip
 
 
+CLAUDE_PICTURES = ("image/jpeg", "image/png", "image/gif", "image/webp")  # its types of pictures
 _LONGEST = 16_384  # tokens; the SDK wants answers that may be longer than 21,333 streamed
 
 
@@ -202,12 +206,12 @@ def _messages(facts: ModelFacts) -> Takes:
 
 # GenerationConfig of Google's API reference: up to 5 stop strings, up to 8 candidates, temperatures up to 2.
 # There are no fields for `min_p`, `logit_bias` and prompts' log-probabilities; those of answers are refused by
-# most models. Whether a turn of the model goes on where it ends differs from model to model.
+# most models. Whether a turn of the model goes on where it ends differs from model to model: none may be last.
 _GENERATE = Takes(
     stops=5, samples=8, temperature=2.0, min_p=False, logit_bias=False, min_tokens=False, stop_tokens=False,
     stop_regex=False, logprobs=-1, prompt_logprobs=False, regex=False, ebnf=False, structural_tag=False,
-    json_schema="", prefill=False, roles=_ROLES, late_system=False, repetition_penalty=False,
-    picture_addresses=False,
+    json_schema="", prefill=False, roles=_ROLES, late_system=False, follows_own=False,
+    repetition_penalty=False, picture_addresses=False,
 )  # fmt: skip
 
 
@@ -241,8 +245,9 @@ _PENALTIES = ("gemini-1", "gemini-2", "gemma")  # later ones refuse them (LiteLL
 # -- LiteLLM ---------------------------------------------------------------------------------------------------
 
 # What LiteLLM says in all vendors' words: one sample, no parameters that only some have. A turn that is begun
-# it glues before the answer, and system turns it moves to the front where the vendor has a field for them.
-# Pictures it makes into what the vendor takes, and fetches them where that one does not.
+# it glues before the answer, and system turns it moves to the front where the vendor has a field for them. What
+# a last turn of the assistant's is, the vendor says: with OpenAI's models it is a whole one. Pictures it makes
+# into what the vendor takes, and fetches them where that one does not.
 _LITELLM: dict[str, Any] = {
     "samples": 1, "seed": False, "penalties": False, "repetition_penalty": False, "logit_bias": False,
     "cache_key": False, "top_k": False, "prefill": False,
@@ -254,7 +259,7 @@ def litellm_model(target: str) -> ApiModel:
     """A model by LiteLLM's name. What its vendor refuses of what is taken here, LiteLLM refuses itself."""
     facts = facts_of(target)
     if facts is None:
-        takes = replace(_OPENAI, logprobs=-1, tools=False, **_LITELLM)
+        takes = replace(_OPENAI, logprobs=-1, tools=False, follows_own=False, **_LITELLM)
         return ApiModel("chat", takes, known=False, length="max_tokens")
     vendor = facts.name.partition("/")[0]
     if CLAUDE in facts.name:
@@ -266,7 +271,7 @@ def litellm_model(target: str) -> ApiModel:
     else:
         takes = replace(
             _OPENAI, json_schema="strict" if facts.schema else "", reasons=facts.reasons, logprobs=-1,
-            roles=_ROLES[1:] if facts.no_system else None,
+            roles=_ROLES[1:] if facts.no_system else None, follows_own=False,
         )  # fmt: skip
     if facts.fixed_sampling:
         takes = replace(takes, temperature=None, top_p=False)

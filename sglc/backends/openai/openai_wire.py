@@ -22,7 +22,7 @@ from sglc.backends.remote.answers import (
     sent_stops,
     text_of,
 )
-from sglc.backends.remote.prompts import Message, messages, no_prefill, text
+from sglc.backends.remote.prompts import Message, messages, no_prefill, see_turns, text
 from sglc.backends.remote.sdk_errors import told_trouble
 from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS, AnswerForm, form_for
@@ -92,6 +92,7 @@ def _prompt(request: ApiRequest, model: ApiModel) -> dict[str, Any]:
     if model.protocol == "text":
         return {"prompt": text(request.prompt)}
     turns = messages(request.prompt, request.node.loc)
+    see_turns(turns, model.takes, request.node.site.name, request.node.loc)
     fields: dict[str, Any] = {"messages": [_message(turn) for turn in turns]}
     if turns and turns[-1].open:
         if not model.takes.prefill:

@@ -159,6 +159,50 @@ def _turned(prompt: Prompt) -> _Turns:
 Turns = tuple[Message, ...]
 
 
+def see_turns(turns: Sequence[Message], takes: Takes, name: str, loc: Loc) -> None:
+    """See that the model takes the texts of these turns, and begins the answer `name` behind them.
+
+    Raises:
+        LegalizeError: SGLC318, it does not. Programs that are compiled as a whole fail before.
+    """
+    if not takes.blank_turns:
+        for turn in turns:
+            if not turn.open and any(isinstance(part, str) and not part.strip() for part in turn.content):
+                raise LegalizeError(
+                    "SGLC318", f"in a turn of `{turn.role}` a text is empty, or of white space alone", loc,
+                    note="the API takes no such text", hint="leave the turn out where there is nothing to say",
+                )  # fmt: skip
+    whole = turns[:-1] if turns and turns[-1].open else turns
+    if not takes.follows_own and whole and whole[-1].role == "assistant":
+        raise LegalizeError(
+            "SGLC318", f"`{name}` begins a turn behind one of the assistant's", loc,
+            note="the model would go on in that", hint="put a user's turn between them",
+        )  # fmt: skip
+
+
+def see_pictures(turns: Iterable[Message], loc: Loc, kinds: Sequence[str] = ()) -> None:
+    """See that pictures stand in the user's turns, and are of some type of `kinds`, if there are any.
+
+    Raises:
+        LegalizeError: SGLC308, one is not.
+    """
+    for turn in turns:
+        for part in turn.content:
+            if isinstance(part, str):
+                continue
+            if turn.role != "user":
+                raise LegalizeError(
+                    "SGLC308", f"a picture stands in a turn of `{turn.role}`", loc,
+                    hint="put it into the user's turn",
+                )  # fmt: skip
+            kind, _ = picture(part)
+            if kind and kinds and kind not in kinds:
+                raise LegalizeError(
+                    "SGLC308", f"the model takes no pictures of the type `{kind}`", loc,
+                    hint=f"it takes {', '.join(kinds)}",
+                )  # fmt: skip
+
+
 def system_apart(turns: Sequence[Message], takes: Takes, loc: Loc) -> tuple[Turns, Turns]:
     """The system turns that a conversation begins with, and the turns behind them.
 
@@ -175,8 +219,9 @@ def system_apart(turns: Sequence[Message], takes: Takes, loc: Loc) -> tuple[Turn
             if isinstance(part, ImagePart) and (said := takes.picture_refused(str(part.data), turn.role)):
                 raise LegalizeError("SGLC308", f"a picture cannot be sent: {said[0]}", loc, hint=said[1])
     if count == len(turns):
+        what = "there are instructions before this generation, and nothing else"
         raise RunError(
-            "SGLC402", "there are instructions before this generation, and nothing else", loc,
+            "SGLC402", what if turns else "there is no turn before this generation", loc,
             hint="add a user's turn: `s += sgl.user(...)`",
         )  # fmt: skip
     return tuple(turns[:count]), tuple(turns[count:])

@@ -38,7 +38,7 @@ def estimated(plans: Sequence[tuple[Plan, Mapping[str, str]]], target: Target) -
         rows=len(plans),
         exact=seen.counter.exact,
         steps=tuple(_steps(seen, chain)),
-        counts=seen.tally.possible,
+        counts=seen.tally.possible.or_more() if seen.goes_on else seen.tally.possible,
         depth=max(plan.estimate.critical_path for plan, _ in plans if plan.estimate is not None),
         chain=chain,
         chain_tokens=longest.new if longest else ZERO,

@@ -38,6 +38,11 @@ class Tally:
         own = replace(self, shared=shared, computed=computed)
         return Tally(*(getattr(own, name).possible for name in _FIELDS))
 
+    def or_more(self) -> Tally:
+        """The same where more may come, and nobody knows how much."""
+        spans = [getattr(self, name) for name in _FIELDS]
+        return Tally(*(Interval(span.low, None, span.likely) for span in spans))
+
     def perhaps(self, weight: float) -> Tally:
         """The same where it may not come to it."""
         return Tally(*(getattr(self, name).perhaps(weight) for name in _FIELDS))
@@ -111,7 +116,8 @@ class Forecast:
         chain: the calls of the longest chain, in order; `chain_tokens` are those that it generates.
         tree: what the prompts begin with; a node stands behind the one above it.
         depth: calls that must come one after another, whichever way the run takes.
-        ends: ordinary Python takes over: why and where. Nothing is known of what comes then.
+        ends: ordinary Python takes over: why and where. Nothing is known of what comes then, so `counts` have
+            no bound.
     """
 
     program: str

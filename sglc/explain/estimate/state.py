@@ -63,6 +63,7 @@ class EstimateState:
     asked: list[PossibleCall] = field(default_factory=list)
     called: list[PossibleToolCall] = field(default_factory=list)
     ends: dict[tuple[str, Loc], None] = field(default_factory=dict)
+    goes_on: bool = False  # behind one of these ordinary Python may ask for more
     tally: Tally = field(default_factory=Tally)
     endless: set[str] = field(default_factory=set)  # sites that run nobody knows how often
 

@@ -137,6 +137,7 @@ class _PlanWalk:
                 return tally
             case HostStep():
                 self.seen.ends[step.reason, step.loc] = None
+                self.seen.goes_on = self.seen.goes_on or not step.error
                 raise _Stops
             case _:
                 assert_never(step)

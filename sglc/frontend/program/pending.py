@@ -18,6 +18,7 @@ from sglc.frontend.language.reasoning import Share, Tags
 from sglc.frontend.outputs.output_form import OutputParser, unparsable
 from sglc.frontend.program.instance import Awaited, PromptState, Variable, first
 from sglc.frontend.program.other_backend import NO_LAUNCH, program_of
+from sglc.frontend.values.graph_breaks import OTHER_BACKEND
 from sglc.frontend.values.recorded import Generated, Launcher, RecordedStream, Scores
 from sglc.ir.choice_scoring import fmean
 from sglc.ir.core import Type, Value
@@ -108,7 +109,7 @@ class Pending:
     def what(self) -> str:
         """Why a run is needed."""
         if self._expr.backend is not None:
-            return "another `backend`"
+            return OTHER_BACKEND.what
         if self._tags is not None:
             return "`separate_reasoning`"
         return "`choices_method`" if self._decide is not None else "`retries`"

@@ -28,6 +28,10 @@ _COMPUTE = "compute it in a function that is declared with `@sglc.pure`"
 OTHER = BreakKind(
     "SGLC120", "this", "only a run can know it", "move it behind the generations, or out of the program"
 )
+OTHER_BACKEND = BreakKind(
+    "SGLC120", "another `backend`", "a plan is for one back end",
+    "leave `backend` out, and run the program on that back end",
+)  # fmt: skip
 RAISED = BreakKind(
     "SGLC120", "an exception", "a run that comes here fails, and a plan cannot raise it",
     "return something that tells so, or raise it in a function declared with `@sglc.tool`",
@@ -139,6 +143,7 @@ _NEEDING = {
     "`messages()`": WHOLE_TEXT,
     "`get_meta_info`": META,
     "`choices_method`": OWN_METHOD,
+    OTHER_BACKEND.what: OTHER_BACKEND,
 }
 
 
