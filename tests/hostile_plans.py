@@ -203,7 +203,7 @@ def named() -> Iterator[Hostile]:
             for name in (
                 "os.system", "builtins.eval", "print", "logging", "operator.pow", "operator.mul", "re.search",
                 "str.format", "str.join", "sglc.range", "sglc.method", "math.factorial", "itertools.product",
-                "tests.hostile_plans.valid", "x, stored", "hash",
+                "tests.hostile_plans.valid", "x, stored", "hash", "sglc.image",
             )
         },
         "calls with names": (

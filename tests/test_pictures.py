@@ -221,10 +221,11 @@ def test_pil_images_in_modes_that_png_lacks(make: Callable[[str], Any]) -> None:
     ("make", "said"),
     [
         (lambda: "a\0b", "cannot be read"),
+        (lambda: "/dev/zero", "it is no file"),
         (lambda: base64.b64encode(ONE * 200_000).decode("ascii"), "cannot be read"),
         (lambda: "data:" + "text/plain;" * 200_000 + "base64,", "is no picture"),
     ],
-    ids=["nul", "base64", "data"],
+    ids=["nul", "device", "base64", "data"],
 )
 def test_a_text_that_is_no_picture_is_shown_in_part(make: Callable[[], str], said: str) -> None:
     with pytest.raises(TraceError, match=said) as caught:

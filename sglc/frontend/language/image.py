@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import re
+import stat
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,8 @@ def _data_uri(uri: str, loc: Loc | None) -> str:
 
 def _read(path: str | PathLike[str], loc: Loc | None) -> bytes:
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a device or a pipe may never end
+            raise OSError("it is no file")
         return Path(path).read_bytes()
     except (OSError, ValueError) as error:  # the latter of a path with a NUL
         why = getattr(error, "strerror", None) or error
