@@ -191,9 +191,11 @@ def _run(options: argparse.Namespace) -> int:
     is_plan = options.program.endswith(".json")
     if options.tools and not is_plan:
         raise UsageError("SGLC044", "`--tools` is for a plan: a program has its functions")
-    for name in ("passes", "outputs"):
+    for name in ("passes", "passes_from", "outputs"):
         if is_plan and getattr(options, name) is not None:
-            raise UsageError("SGLC019", f"`--{name}` is for programs, and a plan is none any more")
+            raise UsageError(
+                "SGLC019", f"`--{name.replace('_', '-')}` is for programs, and a plan is none any more"
+            )
     function: Function | LoadedPlan
     rows: RowFile | None = None
     if options.passes is not None or options.program.endswith(".sglir"):
@@ -206,6 +208,7 @@ def _run(options: argparse.Namespace) -> int:
         backend = connect(options)
         function = _compiled(options, backend, [] if rows is None else list(islice(rows, 1)))
     else:
+        passes_of(options)  # a file of passes is imported even where none is named
         function = open_program(options.program, options.tools)
         if (said := texts_stay(function)) is not None:
             say(f"sglc: {said}; `--tools FILE.py` makes classes known")
