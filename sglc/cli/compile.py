@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sglc.cli.argument_types import made, types_of
 from sglc.cli.options import (
     Commands,
     add_backend,
@@ -67,10 +68,9 @@ def _programs(options: argparse.Namespace, *, single: bool) -> list[tuple[Functi
             )  # fmt: skip
         return [(None, open_ir(spec))]
     if examples:  # they are those of one program
-        from sglc.frontend.tracing.arguments import promised
-
         function = open_function(spec)
-        return [(function, function.trace(args=arguments(options, promised(function.definition))))]
+        types = types_of(function)
+        return [(function, function.trace(args=made(arguments(options, types), types)))]
     functions = [open_function(spec)] if single else open_functions(spec)
     return [(function, function.trace()) for function in functions]
 

@@ -6,10 +6,11 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from sglc.cli.argument_types import TEXT, ArgumentType, Types
 from sglc.errors import RunError, UsageError
 
 if TYPE_CHECKING:
@@ -98,12 +99,11 @@ def add_examples(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--args", metavar="JSON", help="arguments as one JSON object")
 
 
-def arguments(options: argparse.Namespace, kinds: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-    """What `--arg` and `--args` give.
+def arguments(options: argparse.Namespace, types: Types = MappingProxyType({})) -> dict[str, Any]:
+    """What `--arg` and `--args` give, as JSON's data.
 
     Args:
-        kinds: the types that arguments have, as far as they are known. `--arg` gives a number or a truth value
-            where one of these is wanted, else a text.
+        types: those that arguments have, as far as they are known. `--arg` gives what they say, else a text.
 
     Raises:
         UsageError: SGLC007, SGLC008, one of them is no argument.
@@ -119,35 +119,18 @@ def arguments(options: argparse.Namespace, kinds: Mapping[str, str] = MappingPro
         name, equals, value = pair.partition("=")
         if not equals:
             raise UsageError("SGLC007", f"`--arg {pair}` has no `=`", hint="write `--arg name=value`")
-        given[name] = _argument(name, value, kinds.get(name, "str"))
+        given[name] = _argument(name, value, types.get(name, TEXT))
     return given
 
 
-def typed(text: str, kind: str) -> Any:
-    """What a text stands for, where an argument of a type is wanted.
-
-    Raises:
-        ValueError, KeyError: nothing of that type.
-    """
-    match kind:
-        case "int":
-            return int(text)
-        case "float":
-            return float(text)
-        case "bool":
-            return {"true": True, "false": False}[text.lower()]
-        case _:
-            return text
-
-
-def _argument(name: str, text: str, kind: str) -> Any:
+def _argument(name: str, text: str, kind: ArgumentType) -> Any:
     """What `--arg name=text` gives for an argument of a type."""
     try:
-        return typed(text, kind)
+        return kind.of_text(text)
     except (ValueError, KeyError):
         raise UsageError(
-            "SGLC007", f"`--arg {name}={text}`: `{name}` is of type `{kind}`",
-            hint="true and false are truth values" if kind == "bool" else "",
+            "SGLC007", f"`--arg {name}={text}`: `{name}` is of type `{kind.name}`",
+            hint="true and false are truth values" if kind.name == "bool" else "",
         ) from None  # fmt: skip
 
 

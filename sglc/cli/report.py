@@ -78,9 +78,11 @@ def _shown(result: Result) -> str:
     turns = result.messages()
     lines = [f"{turn['role']}: {turn['content']}" for turn in turns] if turns else [result.text()]
     # What branches stored stands in no text of the prompt itself.
-    lists = {name: value for name, value in result.variables.items() if isinstance(value, list)}
-    lines += [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in lists.items()]
-    return "\n".join(lines)
+    # Nor does anything where the program leaves no prompt.
+    shown = {name: value for name, value in plain(dict(result.variables)).items()
+             if isinstance(value, list) or lines == [""]}  # fmt: skip
+    lines += [f"{name} = {json_text(value)}" for name, value in shown.items()]
+    return "\n".join(lines[1:] if lines[0] == "" else lines)
 
 
 def error_of(result: Result, options: argparse.Namespace) -> BaseException | None:

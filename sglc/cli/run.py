@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from sglc.cli.argument_types import Types, made, types_of
 from sglc.cli.options import (
     Commands,
     add_arguments,
@@ -161,7 +162,7 @@ def _run(options: argparse.Namespace) -> int:
     from sglc.cli.batch.output import OutputFile
     from sglc.cli.batch.rows import STDIN, RowFile, open_rows
     from sglc.cli.batch.spread import is_spread, run_spread
-    from sglc.cli.program_file import open_program
+    from sglc.cli.program_file import open_function, open_program
     from sglc.cli.report import Totals, error_of, failures_of, text_of, texts_stay
     from sglc.execution.start import limits_of_run
 
@@ -204,18 +205,21 @@ def _run(options: argparse.Namespace) -> int:
                 "SGLC019", "a program is compiled for its first row here, and stdin is read but once",
                 hint="write the rows to a file",
             )  # fmt: skip
-        rows = open_rows(options.batch) if options.batch is not None else None
+        source = None if options.program.endswith(".sglir") else open_function(options.program)
+        types = {} if source is None else types_of(source)
+        rows = open_rows(options.batch, types) if options.batch is not None else None
         backend = connect(options)
-        function = _compiled(options, backend, [] if rows is None else list(islice(rows, 1)))
+        function = _compiled(options, source, types, backend, [] if rows is None else list(islice(rows, 1)))
     else:
         passes_of(options)  # a file of passes is imported even where none is named
         function = open_program(options.program, options.tools)
         if (said := texts_stay(function)) is not None:
             say(f"sglc: {said}; `--tools FILE.py` makes classes known")
-        rows = open_rows(options.batch, _kinds(function)) if options.batch is not None else None
+        types = types_of(function)
+        rows = open_rows(options.batch, types) if options.batch is not None else None
         if not spread:
             backend = connect(options)
-    given = arguments(options, _kinds(function))
+    given = arguments(options, types or types_of(function))
     journal = journal_of(options)
     watches = _watches(options, journal)
     how: dict[str, Any] = {} if options.mode is None else {"mode": options.mode}
@@ -238,7 +242,7 @@ def _run(options: argparse.Namespace) -> int:
     others = [*input_files(options), *([options.trace] if options.trace else [])]
     out = None if options.output is None else OutputFile(options.output, others, force=options.force)
     began = time.perf_counter()
-    result = function.start(given, backend, options.seed, on_text, limits, watches, **how).sync()
+    result = function.start(made(given, types), backend, options.seed, on_text, limits, watches, **how).sync()
     if streamer is not None and streamer.lost is not None:
         result.error()  # is read: it says that the back end failed, which was stopped
         raise streamer.lost
@@ -297,16 +301,6 @@ def _budget(options: argparse.Namespace) -> BatchBudget:
     return BatchBudget(options.max_calls_total, options.max_tokens_total, options.max_cost, price)
 
 
-def _kinds(function: Function | LoadedPlan) -> dict[str, str]:
-    """The types of its arguments."""
-    from sglc.api.plan import LoadedPlan
-    from sglc.frontend.tracing.arguments import promised
-
-    if isinstance(function, LoadedPlan):
-        return {param.name: param.kind for param in function.plan.params}
-    return promised(function.definition)
-
-
 def _watches(options: argparse.Namespace, journal: str | None) -> dict[str, Any]:
     from sglc.execution.options import watches_of
 
@@ -359,22 +353,24 @@ class _Streamer:
                 print(f"[{next(iter(self._waiting)).name}] ", end="")
 
 
-def _compiled(options: argparse.Namespace, backend: Backend, rows: Sequence[Mapping[str, Any]]) -> LoadedPlan:
+def _compiled(
+    options: argparse.Namespace, function: Function | None, types: Types, backend: Backend,
+    rows: Sequence[Mapping[str, Any]],
+) -> LoadedPlan:  # fmt: skip
     """The plan of a program with `--passes` or in IR form, compiled ahead for such arguments as it gets."""
     from sglc.api.ahead import with_outputs
     from sglc.api.plan import LoadedPlan
-    from sglc.cli.program_file import open_function, open_ir
+    from sglc.cli.program_file import open_ir
     from sglc.frontend.tracing.tools import tools_of
     from sglc.ir.core import walk
     from sglc.ir.ops import HostCall
     from sglc.passes.compile import compile_program
 
     passes = passes_of(options)
-    if options.program.endswith(".sglir"):
+    if function is None:
         program = open_ir(options.program)
     else:
-        function = open_function(options.program)
-        given = arguments(options, _kinds(function)) | dict(rows[0] if rows else {})
+        given = made(arguments(options, types) | dict(rows[0] if rows else {}), types)
         names = {parameter.name for parameter in function.definition.parameters}
         known = {name: value for name, value in given.items() if name in names}
         program = function.trace(args={k: value for k, value in known.items() if not isinstance(value, str)})

@@ -54,7 +54,7 @@ from sglc.ir.plan.segment import (
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText
 
-PLAN_VERSION = 12
+PLAN_VERSION = 13
 
 _CLASSES: dict[str, type] = {
     "control": ControlText,
