@@ -1044,7 +1044,8 @@ def test_the_command_line_refuses_what_annotations_do_not_say(
     Path("rows.jsonl").write_text(f"{json.dumps(_ROW)}\n{json.dumps(row)}\n")
     assert main(["run", *classes, "--args", json.dumps(row)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"error[SGLC011]: `{name}` is of type") and f"note: {why}" in said
+    assert said.startswith(f"error[SGLC011]: `{name}` is of type")
+    assert f"note: {why}" in said
     assert main(["run", *classes, "--batch", "rows.jsonl"]) == 2
     assert f"rows.jsonl:2: row 1 of the batch; {why}" in capsys.readouterr().err
     if isinstance(value, str):
@@ -1093,7 +1094,7 @@ def test_a_plan_knows_what_its_classes_hold(held: Path) -> None:
     result = plan.run({"tone": "curt", "point": {"x": 2, "name": "b"}}, backend=backend)
     assert (result.error(), backend.prompts) == (None, ["CURTcurtb"])
     wrong = refused(plan, {"tone": "rude", "point": {"x": 2, "name": "b"}})
-    message = "`tone` is `'rude'`, which no member of `sglc_program_held.Tone` has as its value"
+    message = "`tone` is `'rude'`, and no member of `sglc_program_held.Tone` has this value"
     assert (wrong.code, wrong.message, wrong.note) == (
         "SGLC047", message, "its members: KIND = 'kind', CURT = 'curt'"
     )  # fmt: skip

@@ -18,7 +18,9 @@ from sglc.cli.options import (
     check_output,
     connect,
     input_files,
+    output_file,
     passes_of,
+    say,
     write_output,
 )
 from sglc.errors import UsageError
@@ -50,7 +52,7 @@ def add_compile(commands: Commands) -> None:
         help="lowered IR, plan, JSON that runs, a graph, automata of constraints, or a page; default: what "
         "the ending of FILE says, else the plan",
     )
-    build.add_argument("-o", "--output", metavar="FILE")
+    build.add_argument("-o", "--output", type=output_file, metavar="FILE")
     build.set_defaults(command=_compile)
 
 
@@ -87,6 +89,11 @@ def _compile(options: argparse.Namespace) -> int:
     asked = emit or _EMIT_OF.get(ending)
     if not (options.dump_ir or options.dump_ir_after_all):
         emit = asked
+    elif options.output is None and asked not in (None, "ir", "plan"):
+        raise UsageError(
+            "SGLC019", f"stdout is to hold one thing, and `--dump-ir` writes IR beside `--emit {asked}`",
+            hint="compile twice",
+        )  # fmt: skip
     elif (
         options.output
         and asked not in (None, "plan")
@@ -103,7 +110,7 @@ def _compile(options: argparse.Namespace) -> int:
     out = sys.stdout if options.output is None else whole  # there, a pass that fails leaves those before it
     for function, program in programs:
         for finding in findings(function.definition if function else None, program):
-            print(render_finding(finding), file=sys.stderr)
+            say(render_finding(finding))
         if options.dump_ir or options.dump_ir_after_all:
             print(to_text(program, locs=True), file=out, end="")
         if options.dump_ir and not options.dump_ir_after_all and emit is None:

@@ -16,6 +16,7 @@ from sglc.cli.options import (
     check_output,
     connect,
     input_files,
+    output_file,
     passes_of,
     seed,
     write_output,
@@ -34,12 +35,11 @@ def add_explain(commands: Commands) -> None:
     """Add `explain` to the commands of `sglc`."""
     explain = commands.add_parser("explain", help="say what a program will do, and why")
     explain.add_argument("program", metavar="PROG[:FN] | IR.sglir")
-    add_backend(explain, "--target")
+    add_backend(explain, "--target", "--backend")
     add_passes(explain)
-    explain.add_argument("--backend", dest="backend", metavar="B", help=argparse.SUPPRESS)
     add_arguments(explain)
     explain.add_argument("--emit", choices=_EMITS, default="text")
-    explain.add_argument("--html", metavar="FILE", help="write a page to look at, too")
+    explain.add_argument("--html", type=output_file, metavar="FILE", help="write a page to look at, too")
     explain.add_argument(
         "--analyze",
         action="store_true",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -21,11 +22,13 @@ from sglc.cli.options import (
     check_local,
     connect,
     input_files,
+    named,
+    output_file,
     passes_of,
     say,
     seed,
 )
-from sglc.errors import UsageError
+from sglc.errors import SglcError, UsageError
 
 if TYPE_CHECKING:
     from sglc.api.function import Function
@@ -47,16 +50,22 @@ def add_run(commands: Commands) -> None:
     add_backend(run, "--backend")
     add_passes(run)
     add_arguments(run)
-    run.add_argument("-o", "--output", metavar="OUT.jsonl", help="where results go (default: stdout)")
+    run.add_argument(
+        "-o", "--output", type=output_file, metavar="OUT.jsonl", help="where results go (default: stdout)"
+    )
     run.add_argument("--force", action="store_true", help="write over results that are in the output already")
-    run.add_argument("--json", action="store_true", help="results as JSON, one object a row")
+    run.add_argument(
+        "--json",
+        action="store_true",
+        help="results as JSON, one object a row; what programs print goes to stderr",
+    )
     run.add_argument(
         "--mode", choices=("auto", "plan", "python"),
         help="run the program's plan where there is one (auto), always, or its code as Python",
     )  # fmt: skip
     run.add_argument("--seed", type=seed, help="repeats the samples of the run that reported it")
     run.add_argument("--stream", action="store_true", help="show text while it is generated")
-    run.add_argument("--record", metavar="DIR", help="keep every answer in a new folder")
+    run.add_argument("--record", type=named, metavar="DIR", help="keep every answer in a new folder")
     run.add_argument(
         "--resume", action="store_true",
         help="go on with the results that the output of a batch has, and with what `--record` holds",
@@ -70,12 +79,15 @@ def add_run(commands: Commands) -> None:
         "--answer", action="append", type=_answer, metavar="[ROW:]NAME=JSON",
         help="with `--resume`: what a run goes on with that waits for a person",
     )  # fmt: skip
-    run.add_argument("--replay", metavar="DIR", help="answer from such a folder, without a model")
+    run.add_argument("--replay", type=named, metavar="DIR", help="answer from such a folder, without a model")
     run.add_argument(
-        "--cache", metavar="DIR", help="ask only what was not asked before: answers are kept in a folder"
+        "--cache",
+        type=named,
+        metavar="DIR",
+        help="ask only what was not asked before: answers are kept in a folder",
     )
-    run.add_argument("--trace", metavar="OUT.json", help="a time line for Perfetto or Chrome")
-    run.add_argument("--tools", metavar="FILE.py", help="declares the functions that a plan calls")
+    run.add_argument("--trace", type=output_file, metavar="OUT.json", help="a time line for Perfetto or Chrome")
+    run.add_argument("--tools", type=named, metavar="FILE.py", help="declares the functions that a plan calls")
     run.add_argument(
         "--timeout", type=_limit(float), metavar="S", help="seconds of the run, or of the whole batch"
     )
@@ -157,6 +169,25 @@ def _limit(kind: type[int] | type[float], unit: str = "of seconds ") -> Callable
 
 
 def _run(options: argparse.Namespace) -> int:
+    """Run what is asked for. Where stdout has JSON, that is all that it has: programs print on stderr."""
+    options.stdout = sys.stdout
+    if not options.json or options.output:
+        return _ran(options)
+    aside = sys.stdout = sys.stderr
+    try:
+        return _ran(options)
+    except SglcError as error:
+        if options.batch is None and not isinstance(error, UsageError):  # it is what came of the run
+            from sglc.cli.report import failure_text
+
+            print(failure_text(error, options), file=options.stdout, flush=True)
+        raise
+    finally:
+        if sys.stdout is aside:  # else it takes no more
+            sys.stdout = options.stdout
+
+
+def _ran(options: argparse.Namespace) -> int:
     from sglc.cli.batch.journal import journal_of, remove_journal
     from sglc.cli.batch.loop import run_rows
     from sglc.cli.batch.output import OutputFile
@@ -248,7 +279,7 @@ def _run(options: argparse.Namespace) -> int:
         raise streamer.lost
     text = text_of(result, options)
     if out is None:
-        print(text, end="")
+        print(text, end="", file=options.stdout)
     else:
         out.begin()
         out.write(text.encode())

@@ -70,7 +70,7 @@ def fields_of(value: Any) -> dict[str, Any] | None:
 
 
 def held_by(value: Any) -> str | None:
-    """What objects of a value's class hold, as text: fields by their names, an enumeration its members' values."""
+    """What objects of a value's class hold, as text: names of fields; of an enumeration the members' values."""
     if isinstance(value, Enum):
         members = {member._name_: member._value_ for member in type(value)}
         return spell({name: held for name, held in members.items() if spell(held) is not None})

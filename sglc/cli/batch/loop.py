@@ -97,7 +97,7 @@ def destination(options: argparse.Namespace, *, ordered: bool, recorded: bool) -
     """Where results go. Arguments and errors are those of `Destination`."""
     others = [*input_files(options), *([options.trace] if options.trace else [])]
     return Destination(
-        options.output, others, ordered=ordered, resume=options.resume,
+        options.output, others, stdout=options.stdout, ordered=ordered, resume=options.resume,
         retry_failed=options.retry_failed, force=options.force, recorded=recorded,
     )  # fmt: skip
 

@@ -7,15 +7,15 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
-from sglc.cli.batch.manifest import digest
 from sglc.cli.argument_types import TEXT, Types
+from sglc.cli.batch.manifest import digest
 from sglc.cli.program_file import parse_json
 from sglc.errors import Loc, UsageError
 

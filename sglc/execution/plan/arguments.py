@@ -68,8 +68,9 @@ def _member(param: Param, members: Mapping[str, Any], value: Any) -> Any:
         if plain(held) == plain(value) and isinstance(held, bool) is isinstance(value, bool):
             return function_of("sglc.instance")(param.kind, {"name": name, "value": held})
     raise UsageError(
-        "SGLC047", f"`{param.name}` is `{shown(repr(value))}`, which no member of `{param.kind}` has as its value",
-        placed(param.loc), note=f"its members: {', '.join(f'{name} = {held!r}' for name, held in members.items())}",
+        "SGLC047", f"`{param.name}` is `{shown(repr(value))}`, and no member of `{param.kind}` has this value",
+        placed(param.loc),
+        note=f"its members: {', '.join(f'{name} = {held!r}' for name, held in members.items())}",
     )  # fmt: skip
 
 

@@ -212,7 +212,7 @@ def blocks_of(step: Step) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """An argument of type `kind`; what it is if nothing is given, and what its class holds, as in `ir.ops.Arg`."""
+    """An argument of type `kind`, what it is if nothing is given, and what its class holds (`ir.ops.Arg`)."""
 
     name: str
     kind: str = "str"
