@@ -19,7 +19,7 @@ import sglc as sgl
 def f(s, question="x"):
     s += question + sgl.gen("a")
     if question == "fail":
-        raise ValueError("b\\x1b[31mad\\ud800")
+        raise ValueError("b\\x1b[31mad")
 """
 
 
