@@ -36,7 +36,9 @@ class Tally:
         prompt = self.prompt.possible
         shared, computed = self.shared.at_most(prompt.high), self.computed.at_most(prompt.high)
         least = Interval(shared.possible.low + computed.possible.low, None, 0.0).at_most(prompt.high).low
-        own = replace(self, prompt=replace(prompt, low=max(prompt.low, least)), shared=shared, computed=computed)
+        own = replace(
+            self, prompt=replace(prompt, low=max(prompt.low, least)), shared=shared, computed=computed
+        )
         return Tally(*(getattr(own, name).possible for name in _FIELDS))
 
     def perhaps(self, weight: float) -> Tally:
