@@ -1,4 +1,4 @@
-"""Every environment variable that sglc reads, in one place. A bad value is an error, never ignored."""
+"""Every environment variable of sglc's own (`SGLC_*`), in one place. A bad value is an error, never ignored."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 from sglc.cli import main
 
 PAGE = Path(__file__).parent.parent / "docs" / "batches.md"
-_FILES = re.compile(r"^```(?:python|json)\n(?:#|//) (\S+)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+_FILES = re.compile(r"^```(?:python\n# |json )(\S+)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 _CONSOLE = re.compile(r"^```console\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 
 
@@ -26,6 +26,7 @@ def test_every_command_prints_what_stands_below_it(
     monkeypatch.chdir(tmp_path)
     for name, text in _FILES.findall(page):
         Path(name).write_text(text)
+        assert not text.startswith("//"), f"`{name}` is refused as it stands there"
     (block,) = _CONSOLE.findall(page)
     shown = ""
     for command in re.findall(r"^\$ (.*)\n", block, re.MULTILINE):

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -164,3 +165,20 @@ def test_compose_names_what_there_is() -> None:
     boards = yaml.safe_load((DEPLOY / "grafana/provisioning/dashboards/sglc.yaml").read_text())
     folder = boards["providers"][0]["options"]["path"]
     assert any(folder in volume for volume in services["grafana"]["volumes"])
+
+
+@pytest.mark.slow
+def test_a_source_archive_has_no_tests(tmp_path: Path) -> None:
+    """setuptools would add `tests/test*.py` and nothing that these import."""
+    for name in ("pyproject.toml", "MANIFEST.in", PROJECT["readme"], *PROJECT["license-files"]):
+        shutil.copy(ROOT / name, tmp_path / name)
+    for name in ("sglc/__init__.py", "tests/test_a.py", "tests/helper.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    code = "from setuptools.build_meta import build_sdist; build_sdist('.')"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+    (made,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(made) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    assert "sglc/__init__.py" in names
+    assert [name for name in names if name.startswith("tests")] == []

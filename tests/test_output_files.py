@@ -95,8 +95,8 @@ def test_what_cannot_be_written_is_said_before_the_work(
         assert main([*command, option, path]) == 2
         out, err = capsys.readouterr()
         assert out == ""
-        assert f"`{path}` cannot be written" in err or name == "trace"
-        code = "SGLC009" if name != "trace" else "SGLC057" if path else "SGLC023"
+        assert f"`{path}` cannot be written" in err or name == "trace" or not path
+        code = "SGLC010" if not path else "SGLC057" if name == "trace" else "SGLC009"
         assert err.startswith(f"error[{code}]")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert main([*command, option, "x"]) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import enum
 import json
 import math
@@ -949,6 +950,160 @@ def test_the_command_line_gives_types(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [value[0] for value in values] == [9007199254740993, 2]
     assert main(["run", plan, "--backend", backend, "--args", '{"n": "1"}']) == 2
     assert "SGLC047" in capsys.readouterr().err
+
+
+_CLASSES = """
+import enum
+from dataclasses import dataclass
+from typing import Literal, Optional
+
+import sglc as sgl
+
+class Tone(enum.Enum):
+    KIND = "kind"
+    CURT = "curt"
+
+@dataclass
+class Point:
+    x: int
+    name: str
+
+@sgl.function
+def f(
+    s, tone: Tone, points: list[Point], n: int | None = None, o: "Optional[float]" = None,
+    size: Literal["s", 3] = "s", word: str | int = "w", default=Tone.CURT,
+):
+    s += tone.value + "".join(point.name for point in points) + sgl.gen("a")
+    return [tone.name, points[0].x, type(points[0]).__name__, n, o, size, word, default.name]
+"""
+_SAID = ["KIND", 2, "Point", 5, 2.0, 3, "7", "KIND"]
+_AS_TEXTS = [
+    *("--arg", "tone=kind", "--arg", 'points=[{"x": 2, "name": "b"}]', "--arg", "n=5", "--arg", "o=2"),
+    *("--arg", "size=3", "--arg", "word=7", "--arg", "default=kind"),
+]
+_ROW = {
+    "tone": "kind", "points": [{"x": 2, "name": "b"}], "n": 5, "o": 2, "size": 3, "word": "7", "default": "kind"
+}  # fmt: skip
+
+
+@pytest.fixture
+def classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A program whose annotations are classes, and a script of answers."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.py").write_text(_CLASSES)
+    (tmp_path / "script.json").write_text('[{"text": "said"}]')
+    return ["c.py", "--backend", "scripted:script.json"]
+
+
+@pytest.mark.parametrize("given", [_AS_TEXTS, ["--args", json.dumps(_ROW)]], ids=["texts", "JSON"])
+@pytest.mark.parametrize(
+    "how", [[], ["--mode", "python"], ["--passes", "+fold_text"]], ids=["", "python", "passes"]
+)
+def test_the_command_line_makes_what_annotations_say(
+    classes: list[str], how: list[str], given: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *classes, "--json", *how, *given]) == 0
+    assert json.loads(capsys.readouterr().out)["value"] == _SAID
+
+
+def test_compile_and_explain_make_what_annotations_say(
+    classes: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = ["c.py", "--target", classes[-1]]
+    assert main(["compile", *target, *_AS_TEXTS]) == 0
+    assert "tone: sglc_program_c.Tone, points: list, n: int = None, o: float = None" in capsys.readouterr().out
+    Path("rows.jsonl").write_text(json.dumps(_ROW) + "\n")
+    assert main(["explain", *target, *_AS_TEXTS]) == main(["explain", *target, "--batch", "rows.jsonl"]) == 0
+    assert "SGLC401" not in capsys.readouterr().err
+
+
+def test_rows_are_made_what_annotations_say(classes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with open("rows.csv", "w", newline="") as file:
+        csv.writer(file).writerows([_ROW.keys(), ["kind", json.dumps(_ROW["points"]), 5, 2, 3, 7, "kind"]])
+    Path("rows.jsonl").write_text(json.dumps(_ROW) + "\n")
+    for rows in ("rows.csv", "rows.jsonl"):
+        for how in ([], ["--passes", "+fold_text"]):
+            assert main(["run", *classes, "--json", "--batch", rows, *how]) == 0
+            assert json.loads(capsys.readouterr().out)["value"] == _SAID
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("tone", "rude", "`'rude'` is no `Tone`"),
+        ("points", [{"x": 2, "name": "b", "z": 3}], "there is no field `z`"),
+        ("points", [{"x": 2}], "`name` is missing"),
+        ("size", "m", "`'m'` is no `Literal['s', 3]`"),
+        ("n", "x", "`'x'` is no `int | None`"),
+    ],
+)
+def test_the_command_line_refuses_what_annotations_do_not_say(
+    classes: list[str], name: str, value: Any, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {**_ROW, name: value}
+    Path("rows.jsonl").write_text(f"{json.dumps(_ROW)}\n{json.dumps(row)}\n")
+    assert main(["run", *classes, "--args", json.dumps(row)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error[SGLC011]: `{name}` is of type")
+    assert f"note: {why}" in said
+    assert main(["run", *classes, "--batch", "rows.jsonl"]) == 2
+    assert f"rows.jsonl:2: row 1 of the batch; {why}" in capsys.readouterr().err
+    if isinstance(value, str):
+        assert main(["run", *classes, *_AS_TEXTS[:4], "--arg", f"{name}={value}"]) == 2
+        assert capsys.readouterr().err.startswith(
+            f"error[SGLC007]: `--arg {name}={value}`: `{name}` is of type"
+        )
+
+
+_HELD = """
+import enum
+from dataclasses import dataclass
+
+import sglc as sgl
+
+class Tone(enum.Enum):
+    KIND = "kind"
+    CURT = "curt"
+
+@dataclass
+class Point:
+    x: int
+    name: str
+
+@sgl.function
+def f(s, tone: Tone, point: Point):
+    s += tone.name + tone.value + point.name + sgl.gen("a")
+"""
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Path:
+    """A plan whose classes this process does not have."""
+    (tmp_path / "held.py").write_text(_HELD)
+    given = ["--arg", "tone=kind", "--arg", 'point={"x": 1, "name": "a"}']
+    command = [sys.executable, "-m", "sglc", "compile", str(tmp_path / "held.py"), *given]
+    (tmp_path / "script.json").write_text('[{"text": "said"}]')
+    target = ["--target", f"scripted:{tmp_path / 'script.json'}"]
+    subprocess.run([*command, *target, "-o", str(tmp_path / "held.json")], check=True)
+    return tmp_path / "held.json"
+
+
+@pytest.mark.slow
+def test_a_plan_knows_what_its_classes_hold(held: Path) -> None:
+    plan, backend = sgl.load_plan(held), Answers()
+    result = plan.run({"tone": "curt", "point": {"x": 2, "name": "b"}}, backend=backend)
+    assert (result.error(), backend.prompts) == (None, ["CURTcurtb"])
+    wrong = refused(plan, {"tone": "rude", "point": {"x": 2, "name": "b"}})
+    message = "`tone` is `'rude'`, and no member of `sglc_program_held.Tone` has this value"
+    assert (wrong.code, wrong.message, wrong.note) == (
+        "SGLC047", message, "its members: KIND = 'kind', CURT = 'curt'"
+    )  # fmt: skip
+    wrong = refused(plan, {"tone": "kind", "point": {"x": 2, "name": "b", "z": 3}})
+    message = "`point` has a field `z`, and `sglc_program_held.Point` has none of this name"
+    assert (wrong.code, wrong.message, wrong.note) == ("SGLC047", message, "its fields: x, name")
+    assert refused(plan, {"tone": "kind", "point": {"x": 2}}).code == "SGLC048"
+    assert refused(plan, {"tone": "kind", "point": "b"}).code == "SGLC047"
+    assert refused(plan, {"tone": ["kind"], "point": {"x": 2, "name": "b"}}).code == "SGLC047"
 
 
 # -- facts -------------------------------------------------------------------------------------------

@@ -568,6 +568,7 @@ class Function:
         self,
         target: Backend | str | None = None,
         *,
+        backend: Backend | str | None = None,
         rows: Sequence[Row] | None = None,
         passes: str | Sequence[str] | None = None,
         outputs: Sequence[str] | None = None,
@@ -576,6 +577,7 @@ class Function:
         """What the program will do on a back end, before it does: calls, prompts, bounds, sharing, remarks.
 
         Args:
+            backend: another name for `target`.
             rows: an estimate for a batch: each row's arguments by name, or in order.
             passes, outputs: as of `run`.
             kwargs: arguments, as far as they are known, and sampling defaults.
@@ -587,7 +589,8 @@ class Function:
 
         own, _ = split(self.definition, kwargs, not_by_position(self.definition, ()))
         sampling = {key: kwargs[key] for key in kwargs if key not in own} | {"outputs": outputs}
-        made = explained(self, self._chosen(target, passes), rows, own, sampling)
+        chosen = self._chosen(backend if target is None else target, passes)
+        made = explained(self, chosen, rows, own, sampling)
         return replace(made, leaves=self._plans.seen(), last_miss=self._plans.last_miss)
 
     # -- inside ----------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from sglc.ir.plan.backend import Backend
 from sglc.knobs import model
 
 _HERE = (
-    "back ends here: local, local:MODEL, openai:MODEL, azure:DEPLOYMENT, anthropic:MODEL, gemini:MODEL, "
-    "vertex:MODEL, mistral:MODEL, openrouter:MODEL, litellm:MODEL, http://HOST:PORT, grpc://HOST:PORT, "
-    "scripted:FILE"
+    "back ends here: local, local:MODEL, openai:MODEL, openai-completions:MODEL, azure:DEPLOYMENT, "
+    "anthropic:MODEL, gemini:MODEL, vertex:MODEL, mistral:MODEL, openrouter:MODEL, litellm:MODEL, "
+    "http[s]://HOST:PORT, grpc[s]://HOST:PORT, scripted:FILE"
 )
 # Where the SDKs go by their environments is a part of what is named.
 _ADDRESSES = (

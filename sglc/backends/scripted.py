@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from sglc.errors import BackendError, RunError, SglcError, UsageError
+from sglc.errors import BackendError, RunError, SglcError, UsageError, shown
 from sglc.ir.core import Site
 from sglc.ir.made_often import made_often
 from sglc.ir.plan.backend import EventBatches
@@ -105,7 +106,8 @@ def by_rules(rules: Sequence[Rule]) -> Answer:
 def read_script(path: str) -> ScriptedBackend:
     """What answers by the rules of a JSON file.
 
-    The file is a list of objects with the fields of `Rule`, or an object of `rules` and `word_s`.
+    The file is a list of objects with the fields of `Rule`, or an object of `rules` and `word_s`. A field
+    that is `null` is not there.
 
     Raises:
         UsageError: SGLC002 no such file; SGLC008 it is no JSON; SGLC036 it is no script.
@@ -115,26 +117,72 @@ def read_script(path: str) -> ScriptedBackend:
         data = json.loads(text)
     except OSError as error:
         raise UsageError("SGLC002", f"`{path}` cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError("SGLC008", f"`{path}` is no JSON: {error}") from None
-    if isinstance(data, list):
-        data = {"rules": data}
     try:
-        answer, word_s = by_rules([_rule(item) for item in data["rules"]]), float(data.get("word_s", 0.0))
-        return ScriptedBackend(answer, word_s=word_s, identity=sha256(text.encode()).hexdigest()[:12])
-    except (AttributeError, KeyError, TypeError, ValueError, re.error) as error:
+        rules, word_s = _script({"rules": data} if isinstance(data, list) else data)
+    except ValueError as error:
         raise UsageError(
             "SGLC036", f"`{path}` is no script: {error}",
             hint='write rules such as `[{"name": "answer", "text": "Paris"}]`',
         ) from None  # fmt: skip
+    identity = sha256(text.encode()).hexdigest()[:12]
+    return ScriptedBackend(by_rules(rules), word_s=word_s, identity=identity)
 
 
-def _rule(item: Mapping[str, Any]) -> Rule:
-    rule = Rule(**{**item, "branch": tuple(item["branch"]) if "branch" in item else None})
-    if not isinstance(rule.text, str):
-        raise TypeError(f"`text` is a text, not `{rule.text!r}`")
-    re.compile(rule.prompt or "")
-    return rule
+def _script(data: Any) -> tuple[list[Rule], float]:
+    """The rules of a script, and the seconds of a word; raises ValueError: it is none."""
+    if not isinstance(data, dict) or not isinstance(data.get("rules"), list):
+        raise ValueError("it has no list of rules")
+    unknown = next((name for name in data if name not in ("rules", "word_s")), None)
+    if unknown is not None:
+        raise ValueError(f"beside `rules` and `word_s` it has `{shown(unknown)}`")
+    word_s = data.get("word_s", 0.0)
+    if type(word_s) not in (int, float) or not 0 <= word_s < math.inf:
+        raise ValueError(f"`word_s` is `{shown(repr(word_s))}`, and not a number of seconds")
+    return [_rule(item, f"rule {number}") for number, item in enumerate(data["rules"])], float(word_s)
+
+
+def _rule(item: Any, which: str) -> Rule:
+    if not isinstance(item, dict):
+        raise ValueError(f"{which} is no object")
+    given = {name: value for name, value in item.items() if value is not None}
+    if "text" not in given:
+        raise ValueError(f"{which} has no `text`")
+    for name, value in given.items():
+        if name not in _FIELDS:
+            raise ValueError(f"{which} has a field `{shown(name)}`; there are: {', '.join(_FIELDS)}")
+        what, fits = _FIELDS[name]
+        if not fits(value):
+            raise ValueError(f"`{name}` of {which} is `{shown(repr(value))}`, and not {what}")
+    branch = given.pop("branch", None)
+    return Rule(**given, branch=None if branch is None else tuple(branch))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_pattern(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and re.compile(value) is not None
+    except (re.error, OverflowError, RecursionError):
+        return False
+
+
+_FIELDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "text": ("a text", _is_text),
+    "name": ("a text", _is_text),
+    "function": ("a text", _is_text),
+    "branch": ("a list of numbers", lambda value: isinstance(value, list) and all(map(_is_count, value))),
+    "occurrence": ("a number from 0", _is_count),
+    "sample": ("a number from 0", _is_count),
+    "prompt": ("a regular expression", _is_pattern),
+}
 
 
 class Words:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglc.bench.options import Options
-from sglc.cli.options import check_output, count, write_output
+from sglc.cli.options import check_output, count, output_file, write_output
 from sglc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ def add_bench(commands: argparse._SubParsersAction[Any]) -> None:
         _add_workload(parser, name)
     report = kinds.add_parser("report", help="tables of stored results, in Markdown")
     report.add_argument("folder", metavar="DIR", help="where results lie, as `-o` writes them")
-    report.add_argument("-o", "--output", metavar="PAGE.md", help="bring the tables of this page up to date")
+    report.add_argument(
+        "-o", "--output", type=output_file, metavar="PAGE.md", help="bring the tables of this page up to date"
+    )
     report.set_defaults(command=_report)
 
 
@@ -63,7 +65,9 @@ def _add_workload(parser: argparse.ArgumentParser, name: str) -> None:
     )
     parser.add_argument("--profile", action="store_true", help="one more round: time by kind of kernel (CUDA)")
     parser.add_argument("--json", action="store_true", help="the result as JSON")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the result as JSON, too")
+    parser.add_argument(
+        "-o", "--output", type=output_file, metavar="FILE", help="write the result as JSON, too"
+    )
     parser.set_defaults(command=_bench, workload=name)
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sglc.cli.argument_types import made, types_of
 from sglc.cli.options import (
     Commands,
     add_backend,
@@ -17,7 +18,9 @@ from sglc.cli.options import (
     check_output,
     connect,
     input_files,
+    output_file,
     passes_of,
+    say,
     write_output,
 )
 from sglc.errors import UsageError
@@ -49,7 +52,7 @@ def add_compile(commands: Commands) -> None:
         help="lowered IR, plan, JSON that runs, a graph, automata of constraints, or a page; default: what "
         "the ending of FILE says, else the plan",
     )
-    build.add_argument("-o", "--output", metavar="FILE")
+    build.add_argument("-o", "--output", type=output_file, metavar="FILE")
     build.set_defaults(command=_compile)
 
 
@@ -67,10 +70,9 @@ def _programs(options: argparse.Namespace, *, single: bool) -> list[tuple[Functi
             )  # fmt: skip
         return [(None, open_ir(spec))]
     if examples:  # they are those of one program
-        from sglc.frontend.tracing.arguments import promised
-
         function = open_function(spec)
-        return [(function, function.trace(args=arguments(options, promised(function.definition))))]
+        types = types_of(function)
+        return [(function, function.trace(args=made(arguments(options, types), types)))]
     functions = [open_function(spec)] if single else open_functions(spec)
     return [(function, function.trace()) for function in functions]
 
@@ -87,6 +89,11 @@ def _compile(options: argparse.Namespace) -> int:
     asked = emit or _EMIT_OF.get(ending)
     if not (options.dump_ir or options.dump_ir_after_all):
         emit = asked
+    elif options.output is None and asked not in (None, "ir", "plan"):
+        raise UsageError(
+            "SGLC019", f"stdout is to hold one thing, and `--dump-ir` writes IR beside `--emit {asked}`",
+            hint="compile twice",
+        )  # fmt: skip
     elif (
         options.output
         and asked not in (None, "plan")
@@ -103,7 +110,7 @@ def _compile(options: argparse.Namespace) -> int:
     out = sys.stdout if options.output is None else whole  # there, a pass that fails leaves those before it
     for function, program in programs:
         for finding in findings(function.definition if function else None, program):
-            print(render_finding(finding), file=sys.stderr)
+            say(render_finding(finding))
         if options.dump_ir or options.dump_ir_after_all:
             print(to_text(program, locs=True), file=out, end="")
         if options.dump_ir and not options.dump_ir_after_all and emit is None:

@@ -12,10 +12,11 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from sglc.cli.options import say, with_values
 from sglc.errors import RunError, SglcError, UsageError, render
+from sglc.knobs import debug_level
 
 _COMMANDS = (
     "run",
@@ -52,7 +53,11 @@ def _main(argv: Sequence[str] | None) -> int:
         sys.stdout.reconfigure(errors="as-in-json")  # a terminal that knows few characters
     try:
         words = with_values(sys.argv[1:] if argv is None else argv)
-        options = _parser(words[:1]).parse_args(words)
+        options, unknown = _parser(words[:1]).parse_known_args(words)
+        if unknown:
+            command = f"sglc {words[0]}" if words[0] in _COMMANDS else "sglc"
+            raise _wrong(f"unrecognized arguments: {' '.join(unknown)}", command)
+        debug_level()  # a bad one is wrong usage of any command
         code: int = options.command(options)
         sys.stdout.flush()
         return code
@@ -86,9 +91,16 @@ def _leave_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _wrong(message: str, command: str) -> UsageError:
+    return UsageError("SGLC010", message, hint=f"`{command} --help` lists what it takes")
+
+
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **{**more, "allow_abbrev": False})  # a later option would change what one means
+
     def error(self, message: str) -> NoReturn:
-        raise UsageError("SGLC010", message, hint=f"`{self.prog} --help` lists what it takes")
+        raise _wrong(message, self.prog)
 
 
 class _Version(argparse.Action):

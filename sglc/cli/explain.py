@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
+from sglc.cli.argument_types import Types, made, made_row, types_of
 from sglc.cli.options import (
     Commands,
     add_arguments,
@@ -15,6 +16,7 @@ from sglc.cli.options import (
     check_output,
     connect,
     input_files,
+    output_file,
     passes_of,
     seed,
     write_output,
@@ -33,12 +35,11 @@ def add_explain(commands: Commands) -> None:
     """Add `explain` to the commands of `sglc`."""
     explain = commands.add_parser("explain", help="say what a program will do, and why")
     explain.add_argument("program", metavar="PROG[:FN] | IR.sglir")
-    add_backend(explain, "--target")
+    add_backend(explain, "--target", "--backend")
     add_passes(explain)
-    explain.add_argument("--backend", dest="backend", metavar="B", help=argparse.SUPPRESS)
     add_arguments(explain)
     explain.add_argument("--emit", choices=_EMITS, default="text")
-    explain.add_argument("--html", metavar="FILE", help="write a page to look at, too")
+    explain.add_argument("--html", type=output_file, metavar="FILE", help="write a page to look at, too")
     explain.add_argument(
         "--analyze",
         action="store_true",
@@ -49,9 +50,7 @@ def add_explain(commands: Commands) -> None:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from sglc.cli.batch.rows import open_rows
     from sglc.cli.program_file import open_function, open_functions, open_ir
-    from sglc.frontend.tracing.arguments import promised
 
     if options.seed is not None and not options.analyze:
         raise UsageError("SGLC062", "`--seed` is of a run, and nothing runs", hint="add `--analyze`")
@@ -68,11 +67,10 @@ def _explain(options: argparse.Namespace) -> int:
 
         backend = WithPasses(backend, passes)
     given = arguments(options)
-    rows = list(open_rows(options.batch)) if options.batch else None
     if options.program.endswith(".sglir"):
         from sglc.explain.explanation import explained_program
 
-        if given or rows is not None or options.analyze:
+        if given or options.batch or options.analyze:
             raise UsageError(
                 "SGLC061", "a program in IR form is explained without arguments, and `explain` does not run it",
                 hint="give the Python file of the program",
@@ -82,9 +80,11 @@ def _explain(options: argparse.Namespace) -> int:
         program = with_outputs(open_ir(options.program), options.outputs)
         explained = [explained_program(program, backend.target)]
         return _show(explained, options)
-    if options.analyze or given or rows is not None:  # they are those of one program
+    if options.analyze or given or options.batch:  # they are those of one program
         function = open_function(options.program)
-        given = arguments(options, promised(function.definition))
+        types = types_of(function)
+        given = made(arguments(options, types), types)
+        rows = _rows(options.batch, types) if options.batch else None
         if options.analyze:
             return _analyze(function, backend, given, rows, options)
         return _show([function.explain(backend, rows=rows, outputs=options.outputs, **given)], options)
@@ -92,6 +92,16 @@ def _explain(options: argparse.Namespace) -> int:
         [function.explain(backend, outputs=options.outputs) for function in open_functions(options.program)],
         options,
     )
+
+
+def _rows(name: str, types: Types) -> list[dict[str, Any]]:
+    from sglc.cli.batch.rows import open_rows
+
+    rows = open_rows(name, types)
+    try:
+        return [made_row(number, row, types) for number, row in enumerate(rows)]
+    except UsageError as error:
+        raise rows.placed(error) from None
 
 
 def _show(explained: list[Explanation], options: argparse.Namespace) -> int:

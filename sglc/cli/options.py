@@ -6,16 +6,18 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sglc.errors import RunError, UsageError
+from sglc.cli.argument_types import TEXT, ArgumentType, Types
+from sglc.errors import RunError, UsageError, shown
 from sglc.ir.sampling import SEEDS, is_seed
 
 if TYPE_CHECKING:
     from sglc.ir.plan.backend import Backend
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but for tabs and line feeds
 Commands = Any  # argparse's own type of what `add_subparsers` gives has no public name
 
 
@@ -26,12 +28,27 @@ def count(text: str, least: int = 1) -> int:
     return int(text)
 
 
-def add_backend(parser: argparse.ArgumentParser, name: str) -> None:
-    """Add the option `name` (`--backend` or `--target`) and what goes with it."""
+def named(text: str) -> str:
+    """The type of an option that names something."""
+    if not text:
+        raise argparse.ArgumentTypeError("nothing is named")
+    return text
+
+
+def output_file(text: str) -> str:
+    """The type of an option that names a file to write."""
+    if text == "-":
+        raise argparse.ArgumentTypeError("`-` is no file (`./-` is one of that name)")
+    return named(text)
+
+
+def add_backend(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add the option with these `names` (`--backend`, `--target`) and what goes with it."""
     parser.add_argument(
-        name, dest="backend", metavar="B",
-        help="local (default), local:MODEL, openai:MODEL, anthropic:MODEL, gemini:MODEL, azure:DEPLOYMENT, "
-        "vertex:MODEL, litellm:MODEL, http://HOST:PORT, grpc://HOST:PORT or scripted:FILE",
+        *names, dest="backend", metavar="B", type=named,
+        help="local (default), local:MODEL, openai:MODEL, openai-completions:MODEL, azure:DEPLOYMENT, "
+        "anthropic:MODEL, gemini:MODEL, vertex:MODEL, mistral:MODEL, openrouter:MODEL, litellm:MODEL, "
+        "http[s]://HOST:PORT, grpc[s]://HOST:PORT or scripted:FILE",
     )  # fmt: skip
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto")
@@ -48,7 +65,9 @@ def add_passes(parser: argparse.ArgumentParser) -> None:
         "--outputs", metavar="A,B", type=lambda text: [name for name in text.split(",") if name],
         help="variables that are asked for: what neither they nor the return value need is not generated",
     )  # fmt: skip
-    parser.add_argument("--passes-from", metavar="FILE.py", help="a Python file that registers passes")
+    parser.add_argument(
+        "--passes-from", type=named, metavar="FILE.py", help="a Python file that registers passes"
+    )
 
 
 def passes_of(options: argparse.Namespace) -> tuple[str, ...] | None:
@@ -83,7 +102,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what a program is given: `--arg`, `--args` and `--batch`."""
     add_examples(parser)
     parser.add_argument(
-        "--batch", metavar="ROWS", help="rows of arguments: JSON lines, .csv, .tsv or .parquet; - is stdin"
+        "--batch",
+        type=named,
+        metavar="ROWS",
+        help="rows of arguments: JSON lines, .csv, .tsv or .parquet; - is stdin",
     )
 
 
@@ -96,15 +118,14 @@ def add_examples(parser: argparse.ArgumentParser) -> None:
         metavar="K=V",
         help="an argument: a text, or what the parameter says",
     )
-    parser.add_argument("--args", metavar="JSON", help="arguments as one JSON object")
+    parser.add_argument("--args", type=named, metavar="JSON", help="arguments as one JSON object")
 
 
-def arguments(options: argparse.Namespace, kinds: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-    """What `--arg` and `--args` give.
+def arguments(options: argparse.Namespace, types: Types = MappingProxyType({})) -> dict[str, Any]:
+    """What `--arg` and `--args` give, as JSON's data.
 
     Args:
-        kinds: the types that arguments have, as far as they are known. `--arg` gives a number or a truth value
-            where one of these is wanted, else a text.
+        types: those that arguments have, as far as they are known. `--arg` gives what they say, else a text.
 
     Raises:
         UsageError: SGLC007, SGLC008, one of them is no argument.
@@ -113,42 +134,38 @@ def arguments(options: argparse.Namespace, kinds: Mapping[str, str] = MappingPro
 
     given: dict[str, Any] = {}
     if options.args:
+        _check_text("--args", options.args)
         given = parse_json(options.args, "--args")
         if not isinstance(given, dict):
             raise UsageError("SGLC008", "`--args` takes a JSON object", hint='`--args \'{"question": "..."}\'`')
+    seen: set[str] = set()
     for pair in options.arg:
         name, equals, value = pair.partition("=")
         if not equals:
             raise UsageError("SGLC007", f"`--arg {pair}` has no `=`", hint="write `--arg name=value`")
-        given[name] = _argument(name, value, kinds.get(name, "str"))
+        _check_text(f"--arg {name}", pair)
+        if name in given:
+            both = "`--args` and `--arg`" if name not in seen else "two `--arg`"
+            raise UsageError("SGLC007", f"`{name}` is given by {both}")
+        seen.add(name)
+        given[name] = _argument(name, value, types.get(name, TEXT))
     return given
 
 
-def typed(text: str, kind: str) -> Any:
-    """What a text stands for, where an argument of a type is wanted.
-
-    Raises:
-        ValueError, KeyError: nothing of that type.
-    """
-    match kind:
-        case "int":
-            return int(text)
-        case "float":
-            return float(text)
-        case "bool":
-            return {"true": True, "false": False}[text.lower()]
-        case _:
-            return text
+def _check_text(option: str, text: str) -> None:
+    """Raises UsageError: SGLC007, the bytes of the command line are no UTF-8."""
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise UsageError("SGLC007", f"`{shown(option)}` is no UTF-8")
 
 
-def _argument(name: str, text: str, kind: str) -> Any:
+def _argument(name: str, text: str, kind: ArgumentType) -> Any:
     """What `--arg name=text` gives for an argument of a type."""
     try:
-        return typed(text, kind)
+        return kind.of_text(text)
     except (ValueError, KeyError):
         raise UsageError(
-            "SGLC007", f"`--arg {name}={text}`: `{name}` is of type `{kind}`",
-            hint="true and false are truth values" if kind == "bool" else "",
+            "SGLC007", f"`--arg {name}={text}`: `{name}` is of type `{kind.name}`",
+            hint="true and false are truth values" if kind.name == "bool" else "",
         ) from None  # fmt: skip
 
 
@@ -180,9 +197,12 @@ def check_local(options: argparse.Namespace) -> None:
 
 
 def say(text: str) -> None:
-    """One more line on stderr. Where nobody reads that any more, or nothing fits, a run goes on without."""
+    """One more line on stderr. Where nobody reads that any more, or nothing fits, a run goes on without.
+
+    What a terminal would obey, as a text of the user's may have it, is escaped.
+    """
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(_CONTROL.sub(lambda found: ascii(found[0])[1:-1], text), file=sys.stderr, flush=True)
     except OSError:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 

@@ -184,6 +184,8 @@ def _split(spec: str) -> tuple[Path, str]:
 def _read(path: Path) -> str:
     if not path.exists():
         raise UsageError("SGLC002", f"there is no file `{path}`")
+    if path.is_dir():
+        raise UsageError("SGLC002", f"`{path}` is a folder", hint="name a file in it")
     try:
         if path.suffix == ".py":
             return importlib.util.decode_source(path.read_bytes())  # it may name its encoding
@@ -217,7 +219,12 @@ def _import(path: Path, takes: str = "`.py`") -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         loc = of_exception(error, str(path.resolve())) or Loc(shown, 1)
+        hint = ""
+        if isinstance(error, ImportError) and "relative import" in str(error):
+            hint = (
+                "it is imported as under `python FILE`: name modules in full, with their folder in `PYTHONPATH`"
+            )
         raise RunError(
-            "SGLC401", f"`{type(error).__name__}` while `{shown}` was imported: {error}", loc
+            "SGLC401", f"`{type(error).__name__}` while `{shown}` was imported: {error}", loc, hint=hint
         ) from None
     return module

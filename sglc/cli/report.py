@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 def text_of(result: Result, options: argparse.Namespace) -> str:
     """A result as the options want to see it, with its last line feed; "" for nothing."""
     if options.json or options.output:
-        return json_text(result.as_json(), ascii=not options.output and not _says_all()) + "\n"
+        return json_text(result.as_json(), ascii=not options.output and not _says_all(options.stdout)) + "\n"
     if options.stream:
         return ""
     shown = _shown(result)
@@ -45,9 +44,16 @@ def json_text(data: Any, *, ascii: bool = False) -> str:
     return text
 
 
-def _says_all() -> bool:
-    """Whether stdout takes every character."""
-    return (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
+def failure_text(error: SglcError, options: argparse.Namespace) -> str:
+    """What JSON says of a run that did not begin."""
+    from sglc.execution.result import error_json
+
+    return json_text({"error": error_json(error)}, ascii=not _says_all(options.stdout))
+
+
+def _says_all(stdout: Any) -> bool:
+    """Whether it takes every character."""
+    return (getattr(stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
 
 
 def _finite(data: Any) -> Any:
@@ -78,9 +84,11 @@ def _shown(result: Result) -> str:
     turns = result.messages()
     lines = [f"{turn['role']}: {_said(turn['content'])}" for turn in turns] if turns else [result.text()]
     # What branches stored stands in no text of the prompt itself.
-    lists = {name: value for name, value in result.variables.items() if isinstance(value, list)}
-    lines += [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in lists.items()]
-    return "\n".join(lines)
+    # Nor does anything where the program leaves no prompt.
+    shown = {name: value for name, value in plain(dict(result.variables)).items()
+             if isinstance(value, list) or lines == [""]}  # fmt: skip
+    lines += [f"{name} = {json_text(value)}" for name, value in shown.items()]
+    return "\n".join(lines[1:] if lines[0] == "" else lines)
 
 
 def _said(content: str | list[dict[str, Any]]) -> str:
@@ -157,7 +165,8 @@ class Totals:
         self.failed += result.failed
         self.used += result.usage
         self.seed = result.seed
-        if result.why_python:
+        used = result.usage
+        if result.why_python and (used.calls or used.cache_hits or not result.failed):  # else none of it ran
             self.python += 1
             self.why_python = self.why_python or result.why_python
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from sglc.cli.argument_types import Types, made, types_of
 from sglc.cli.options import (
     Commands,
     add_arguments,
@@ -20,11 +22,13 @@ from sglc.cli.options import (
     check_local,
     connect,
     input_files,
+    named,
+    output_file,
     passes_of,
     say,
     seed,
 )
-from sglc.errors import UsageError
+from sglc.errors import SglcError, UsageError
 
 if TYPE_CHECKING:
     from sglc.api.function import Function
@@ -46,16 +50,22 @@ def add_run(commands: Commands) -> None:
     add_backend(run, "--backend")
     add_passes(run)
     add_arguments(run)
-    run.add_argument("-o", "--output", metavar="OUT.jsonl", help="where results go (default: stdout)")
+    run.add_argument(
+        "-o", "--output", type=output_file, metavar="OUT.jsonl", help="where results go (default: stdout)"
+    )
     run.add_argument("--force", action="store_true", help="write over results that are in the output already")
-    run.add_argument("--json", action="store_true", help="results as JSON, one object a row")
+    run.add_argument(
+        "--json",
+        action="store_true",
+        help="results as JSON, one object a row; what programs print goes to stderr",
+    )
     run.add_argument(
         "--mode", choices=("auto", "plan", "python"),
         help="run the program's plan where there is one (auto), always, or its code as Python",
     )  # fmt: skip
     run.add_argument("--seed", type=seed, help="repeats the samples of the run that reported it")
     run.add_argument("--stream", action="store_true", help="show text while it is generated")
-    run.add_argument("--record", metavar="DIR", help="keep every answer in a new folder")
+    run.add_argument("--record", type=named, metavar="DIR", help="keep every answer in a new folder")
     run.add_argument(
         "--resume", action="store_true",
         help="go on with the results that the output of a batch has, and with what `--record` holds",
@@ -69,12 +79,15 @@ def add_run(commands: Commands) -> None:
         "--answer", action="append", type=_answer, metavar="[ROW:]NAME=JSON",
         help="with `--resume`: what a run goes on with that waits for a person",
     )  # fmt: skip
-    run.add_argument("--replay", metavar="DIR", help="answer from such a folder, without a model")
+    run.add_argument("--replay", type=named, metavar="DIR", help="answer from such a folder, without a model")
     run.add_argument(
-        "--cache", metavar="DIR", help="ask only what was not asked before: answers are kept in a folder"
+        "--cache",
+        type=named,
+        metavar="DIR",
+        help="ask only what was not asked before: answers are kept in a folder",
     )
-    run.add_argument("--trace", metavar="OUT.json", help="a time line for Perfetto or Chrome")
-    run.add_argument("--tools", metavar="FILE.py", help="declares the functions that a plan calls")
+    run.add_argument("--trace", type=output_file, metavar="OUT.json", help="a time line for Perfetto or Chrome")
+    run.add_argument("--tools", type=named, metavar="FILE.py", help="declares the functions that a plan calls")
     run.add_argument(
         "--timeout", type=_limit(float), metavar="S", help="seconds of the run, or of the whole batch"
     )
@@ -156,12 +169,31 @@ def _limit(kind: type[int] | type[float], unit: str = "of seconds ") -> Callable
 
 
 def _run(options: argparse.Namespace) -> int:
+    """Run what is asked for. Where stdout has JSON, that is all that it has: programs print on stderr."""
+    options.stdout = sys.stdout
+    if not options.json or options.output:
+        return _ran(options)
+    aside = sys.stdout = sys.stderr
+    try:
+        return _ran(options)
+    except SglcError as error:
+        if options.batch is None and not isinstance(error, UsageError):  # it is what came of the run
+            from sglc.cli.report import failure_text
+
+            print(failure_text(error, options), file=options.stdout, flush=True)
+        raise
+    finally:
+        if sys.stdout is aside:  # else it takes no more
+            sys.stdout = options.stdout
+
+
+def _ran(options: argparse.Namespace) -> int:
     from sglc.cli.batch.journal import journal_of, remove_journal
     from sglc.cli.batch.loop import run_rows
     from sglc.cli.batch.output import OutputFile
     from sglc.cli.batch.rows import STDIN, RowFile, open_rows
     from sglc.cli.batch.spread import is_spread, run_spread
-    from sglc.cli.program_file import open_program
+    from sglc.cli.program_file import open_function, open_program
     from sglc.cli.report import Totals, error_of, failures_of, text_of, texts_stay
     from sglc.execution.start import limits_of_run
 
@@ -191,9 +223,11 @@ def _run(options: argparse.Namespace) -> int:
     is_plan = options.program.endswith(".json")
     if options.tools and not is_plan:
         raise UsageError("SGLC044", "`--tools` is for a plan: a program has its functions")
-    for name in ("passes", "outputs"):
+    for name in ("passes", "passes_from", "outputs"):
         if is_plan and getattr(options, name) is not None:
-            raise UsageError("SGLC019", f"`--{name}` is for programs, and a plan is none any more")
+            raise UsageError(
+                "SGLC019", f"`--{name.replace('_', '-')}` is for programs, and a plan is none any more"
+            )
     function: Function | LoadedPlan
     rows: RowFile | None = None
     if options.passes is not None or options.program.endswith(".sglir"):
@@ -202,17 +236,21 @@ def _run(options: argparse.Namespace) -> int:
                 "SGLC019", "a program is compiled for its first row here, and stdin is read but once",
                 hint="write the rows to a file",
             )  # fmt: skip
-        rows = open_rows(options.batch) if options.batch is not None else None
+        source = None if options.program.endswith(".sglir") else open_function(options.program)
+        types = {} if source is None else types_of(source)
+        rows = open_rows(options.batch, types) if options.batch is not None else None
         backend = connect(options)
-        function = _compiled(options, backend, [] if rows is None else list(islice(rows, 1)))
+        function = _compiled(options, source, types, backend, [] if rows is None else list(islice(rows, 1)))
     else:
+        passes_of(options)  # a file of passes is imported even where none is named
         function = open_program(options.program, options.tools)
         if (said := texts_stay(function)) is not None:
             say(f"sglc: {said}; `--tools FILE.py` makes classes known")
-        rows = open_rows(options.batch, _kinds(function)) if options.batch is not None else None
+        types = types_of(function)
+        rows = open_rows(options.batch, types) if options.batch is not None else None
         if not spread:
             backend = connect(options)
-    given = arguments(options, _kinds(function))
+    given = arguments(options, types or types_of(function))
     journal = journal_of(options)
     watches = _watches(options, journal)
     how: dict[str, Any] = {} if options.mode is None else {"mode": options.mode}
@@ -235,13 +273,13 @@ def _run(options: argparse.Namespace) -> int:
     others = [*input_files(options), *([options.trace] if options.trace else [])]
     out = None if options.output is None else OutputFile(options.output, others, force=options.force)
     began = time.perf_counter()
-    result = function.start(given, backend, options.seed, on_text, limits, watches, **how).sync()
+    result = function.start(made(given, types), backend, options.seed, on_text, limits, watches, **how).sync()
     if streamer is not None and streamer.lost is not None:
         result.error()  # is read: it says that the back end failed, which was stopped
         raise streamer.lost
     text = text_of(result, options)
     if out is None:
-        print(text, end="")
+        print(text, end="", file=options.stdout)
     else:
         out.begin()
         out.write(text.encode())
@@ -292,16 +330,6 @@ def _budget(options: argparse.Namespace) -> BatchBudget:
         prompt, completion, *cached = options.price
         price = Price(prompt, completion, cached[0] if cached else prompt)
     return BatchBudget(options.max_calls_total, options.max_tokens_total, options.max_cost, price)
-
-
-def _kinds(function: Function | LoadedPlan) -> dict[str, str]:
-    """The types of its arguments."""
-    from sglc.api.plan import LoadedPlan
-    from sglc.frontend.tracing.arguments import promised
-
-    if isinstance(function, LoadedPlan):
-        return {param.name: param.kind for param in function.plan.params}
-    return promised(function.definition)
 
 
 def _watches(options: argparse.Namespace, journal: str | None) -> dict[str, Any]:
@@ -356,22 +384,24 @@ class _Streamer:
                 print(f"[{next(iter(self._waiting)).name}] ", end="")
 
 
-def _compiled(options: argparse.Namespace, backend: Backend, rows: Sequence[Mapping[str, Any]]) -> LoadedPlan:
+def _compiled(
+    options: argparse.Namespace, function: Function | None, types: Types, backend: Backend,
+    rows: Sequence[Mapping[str, Any]],
+) -> LoadedPlan:  # fmt: skip
     """The plan of a program with `--passes` or in IR form, compiled ahead for such arguments as it gets."""
     from sglc.api.ahead import with_outputs
     from sglc.api.plan import LoadedPlan
-    from sglc.cli.program_file import open_function, open_ir
+    from sglc.cli.program_file import open_ir
     from sglc.frontend.tracing.tools import tools_of
     from sglc.ir.core import walk
     from sglc.ir.ops import HostCall
     from sglc.passes.compile import compile_program
 
     passes = passes_of(options)
-    if options.program.endswith(".sglir"):
+    if function is None:
         program = open_ir(options.program)
     else:
-        function = open_function(options.program)
-        given = arguments(options, _kinds(function)) | dict(rows[0] if rows else {})
+        given = made(arguments(options, types) | dict(rows[0] if rows else {}), types)
         names = {parameter.name for parameter in function.definition.parameters}
         known = {name: value for name, value in given.items() if name in names}
         program = function.trace(args={k: value for k, value in known.items() if not isinstance(value, str)})

@@ -69,6 +69,15 @@ def fields_of(value: Any) -> dict[str, Any] | None:
     return {name: read(value, name) for name in names}
 
 
+def held_by(value: Any) -> str | None:
+    """What objects of a value's class hold, as text: names of fields; of an enumeration the members' values."""
+    if isinstance(value, Enum):
+        members = {member._name_: member._value_ for member in type(value)}
+        return spell({name: held for name, held in members.items() if spell(held) is not None})
+    held = value.fields if isinstance(value, Instance) else fields_of(value)
+    return None if held is None else spell([*held])
+
+
 def holds(fact: str, given: Mapping[str, Any]) -> Any:
     """What a fact is for arguments.
 

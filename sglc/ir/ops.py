@@ -71,12 +71,14 @@ SELECT_METHODS = (
 class Arg(Op):
     """A value that is given when the program runs, of type `kind` (`ir.pure.type_name`).
 
-    `default` is what it is otherwise, as `ir.facts` spells it.
+    `default` is what it is otherwise, and `holds` what objects of its class hold (`ir.facts.held_by`), both as
+    `ir.facts` spells them.
     """
 
     name: str
     kind: str = "str"
     default: str | None = None
+    holds: str | None = None
 
 
 @op("guard")

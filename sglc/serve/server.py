@@ -74,9 +74,10 @@ def _bind(bound: socket.socket, address: tuple[Any, ...]) -> None:
 def not_there(host: str, port: int, error: Exception) -> UsageError:
     """What it is that nobody can listen at an address."""
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    taken = isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES)
     return UsageError(
         "SGLC038", f"`{host}` port {port} cannot be listened at: {why.lower()}",
-        hint="`--port 0` takes any port that is free",
+        hint="`--port 0` takes any port that is free" if taken else "",
     )  # fmt: skip
 
 

@@ -373,3 +373,15 @@ def test_a_constant_behind_an_argument_is_weighed_by_the_rows() -> None:
     assert (alone.code, found.code) == ("SGLC601", "SGLC601")
     # A token a character: two of the three beginnings compute what one would do for.
     assert found.note == alone.note + f"; these rows compute {2 * len(rules):,} tokens more for it"
+
+
+def test_what_is_said_of_branches_agrees() -> None:
+    from sglc.cli.program_file import open_function
+
+    react = open_function(str(Path(__file__).parents[2] / "examples" / "react.py"))
+    explained = react.explain(f"scripted:{Path(__file__).with_name('answers.json')}", question="Where is it?")
+    forecast = explained.forecast
+    assert (forecast.depth, len(forecast.chain)) == (3, 13)
+    assert "3-13 calls, 3-13 one after another; " in explained.text()
+    for counts in [forecast.counts, *(step.counts for step in forecast.steps)]:
+        assert counts.prompt.low >= counts.shared.low + counts.computed.low

@@ -7,8 +7,9 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, TextIO, TypeVar
 
 from sglc.cli.batch.manifest import manifest_of
 from sglc.cli.batch.output import OutputFile, cannot_write, no_result, write_lines
@@ -51,6 +52,7 @@ class Destination:
     Args:
         path: a file; None: stdout, where results are in the order of their rows.
         others: the other files of the run.
+        stdout: which that is.
         ordered: whether those of a file are, too.
         resume, force: as of `OutputFile`.
         retry_failed: rows that failed have no results: they run again.
@@ -70,6 +72,7 @@ class Destination:
         path: str | None,
         others: Iterable[str],
         *,
+        stdout: TextIO,
         ordered: bool,
         resume: bool,
         retry_failed: bool,
@@ -80,6 +83,7 @@ class Destination:
         self._there, self._waiting = Numbers(), Numbers()
         self._resume, self._retry_failed, self._recorded = resume, retry_failed, recorded
         self._ordered = ordered or path is None
+        self._stdout = stdout
         self._buffer: ReorderBuffer | None = None
         self._rewritten = False  # whether some of what is there does not stay where it is
         self.file: OutputFile | None = None
@@ -143,7 +147,7 @@ class Destination:
             RunError: SGLC427, this cannot be written.
         """
         if self.file is None:
-            self._buffer = ReorderBuffer(_to_stdout, None)
+            self._buffer = ReorderBuffer(partial(_to_stdout, self._stdout), None)
             return
         kept = self._resume and self.resumable
         try:
@@ -265,10 +269,10 @@ def _read_line(line: bytes, loc: Loc | None) -> tuple[int, str]:
     return number, code
 
 
-def _to_stdout(text: bytes) -> None:
+def _to_stdout(stdout: TextIO, text: bytes) -> None:
     try:
-        sys.stdout.write(text.decode())
-        sys.stdout.flush()
+        stdout.write(text.decode())
+        stdout.flush()
     except BrokenPipeError:
         raise
     except OSError as error:

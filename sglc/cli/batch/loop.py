@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from sglc.cli.argument_types import made_row
 from sglc.cli.batch.budget import BatchBudget
 from sglc.cli.batch.destination import Destination
 from sglc.cli.batch.ended import Ended, ended
@@ -49,7 +50,7 @@ def run_rows(
     """Run every row of `rows` and show its result; gives the exit code.
 
     Args:
-        given: arguments of all rows.
+        given: arguments of all rows, as JSON has them.
         asked: further keywords of `stream_batch`.
         journal: as of `journal_of`.
 
@@ -68,7 +69,7 @@ def run_rows(
             manifest = settled(asked_now, known, f"{backend.target.name} {identity}".strip(), options)
         begin_journal(journal, options)
         control = BatchControl(budget.admits if budget.limited else None)
-        each = ({**given, **row} for row in rows)
+        each = (made_row(number, {**given, **row}, rows.types) for number, row in enumerate(rows))
         try:
             stream = function.stream_batch(
                 # Those of a list are looked at before one runs.
@@ -96,7 +97,7 @@ def destination(options: argparse.Namespace, *, ordered: bool, recorded: bool) -
     """Where results go. Arguments and errors are those of `Destination`."""
     others = [*input_files(options), *([options.trace] if options.trace else [])]
     return Destination(
-        options.output, others, ordered=ordered, resume=options.resume,
+        options.output, others, stdout=options.stdout, ordered=ordered, resume=options.resume,
         retry_failed=options.retry_failed, force=options.force, recorded=recorded,
     )  # fmt: skip
 

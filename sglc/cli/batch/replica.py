@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sglc import knobs
 from sglc.backends import registry
+from sglc.cli.argument_types import made_row, types_of
 from sglc.cli.batch.ended import Ended, ended
 from sglc.cli.batch.listening import address_of, listens
 from sglc.cli.batch.sorted_rows import NumberedRow
@@ -249,6 +250,8 @@ class LocalReplica:
 
     def _rows(self, has: _Rows) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """The rows that come, each when there is a place: what is looked at together begins together."""
+        assert self._function is not None
+        types = types_of(self._function)
         while True:
             with self._change:
                 self._change.wait_for(
@@ -262,7 +265,7 @@ class LocalReplica:
                     return
                 has.live += 1
                 number, row = has.coming.popleft()
-            yield number, {**self._work.given, **pickle.loads(row)}
+            yield number, made_row(number, {**self._work.given, **pickle.loads(row)}, types)
 
     # -- the server ------------------------------------------------------------------------------
 

@@ -7,15 +7,15 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
+from sglc.cli.argument_types import TEXT, Types
 from sglc.cli.batch.manifest import digest
-from sglc.cli.options import typed
 from sglc.cli.program_file import parse_json
 from sglc.errors import Loc, UsageError
 
@@ -37,12 +37,12 @@ class RowFile:
 
     Attributes:
         count: of rows; -1 where that shows as they come.
-        kinds: the types of arguments, for texts of CSV that stand for numbers and truth values.
+        types: of arguments, for texts of CSV that stand for something else.
     """
 
     name: str
     count: int
-    kinds: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    types: Types = field(default_factory=lambda: MappingProxyType({}))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Each row.
@@ -63,7 +63,7 @@ class RowFile:
         if suffix == ".parquet":
             return zip(_parquet_rows(self.name), count(1))
         if suffix in (".csv", ".tsv"):
-            return _csv_rows(self.name, "\t" if suffix == ".tsv" else ",", self.kinds)
+            return _csv_rows(self.name, "\t" if suffix == ".tsv" else ",", self.types)
         return _json_file(self.name)
 
     def placed(self, error: UsageError) -> UsageError:
@@ -88,7 +88,7 @@ class RowFile:
         return None if self.name == STDIN else Path(self.name)
 
 
-def open_rows(name: str, kinds: Mapping[str, str] = MappingProxyType({})) -> RowFile:
+def open_rows(name: str, types: Types = MappingProxyType({})) -> RowFile:
     """The rows of `name`: a `.csv`, `.tsv` or `.parquet` file, else JSON lines; `-` is stdin.
 
     The first 100,000 rows are looked at now, and those behind them as they come.
@@ -98,12 +98,12 @@ def open_rows(name: str, kinds: Mapping[str, str] = MappingProxyType({})) -> Row
             without pyarrow.
     """
     if name == STDIN:
-        return RowFile(name, -1, kinds)
+        return RowFile(name, -1, types)
     if not os.path.exists(name):
         raise UsageError("SGLC002", f"there is no file `{name}`")
     if os.path.isdir(name):
         raise UsageError("SGLC002", f"`{name}` is a folder", hint="name a file with rows")
-    rows = RowFile(name, -1, kinds)
+    rows = RowFile(name, -1, types)
     if not os.path.isfile(name):  # a pipe is read but once
         return rows
     seen = sum(1 for _ in islice(rows, LOOKED_AT))
@@ -168,7 +168,7 @@ def _no_nan(text: str, name: str, number: int) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-def _csv_rows(name: str, delimiter: str, kinds: Mapping[str, str]) -> Iterator[tuple[dict[str, Any], int]]:
+def _csv_rows(name: str, delimiter: str, types: Types) -> Iterator[tuple[dict[str, Any], int]]:
     csv.field_size_limit(_LARGEST_CELL)
     with open(name, "rb") as file:
         lines = csv.reader(_decoded(file, name), delimiter=delimiter, strict=True)
@@ -184,7 +184,7 @@ def _csv_rows(name: str, delimiter: str, kinds: Mapping[str, str]) -> Iterator[t
             if header is None:
                 header = _header(cells, loc)
             elif cells:
-                yield _csv_row(header, cells, kinds, loc), lines.line_num
+                yield _csv_row(header, cells, types, loc), lines.line_num
 
 
 def _decoded(file: BinaryIO, name: str) -> Iterator[str]:
@@ -215,7 +215,7 @@ def _header(cells: list[str], loc: Loc) -> list[str]:
     return cells
 
 
-def _csv_row(header: list[str], cells: list[str], kinds: Mapping[str, str], loc: Loc) -> dict[str, Any]:
+def _csv_row(header: list[str], cells: list[str], types: Types, loc: Loc) -> dict[str, Any]:
     if len(cells) != len(header):
         raise UsageError(
             "SGLC008", f"this row has {len(cells)} cells, and the first line has {len(header)}", loc
@@ -223,10 +223,10 @@ def _csv_row(header: list[str], cells: list[str], kinds: Mapping[str, str], loc:
     row: dict[str, Any] = {}
     for column, cell in zip(header, cells, strict=True):
         try:
-            row[column] = typed(cell, kinds.get(column, "str"))
+            row[column] = types.get(column, TEXT).of_text(cell)
         except (ValueError, KeyError):
             raise UsageError(
-                "SGLC008", f"`{column}` is of type `{kinds[column]}`, and this row has `{cell}`", loc
+                "SGLC008", f"`{column}` is of type `{types[column].name}`, and this row has `{cell}`", loc
             ) from None
     return row
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from sglc.cli.argument_types import made_row, types_of
 from sglc.errors import RunError
 from sglc.execution.batch.order import common, key, key_columns
 from sglc.execution.options import NumberedRows
@@ -70,8 +71,11 @@ def _keyed(
     function: Function | LoadedPlan, given: Mapping[str, Any], rows: Iterator[tuple[int, Mapping[str, Any]]]
 ) -> Iterator[tuple[int, bytes, bytes]]:
     columns: Sequence[int] | None = None
+    types = types_of(function)
     while some := [*islice(rows, _AT_ONCE)]:
-        begun = function.prompts_begin(NumberedRows([(number, {**given, **row}) for number, row in some]))
+        begun = function.prompts_begin(
+            NumberedRows([(number, made_row(number, {**given, **row}, types)) for number, row in some])
+        )
         if columns is None:
             columns = key_columns(begun)
         for (number, row), prompts in zip(some, begun, strict=True):

@@ -138,8 +138,8 @@ def _absolute(spec: str | None) -> str | None:
 
 
 def _plain(options: argparse.Namespace) -> argparse.Namespace:
-    """What goes to other machines: no functions, and paths that hold there, too."""
-    named = {name: value for name, value in vars(options).items() if not callable(value)}
+    """What goes to other machines: neither functions nor stdout, and paths that hold there, too."""
+    named = {name: value for name, value in vars(options).items() if not callable(value) and name != "stdout"}
     for name in ("program", "tools"):
         if named[name]:
             named[name] = os.path.abspath(named[name])

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from enum import EnumMeta
 from typing import Any
 
-from sglc.errors import UsageError
+from sglc.errors import UsageError, shown
 from sglc.ir.facts import holds, readable, spell, value_of
 from sglc.ir.plan.plan import Param, Plan, PlanGuard
-from sglc.ir.pure import Instance, type_name
-from sglc.ir.values import placed
+from sglc.ir.pure import function_of, type_name
+from sglc.ir.values import placed, plain
 
 _SHOWN = 120
+_JSON = ("str", "int", "float", "bool", "NoneType", "list", "dict")
 _AGAIN = "compile the program for them: `compile(args={...})`"
 
 
@@ -46,31 +45,33 @@ def _fitted(param: Param, arguments: Mapping[str, Any]) -> Any:
     found = type_name(value)
     if found == param.kind:
         return value
-    if "." in param.kind:  # an object of a class, which JSON has only what is in it of
-        if type(value) is dict:
-            return value
-        member = _member(param.kind, value)
-        if member is not None:
-            return member
+    match None if param.holds is None else value_of(param.holds):  # JSON has only what is in an object
+        case dict() as members if found in _JSON:
+            return _member(param, members, value)
+        case list() as names if type(value) is dict:
+            unknown = next((name for name in value if name not in names), None)
+            if unknown is None:
+                return value
+            raise UsageError(
+                "SGLC047", f"`{param.name}` has a field `{unknown}`, and `{param.kind}` has none of this name",
+                placed(param.loc), note=f"its fields: {', '.join(names) or 'none'}",
+            )  # fmt: skip
     raise UsageError(
         "SGLC047", f"`{param.name}` is of type `{found}`, and the plan is for `{param.kind}`",
         placed(param.loc), hint=_AGAIN,
     )  # fmt: skip
 
 
-def _member(kind: str, value: Any) -> Any:
-    """The member of an enumeration that has this value; None if it is no such thing."""
-    if type(value) not in (str, int):
-        return None
-    module, _, name = kind.rpartition(".")
-    found = getattr(sys.modules.get(module), name, None)
-    if found is None:
-        return Instance(kind, {"value": value})
-    if not isinstance(found, EnumMeta):
-        return None
-    every: list[Any] = list(found.__members__.values())
-    members = [member for member in every if member._value_ == value]
-    return members[0] if len(members) == 1 else None
+def _member(param: Param, members: Mapping[str, Any], value: Any) -> Any:
+    """The member of an enumeration that has this value, as JSON has it."""
+    for name, held in members.items():
+        if plain(held) == plain(value) and isinstance(held, bool) is isinstance(value, bool):
+            return function_of("sglc.instance")(param.kind, {"name": name, "value": held})
+    raise UsageError(
+        "SGLC047", f"`{param.name}` is `{shown(repr(value))}`, and no member of `{param.kind}` has this value",
+        placed(param.loc),
+        note=f"its members: {', '.join(f'{name} = {held!r}' for name, held in members.items())}",
+    )  # fmt: skip
 
 
 def _check(guard: PlanGuard, given: Mapping[str, Any]) -> None:

@@ -33,9 +33,12 @@ class Tally:
     @property
     def possible(self) -> Tally:
         """Without what no run can count: corrections of other parts may be below 0, a whole never is."""
-        most = self.prompt.possible.high
-        shared, computed = self.shared.at_most(most), self.computed.at_most(most)
-        own = replace(self, shared=shared, computed=computed)
+        prompt = self.prompt.possible
+        shared, computed = self.shared.at_most(prompt.high), self.computed.at_most(prompt.high)
+        least = Interval(shared.possible.low + computed.possible.low, None, 0.0).at_most(prompt.high).low
+        own = replace(
+            self, prompt=replace(prompt, low=max(prompt.low, least)), shared=shared, computed=computed
+        )
         return Tally(*(getattr(own, name).possible for name in _FIELDS))
 
     def or_more(self) -> Tally:

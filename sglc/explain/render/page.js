@@ -360,7 +360,7 @@ function head(one) {
   const used = one.analysis ? one.analysis.usage : {};
   const beside = (value, actual) => actual === undefined ? span(value) : `${span(value)} / ${actual}`;
   const items = [
-    [beside(counts.calls, used.calls), "calls"], [String(depth), "one after another"],
+    [beside(counts.calls, used.calls), "calls"], [span([depth, counts.calls[1] === null ? null : Math.max(depth, chain.length)]), "one after another"],
     [beside(counts.prompt, used.prompt), one.estimate.exact ? "prompt tokens" : "prompt tokens (guessed)"],
     [beside(counts.shared, used.cached), "shared"], [beside(counts.computed, used.computed), "computed"],
     [beside(counts.new, used.completion), "new tokens"], [span(counts.submits), "submits of the plan"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sglc.explain.estimate.forecast import Forecast, StepForecast
-from sglc.explain.estimate.intervals import Interval
+from sglc.explain.estimate.intervals import Interval, between
 from sglc.explain.estimate.price import Price, is_priced
 from sglc.explain.render.summary import graph_breaks, structure
 from sglc.frontend.analysis.lint import Finding, render_finding
@@ -47,7 +47,7 @@ def totals(forecast: Forecast) -> Iterator[str]:
     counts = forecast.counts
     about = "" if forecast.exact else "about "
     yield (
-        f"{many(counts.calls, 'call')}, {forecast.depth} one after another; "
+        f"{many(counts.calls, 'call')}, {one_after_another(forecast)} one after another; "
         f"{about}{said(counts.prompt)} prompt tokens: "
         f"{said(counts.shared)} shared with earlier ones, {said(counts.computed)} computed"
     )
@@ -59,6 +59,12 @@ def totals(forecast: Forecast) -> Iterator[str]:
             f"longest chain (*): {len(forecast.chain)} calls that generate "
             f"{forecast.chain_tokens} tokens, about {forecast.chain_tokens.likely:.0f}"
         )
+
+
+def one_after_another(forecast: Forecast) -> Interval:
+    """How many calls come so: on the way that has the fewest of them, and on the longest chain."""
+    unbounded = forecast.counts.calls.high is None
+    return between(forecast.depth, None if unbounded else max(forecast.depth, len(forecast.chain)))
 
 
 def many(span: Interval, name: str) -> str:

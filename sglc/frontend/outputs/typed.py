@@ -90,6 +90,29 @@ def form_of(dtype: object, loc: Loc) -> OutputForm:
     return OutputForm(_shown(dtype), json_schema=schema, value=value)
 
 
+def reader_of(annotation: Any, loc: Loc) -> tuple[str, _Read] | None:
+    """The name of an annotation, and what reads plain data as its value; None if data are the value.
+
+    That is so, too, where an annotation has a part without a form in JSON.
+    """
+    if not _is_read(annotation):
+        return None
+    try:
+        return _shown(annotation), _shape(annotation, _At(loc)).read
+    except TraceError:
+        return None
+
+
+def _is_read(annotation: Any) -> bool:
+    """Whether values are made of data, or chosen by them."""
+    if get_origin(annotation) in (Union, types.UnionType, Literal):
+        return True
+    if isinstance(annotation, type) and get_origin(annotation) is None:
+        made = issubclass(annotation, Enum) or dataclasses.is_dataclass(annotation)
+        return made or is_pydantic(annotation)
+    return any(map(_is_read, get_args(annotation)))
+
+
 def plain(value: Any) -> Any:
     """A value as plain data for JSON: members as their values, objects as dicts of fields, prompts as texts."""
     match value:

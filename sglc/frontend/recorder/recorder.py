@@ -150,9 +150,9 @@ class OpRecorder:
 
     # -- launches --------------------------------------------------------------------------------
 
-    def argument(self, name: str, kind: str, default: str | None, loc: Loc) -> Value:
+    def argument(self, name: str, kind: str, default: str | None, loc: Loc, holds: str | None = None) -> Value:
         """A parameter of the program: see `ir.ops.Arg`."""
-        op = Arg(name, kind, default, loc=loc)
+        op = Arg(name, kind, default, holds, loc=loc)
         value = self.new_value(types_of(op, 1)[0])
         self.params.append(replace(op, results=(value,)))
         return value

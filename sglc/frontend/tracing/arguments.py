@@ -13,7 +13,7 @@ from sglc.frontend.language.function import Definition
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.values.known import Known
 from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicText, symbol
-from sglc.ir.facts import spell
+from sglc.ir.facts import held_by, spell
 from sglc.ir.pure import type_name
 
 _NOTHING = inspect.Parameter.empty
@@ -53,7 +53,8 @@ def argument(
         return symbol(recorder.argument(name, kind.__name__, spelled, loc), kind=kind)
     if spell(real) is None:  # no data: a function, a file
         return real
-    return symbol(recorder.argument(name, type_name(real), spelled, loc), Known(name, real))
+    made = recorder.argument(name, type_name(real), spelled, loc, held_by(real))
+    return symbol(made, Known(name, real))
 
 
 def promised(definition: Definition) -> dict[str, str]:

@@ -212,11 +212,12 @@ def blocks_of(step: Step) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """An argument of type `kind`, and what it is if nothing is given, as `ir.facts` spells it."""
+    """An argument of type `kind`, what it is if nothing is given, and what its class holds (`ir.ops.Arg`)."""
 
     name: str
     kind: str = "str"
     default: str | None = None
+    holds: str | None = None
     loc: Loc = NOWHERE
 
 

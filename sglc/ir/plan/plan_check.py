@@ -75,7 +75,7 @@ def _check_params(plan: Plan) -> None:
     """Defaults and facts are spelled so that a run can read them."""
     try:
         for param in plan.params:
-            if param.default is not None and names_in(param.default):
+            if any(text is not None and names_in(text) for text in (param.default, param.holds)):
                 raise _wrong(".params", f"has no value as default of `{param.name}`")
         for guard in plan.guards:
             if names_in(guard.fact) - {*plan.names}:

@@ -54,7 +54,7 @@ from sglc.ir.plan.segment import (
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText
 
-PLAN_VERSION = 12
+PLAN_VERSION = 13
 
 _CLASSES: dict[str, type] = {
     "control": ControlText,
@@ -134,7 +134,10 @@ def plan_from_json(data: object, check: Callable[[Plan], None] = _unbounded) -> 
         VerifyError: SGLC220 another version; SGLC221 data that is no plan, with the path of the fault.
     """
     if not isinstance(data, Mapping) or data.get("is") != "plan":
-        raise _malformed("", "a plan", data)
+        raise VerifyError(
+            "SGLC221", "this is no plan", note=f"found: {_found(data)}",
+            hint="a plan that runs is what `sglc compile PROG --emit json` writes",
+        )  # fmt: skip
     if data.get("version") != PLAN_VERSION:
         raise VerifyError(
             "SGLC220", f"this plan has version `{data.get('version')}`, and this sglc reads `{PLAN_VERSION}`",
@@ -250,6 +253,11 @@ def _hints(made: type) -> dict[str, Any]:
 
 
 def _malformed(path: str, wanted: str, data: object) -> VerifyError:
+    return VerifyError(
+        "SGLC221", f"this is no plan: `{path or '.'}` is not {wanted}", note=f"found: {_found(data)}"
+    )
+
+
+def _found(data: object) -> str:
     shown = repr(data)
-    found = shown if len(shown) <= 60 else shown[:57] + "..."
-    return VerifyError("SGLC221", f"this is no plan: `{path or '.'}` is not {wanted}", note=f"found: {found}")
+    return shown if len(shown) <= 60 else shown[:57] + "..."

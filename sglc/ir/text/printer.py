@@ -201,7 +201,7 @@ class _Printer:
 def _param(op: Op, names: Mapping[int, str]) -> str:
     name = ", ".join(names[value.id] for value in op.results)
     match op:
-        case Arg(kind="str", default=None) if plain(op.name):
+        case Arg(kind="str", default=None, holds=None) if plain(op.name):
             return name
         case Guard():
             return f"_: {_call(op, '', names)}"

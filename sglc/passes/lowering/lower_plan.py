@@ -43,7 +43,9 @@ def lower_plan(program: Program, target: Target, *, estimated: bool = True) -> P
         target=target.name,
         tokenizer=target.tokenizer.hash if target.tokenizer else "",
         params=tuple(
-            Param(op.name, op.kind, op.default, op.loc) for op in program.params if isinstance(op, Arg)
+            Param(op.name, op.kind, op.default, op.holds, op.loc)
+            for op in program.params
+            if isinstance(op, Arg)
         ),
         steps=steps or (Segment(()),),
         variables=block.variables,
