@@ -388,8 +388,8 @@ def generations_in_forms(b: Builder) -> None:
 
 
 def _one_name(b: Builder) -> str:
-    """Of many generations; a branch has another, since the meta data of a name is of all states."""
-    return "same" if b.state == "s" else "each"
+    """Of many generations; each branch has its own, since the meta data of a name is of all states."""
+    return "same" if b.state == "s" else f"each_{b.state}"
 
 
 def _form(b: Builder) -> None:
