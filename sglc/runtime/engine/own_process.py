@@ -1,13 +1,26 @@
-"""What holds where nothing runs but the runtime: in processes that it begins."""
+"""What holds in processes that sglc begins, where nothing of the program runs."""
 
 from __future__ import annotations
 
+import os
 import sys
+import sysconfig
 from types import ModuleType
 
 # Of the garbage collector: objects that it looks after, and how often it goes on to older ones. Requests make
 # many and few cycles, and to look for them at Python's pace took 2 to 3 % of the time of a tree of thought.
 COLLECTIONS = (100_000, 50, 50)
+
+
+def python_path() -> str:
+    """`PYTHONPATH` of a process that is to import what this one would.
+
+    Python's own library is ahead: a process that starts with a folder of the program there would take an
+    `enum.py` in it for Python's, which the program itself had before that folder was one to import from.
+    """
+    known = {sysconfig.get_path("stdlib"), sysconfig.get_config_var("DESTSHARED")}
+    own = [path for path in sys.path if path in known]
+    return os.pathsep.join([*own, *(os.path.abspath(path) for path in sys.path if path not in known)])
 
 
 def spare_transformers() -> None:
