@@ -49,7 +49,8 @@ class ServerArgs:
     """How `Runtime` and `Engine` are set up: those of SGLang's server arguments that have a meaning here.
 
     `device`: auto, cpu or cuda. `dtype`: auto, float32, bfloat16, float16. `max_running_requests`: rows at
-    once. `chunked_prefill_size`: tokens of one step. `chat_template`: a name that `register_chat_template`
+    once. `chunked_prefill_size`: tokens of one step. `page_size`: tokens of a page of keys and values, of which
+    the CPU's compiled kernels take multiples of 16. `chat_template`: a name that `register_chat_template`
     knows; the model's own template without it. `log_level` and `launch_timeout` are taken and have nothing
     to do: there are no logs, and no server is launched. `tp_size` is 1.
     """
