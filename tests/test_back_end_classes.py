@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sys
@@ -23,7 +24,9 @@ from sglc.frontend.language.chat_templates import (
     register_chat_template_matching_function,
 )
 from sglc.runtime.tokenizer.chat_template import ChatTemplate as Jinja
+from tests.runtime.tiny_model import save_tiny_model
 from tests.small_default import says
+from tests.waiting import press_ctrl_c, until
 
 
 @sgl.function
@@ -113,9 +116,64 @@ def test_an_engine_with_the_real_model() -> None:
         sgl.flush_cache()
         with pytest.raises(UsageError, match="SGLC031"):
             engine.generate("a", {"max_tokens": 3})
-        for prompt, given in (([], {}), (["a", "b"], [{}]), ("a", ["max_new_tokens"])):
+        for prompt, given in (
+            ([], {}),
+            (["a", "b"], [{}]),
+            ("a", ["max_new_tokens"]),
+            (None, {}),
+            (5, {}),
+            ("a", 5),
+        ):
             with pytest.raises(UsageError, match="SGLC030"):
                 engine.generate(prompt, given)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sgl.Engine]:
+    folder = tmp_path_factory.mktemp("tiny")
+    save_tiny_model(folder, max_position_embeddings=100_000)
+    with sgl.Engine(model_path=str(folder), device="cpu") as engine:
+        yield engine
+
+
+def test_each_sample_has_its_own_log_probabilities(tiny: sgl.Engine) -> None:
+    params = {"max_new_tokens": 30, "temperature": 3.0, "n": 4, "sampling_seed": 3, "stop": ["a", "e", "t"]}
+    several = tiny.generate("once", params, return_logprob=True, top_logprobs_num=2)
+    assert len({tuple(one["output_ids"]) for one in several}) == 4
+    for one in several:
+        ids, meta = one["output_ids"], one["meta_info"]
+        assert [id_ for _, id_, _ in meta["output_token_logprobs"]] == ids
+        assert len(meta["output_top_logprobs"]) == len(ids)
+        assert meta["completion_tokens"] >= len(ids)
+        assert meta["prompt_tokens"] == len(meta["prompt_ids"])
+    made = [one["meta_info"]["completion_tokens"] for one in several]
+    assert sum(made) == several[0]["meta_info"]["usage"]["completion"]
+    ends = [one["meta_info"]["finish_reason"] for one in several]
+    assert len({json.dumps(end) for end in ends}) > 1
+
+
+ENDLESS = {"max_new_tokens": 90_000, "ignore_eos": True}
+
+
+def test_ctrl_c_stops_what_an_engine_generates(tiny: sgl.Engine) -> None:
+    press_ctrl_c(lambda: tiny.server_info()["requests"])
+    with pytest.raises(KeyboardInterrupt):
+        tiny.generate("once", ENDLESS)
+    until(lambda: tiny.server_info()["requests"] == 0)
+
+
+def test_a_cancelled_task_stops_what_an_engine_generates(tiny: sgl.Engine) -> None:
+    async def main() -> None:
+        task = asyncio.ensure_future(tiny.async_generate("once", ENDLESS))
+        while not await asyncio.to_thread(lambda: tiny.server_info()["requests"]):
+            pass
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    until(lambda: tiny.server_info()["requests"] == 0)
+    assert len(asyncio.run(tiny.async_generate("once", {"max_new_tokens": 2}))["output_ids"]) <= 2
 
 
 # -- chat templates --------------------------------------------------------------------------------

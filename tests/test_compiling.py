@@ -18,7 +18,7 @@ from sglc.ir.plan.events import Event, GenDone, NodeFailed
 from sglc.ir.plan.segment import ExtendNode, KeepNode, OpenNode, ReleaseNode, Segment
 from tests.processes import alive, compilers
 from tests.runtime.tiny_model import save_tiny_model
-from tests.test_local_process import LOC, asks, gen, options, run
+from tests.test_local_process import LOC, ROOT, asks, gen, options, run
 from tests.waiting import HANG_S, until
 
 pytestmark = pytest.mark.slow
@@ -27,6 +27,15 @@ TAG = """{"format": {"type": "tag", "begin": "<a>", "end": "</a>", "content": {"
 "json_schema": {"enum": ["one", "two"]}}}}"""
 # xgrammar takes time that grows with the square of what is written here: over ten seconds.
 COSTLY = "root ::= " + " | ".join(f'[a-z]{{{i},{i + 900}}} "{i}"' for i in range(1, 500))
+
+
+SHADOWED = """
+import sys
+import sglc as sgl
+
+with sgl.Engine(model_path=sys.argv[1], device="cpu") as engine:
+    print(engine.generate("a", {"json_schema": '{"enum": [12345]}', "max_new_tokens": 9})["text"])
+"""
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +210,18 @@ def test_what_would_take_long_at_some_token_is_found_where_it_is_compiled(
     before = {*cache.glob("*")}
     assert "SGLC45" in told(run(backend, asks("a", ebnf=grammar, max_tokens=200)))
     assert {*cache.glob("*")} == before
+
+
+def test_files_beside_a_program_may_have_the_names_of_python_s_own(folder: Path, tmp_path: Path) -> None:
+    for name in ("enum", "resource"):  # one that Python begins with, and one that only the process imports
+        (tmp_path / f"{name}.py").write_text("x = 1\n")
+    (tmp_path / "program.py").write_text(SHADOWED)
+    ended = subprocess.run(
+        [sys.executable, "program.py", str(folder)], cwd=tmp_path, text=True, capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SGLC_CACHE": str(tmp_path / "cache")}, timeout=HANG_S,
+        check=False,
+    )  # fmt: skip
+    assert (ended.stdout, ended.stderr) == ("12345\n", "")
 
 
 def test_what_is_too_large_to_be_read_is_not_kept(backend: LocalBackend) -> None:

@@ -791,6 +791,31 @@ def test_a_program_that_ends_without_closing_leaves_nothing(folder: Path, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+IN_A_THREAD = """
+import atexit, sys, threading
+atexit.register(lambda: print("alive", "sglc-local" in [thread.name for thread in threading.enumerate()]))
+import sglc as sgl
+engine = sgl.Engine(model_path=sys.argv[1], device="cpu")
+given = {"max_new_tokens": 4_000, "ignore_eos": True}
+
+def generate():
+    try:
+        engine.generate("once", given)
+    except sgl.SglcError:  # it was closed
+        pass
+
+threading.Thread(target=generate, daemon=True).start()
+while not engine.server_info()["steps"]:
+    pass
+"""
+
+
+def test_a_program_may_end_while_the_runtime_s_thread_runs(folder: Path) -> None:
+    command = [sys.executable, "-c", IN_A_THREAD, str(folder)]
+    ended = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=HANG_S, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "alive False\n", "")
+
+
 @pytest.mark.slow
 def test_ctrl_c_shows_the_program_s_trace_and_no_other(folder: Path, tmp_path: Path) -> None:
     with program(folder, "serving", tmp_path) as running:

@@ -49,7 +49,7 @@ def waits(s):
 
 FAILED = """\
 acted on text
-sglc: row 0 of `late` failed, and its error was never read:
+sglc: `late` failed, and its error was never read:
 error[SGLC521]: the script has nothing for `late.bad#0`
  --> prog.py:19:16
    |
@@ -59,7 +59,7 @@ note: the prompt ends in 'AtextB'
 """
 
 RAISED = """\
-sglc: row 0 of `raises` failed, and its error was never read:
+sglc: `raises` failed, and its error was never read:
 error[SGLC401]: `LookupError` in `raises`: no such page
  --> prog.py:25:9
    |
@@ -72,6 +72,7 @@ CASES = {
     "result = late.run(backend=slow)": FAILED,
     "LoadedPlan(late.compile(slow).plan, [act]).run(backend=slow)": FAILED,
     "raises.run(backend=slow)": RAISED,
+    "raises.run_batch([{}], backend=slow)": RAISED.replace("`raises` failed", "row 0 of `raises` failed"),
     "late.run(backend=slow).sync()": FAILED,
     "late.run(backend=slow).error()": "acted on text\n",
     "result = late.run(backend=slow); result.stop()": "",

@@ -69,6 +69,7 @@ class RunSetup:
     context: contextvars.Context
     on_text: Callable[[Site, str | None], None] | None = None
     live: bool = False
+    in_batch: bool = False
 
 
 class Run:
@@ -89,7 +90,7 @@ class Run:
         call = setup.call
         same = None if asked is NOTHING_ASKED else call.duplicates
         self.result = result = Result(call.name, call.seed, setup.number, live=setup.live)
-        result.asked = call.outputs
+        result.asked, result.in_batch = call.outputs, setup.in_batch
         self.ended: Callable[[], None] | None = None
         self.abandoned: Callable[[], None] | None = None
         self.lost = False

@@ -67,6 +67,7 @@ class Result(CallText):
     def __init__(self, name: str, seed: int, row: int = 0, *, live: bool = False) -> None:
         self.seed = seed
         self.row = row
+        self.in_batch = False
         self.outputs = RunOutputs(live=live)
         self.name = name
         self.asked: Sequence[str] | None = None

@@ -146,7 +146,7 @@ def maker(call: CallSetup, make: Callable[[_Row, RunSetup, bool], Run | None]) -
             raise over
         own = None if place is None else replace(place, site=f"{place.site}@{number}", batch=True)
         at = call if own is None else replace(call, place=own)
-        return make(row, RunSetup(at, number, context), at_once)
+        return make(row, RunSetup(at, number, context, in_batch=True), at_once)
 
     return made
 

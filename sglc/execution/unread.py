@@ -20,6 +20,7 @@ class Unread(Protocol):
     """What a run gives, as far as its end needs it."""
 
     row: int
+    in_batch: bool
 
     @property
     def name(self) -> str: ...
@@ -44,7 +45,8 @@ def report(result: Unread) -> None:
     error = result.unread_error()
     if error is not None:
         shown = render(with_place(error, result.name))
-        message = f"sglc: row {result.row} of `{result.name}` failed, and its error was never read:\n{shown}"
+        which = f"row {result.row} of `{result.name}`" if result.in_batch else f"`{result.name}`"
+        message = f"sglc: {which} failed, and its error was never read:\n{shown}"
         print(message, file=sys.stderr)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,8 @@ class ServerArgs:
     """How `Runtime` and `Engine` are set up: those of SGLang's server arguments that have a meaning here.
 
     `device`: auto, cpu or cuda. `dtype`: auto, float32, bfloat16, float16. `max_running_requests`: rows at
-    once. `chunked_prefill_size`: tokens of one step. `chat_template`: a name that `register_chat_template`
+    once. `chunked_prefill_size`: tokens of one step. `page_size`: tokens of a page of keys and values, of which
+    the CPU's compiled kernels take multiples of 16. `chat_template`: a name that `register_chat_template`
     knows; the model's own template without it. `log_level` and `launch_timeout` are taken and have nothing
     to do: there are no logs, and no server is launched. `tp_size` is 1.
     """
@@ -208,16 +209,34 @@ class Runtime:
             TraceError: SGLC103, a value out of range.
             SglcError: the model does not load, or the generation fails.
         """
+        asked = (return_logprob, logprob_start_len, top_logprobs_num)
+        return self._generate(Session(self, random_seed()), prompt, sampling_params, *asked)
+
+    async def async_generate(self, *args: Any, **kwargs: Any) -> Any:
+        """`generate` without blocking the event loop; what it runs is stopped if this is cancelled."""
+        session = Session(self, random_seed())
+        try:
+            return await asyncio.to_thread(self._generate, session, *args, **kwargs)
+        except asyncio.CancelledError:
+            session.stop()
+            raise
+
+    def _generate(
+        self,
+        session: Session,
+        prompt: str | Sequence[str],
+        sampling_params: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        return_logprob: bool | None = None,
+        logprob_start_len: int | None = None,
+        top_logprobs_num: int | None = None,
+    ) -> str:
         asked = {
             "return_logprob": return_logprob,
             "logprob_start_len": logprob_start_len,
             "top_logprobs_num": top_logprobs_num,
         }
-        return json.dumps(_complete(self, prompt, sampling_params or {}, asked), ensure_ascii=False)
-
-    async def async_generate(self, *args: Any, **kwargs: Any) -> Any:
-        """`generate` without blocking the event loop."""
-        return await asyncio.to_thread(self.generate, *args, **kwargs)
+        made = _complete(session, self.get_tokenizer, prompt, sampling_params or {}, asked)
+        return json.dumps(made, ensure_ascii=False)
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer: `encode`, `decode`, `render` and more."""
@@ -240,6 +259,10 @@ class Engine(Runtime):
         """As `Runtime.generate`, as data."""
         return json.loads(super().generate(*args, **kwargs))
 
+    async def async_generate(self, *args: Any, **kwargs: Any) -> Any:
+        """As `Runtime.async_generate`, as data."""
+        return json.loads(await super().async_generate(*args, **kwargs))
+
     def __enter__(self) -> Engine:
         return self
 
@@ -248,15 +271,16 @@ class Engine(Runtime):
 
 
 def _complete(
-    backend: Runtime,
+    session: Session,
+    tokenizer_of: Callable[[], Tokenizer],
     prompt: str | Sequence[str],
     params: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     asked: Mapping[str, Any],
 ) -> Any:
-    prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+    prompts = [prompt] if isinstance(prompt, str) else _listed(prompt)
     if not prompts or not all(isinstance(text, str) for text in prompts):
         raise UsageError("SGLC030", "`generate` takes a text or a list of texts", here())
-    each = [params] * len(prompts) if isinstance(params, Mapping) else list(params)
+    each = [params] * len(prompts) if isinstance(params, Mapping) else _listed(params)
     if len(each) != len(prompts) or not all(isinstance(one, Mapping) for one in each):
         raise UsageError(
             "SGLC030", "`sampling_params` is a dict, or a list with one for each prompt", here(),
@@ -264,12 +288,15 @@ def _complete(
         )  # fmt: skip
     samplings = [_sampling(one, asked) for one in each]
     ops: list[Op] = []
-    tokenizer = backend.get_tokenizer()
+    tokenizer: Any = tokenizer_of()
     for number, (text, sampling) in enumerate(zip(prompts, samplings, strict=True)):
         ops += _ops(tokenizer, text, Site("generate", (), "text", number), sampling, 3 * len(ops))
-    session = Session(backend, random_seed())
-    session.launch(Recorded(Program("generate", (), tuple(ops)), {}, (), final=True))
-    error = session.wait()
+    try:
+        session.launch(Recorded(Program("generate", (), tuple(ops)), {}, (), final=True))
+        error = session.wait()
+    except KeyboardInterrupt:
+        session.stop()
+        raise
     if error is not None:
         raise error
     calls = {call.site.occurrence: call for call in session.calls}
@@ -292,10 +319,20 @@ def _ops(tokenizer: Tokenizer, text: str, site: Site, sampling: Sampling, first:
     return [*ops, Gen(stream, site, sampling, results=made, loc=loc)]
 
 
+def _listed(given: object) -> list[Any]:
+    return list(given) if isinstance(given, Iterable) else []
+
+
 def _answers(call: CallRecord) -> list[dict[str, Any]]:
-    meta = meta_info(call)
-    kept = {key: meta[key] for key in meta if key not in ("site", "loc", "samples")}
-    return [{"text": sample.text, "output_ids": list(sample.ids), "meta_info": kept} for sample in call.samples]
+    """One for each sample, which has what is its own in `meta_info`."""
+    answers = []
+    for sample in call.samples:
+        meta = meta_info(replace(call, samples=(sample,)))
+        kept = {key: meta[key] for key in meta if key not in ("site", "loc", "samples")}
+        if len(call.samples) > 1:
+            kept["completion_tokens"] = len(sample.ids) if sample.made is None else sample.made
+        answers.append({"text": sample.text, "output_ids": list(sample.ids), "meta_info": kept})
+    return answers
 
 
 def _sampling(params: Mapping[str, Any], asked: Mapping[str, Any]) -> Sampling:

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from sglc.runtime.engine.own_process import python_path
 from sglc.serve import bodies
 from sglc.serve.bodies import RequestBody
 from sglc.serve.limits import Limits
@@ -85,7 +86,7 @@ class BodyChecker:
             [sys.executable, "-P", "-m", __name__, given],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+            env={**os.environ, "PYTHONPATH": python_path()},
             process_group=0,  # Ctrl-C is the server's, which says when it ends
         )
         atexit.register(self._end)

@@ -649,6 +649,12 @@ def test_integers_where_they_are_faster_and_float32_is_not_asked_for(
     assert executor.integers is wanted
 
 
+def test_pages_that_the_kernels_do_not_take_are_said(smollm2: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    executor = cpu_executor(smollm2, load_config(smollm2), torch.float32, 8, 8, (2,))
+    assert not isinstance(executor, CpuExecutor)
+    assert "pages of 16 tokens or a multiple, and not of 8" in capfd.readouterr().err
+
+
 def test_what_is_faster_is_measured_once(
     kernels: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -230,6 +230,29 @@ def test_a_file_that_was_converted_otherwise_is_converted_again(
     assert (folder / "sglc.json").read_text() == stamp
 
 
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"llama.feed_forward_length": 40}, r"m.gguf` has `blk.0.ffn_\w+.weight` of shape \(.*\), not \(.*40"),
+        (
+            {"llama.attention.head_count": 3},
+            r"m.gguf` has `blk.0.attn_q.weight` of shape \(32, 32\), not \(24, 32",
+        ),
+        ({"llama.attention.head_count": 0}, "`llama.attention.head_count` is missing or malformed"),
+    ],
+)
+def test_tensors_that_do_not_fit_the_metadata(tmp_path: Path, metadata: dict[str, int], message: str) -> None:
+    write_gguf(tmp_path / "m.gguf", tiny_model("llama"), "llama")
+    reader = gguf.GGUFReader(tmp_path / "m.gguf", "r+")
+    for key, value in metadata.items():
+        field = reader.fields[key]
+        field.parts[field.data[0]][0] = value
+    reader.data.flush()
+    with pytest.raises(BackendError, match=message) as caught:
+        _converted(tmp_path, tmp_path / "m.gguf")
+    assert caught.value.code == "SGLC516"
+
+
 def test_files_that_are_no_gguf(tmp_path: Path) -> None:
     for content in (b"", b"GGUF", b"not a gguf file at all"):
         (tmp_path / "m.gguf").write_bytes(content)

@@ -15,6 +15,7 @@ from sglc.runtime.model.config import RopeScaling, load_config, tensor_shapes
 from sglc.runtime.model.registry import prepare
 from sglc.runtime.model.rope import rope_frequencies
 from sglc.runtime.model.weights import dummy_weights, load_weights
+from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.runtime.tiny_model import save_tiny_model, tiny_model
 
 _KINDS = ["llama", "mistral", "qwen2", "qwen3"]
@@ -199,6 +200,16 @@ def test_a_config_without_architectures_goes_by_its_type(tmp_path: Path, kind: s
         ({"rope_parameters": {"rope_type": "linear"}}, "no number under `factor`"),
         ({"rope_parameters": _LLAMA3 | {"low_freq_factor": None}}, "no number under `low_freq_factor`"),
         ({"num_hidden_layers": "two"}, "`num_hidden_layers`\nnote: it says `two`"),
+        ({"num_hidden_layers": True}, "no whole number from 1 under `num_hidden_layers`"),
+        ({"num_attention_heads": 0}, "no whole number from 1 under `num_attention_heads`"),
+        ({"num_key_value_heads": 0}, "no whole number from 1 under `num_key_value_heads`"),
+        ({"max_position_embeddings": -5}, "no whole number from 1 under `max_position_embeddings`"),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 0}},
+            "no number above 0 under `rope_theta`",
+        ),
+        ({"rope_parameters": {"rope_type": "linear", "factor": -1}}, "no number above 0 under `factor`"),
+        ({"rms_norm_eps": float("nan")}, "no number under `rms_norm_eps`"),
     ],
 )
 def test_what_cannot_be_computed_is_refused(tmp_path: Path, fields: dict[str, object], message: str) -> None:
@@ -207,6 +218,17 @@ def test_what_cannot_be_computed_is_refused(tmp_path: Path, fields: dict[str, ob
     with pytest.raises(BackendError, match=message) as caught:
         load_config(tmp_path)
     assert caught.value.code == "SGLC517"
+
+
+@pytest.mark.parametrize("ids", [["a"], "2", [2, 1.5], True])
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_ends_of_turns_that_are_no_ids(tmp_path: Path, name: str, ids: object) -> None:
+    save_tiny_model(tmp_path)
+    path = tmp_path / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": ids}))
+    with pytest.raises(BackendError, match=f"{name}` has no token ids under `eos_token_id`") as caught:
+        load_config(tmp_path)
+    assert caught.value.code == "SGLC512"
 
 
 def test_no_config(tmp_path: Path) -> None:
@@ -230,6 +252,61 @@ def test_weights_that_do_not_fit_the_config(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(BackendError, match=r"holds no `model.safetensors`"):
         load_weights(tmp_path, config, torch.float32, "cpu")
+
+
+_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 134\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [(b"", "fetch the model again"), (b"garbage" * 99, "fetch the model again"), (_POINTER, "Git LFS pointer")],
+)
+@pytest.mark.parametrize("shard", ["1GB", "10KB"])
+def test_files_that_are_no_safetensors(tmp_path: Path, content: bytes, hint: str, shard: str) -> None:
+    tiny_model("llama").save_pretrained(tmp_path, max_shard_size=shard)
+    file = sorted(tmp_path.glob("*.safetensors"))[-1]
+    file.write_bytes(content)
+    with pytest.raises(BackendError, match=f"{file.name}` cannot be read as safetensors") as caught:
+        load_weights(tmp_path, load_config(tmp_path), torch.float32, "cpu")
+    assert caught.value.code == "SGLC518"
+    assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_pointers_of_git_lfs_are_named(tmp_path: Path, name: str) -> None:
+    save_tiny_model(tmp_path)
+    (tmp_path / name).write_bytes(_POINTER)
+    with pytest.raises(BackendError, match=f"(?s)SGLC512.*{name}.*Git LFS pointer"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_codes_without_a_scale_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
+    save_tiny_model(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.norm.weight"] = torch.ones(32).to(dtype)
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(BackendError, match=r"(?s)quantized.*`model.norm.weight` in") as caught:
+        load_weights(tmp_path, load_config(tmp_path), torch.float32, "cpu")
+    assert caught.value.code == "SGLC517"
+
+
+@pytest.mark.parametrize("shard", ["1GB", "10KB"])
+def test_tensors_that_nothing_reads_are_refused(tmp_path: Path, shard: str) -> None:
+    tiny_model("llama").save_pretrained(tmp_path, max_shard_size=shard)
+    _edit(tmp_path, num_hidden_layers=1)
+    with pytest.raises(BackendError, match=r"the tensor `model.layers.1.input_layernorm.weight`") as caught:
+        load_weights(tmp_path, load_config(tmp_path), torch.float32, "cpu")
+    assert caught.value.code == "SGLC518"
+
+
+def test_the_rotations_of_older_files_are_not_read(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+    save_file(weights, tmp_path / "model.safetensors")
+    config = load_config(tmp_path)
+    assert load_weights(tmp_path, config, torch.float32, "cpu").keys() == tensor_shapes(config).keys()
 
 
 def test_shards_that_are_missing(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from sglc.errors import BackendError, RunError, SglcError
 from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine import wire
+from sglc.runtime.engine.own_process import python_path
 from sglc.runtime.histogram import Histogram
 
 _KNOWN = 1024  # forms that have been compiled, and that nobody asks for again
@@ -166,7 +167,7 @@ class ConstraintCompiler:
             stdout=2,  # results are the program's alone to print
             env={
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+                "PYTHONPATH": python_path(),
                 # It forks, which only a process without other threads may; to look for a device, as xgrammar
                 # does when it is loaded, begins one of CUDA's.
                 "OMP_NUM_THREADS": "1",

@@ -33,6 +33,7 @@ from sglc.ir.plan.segment import Segment
 from sglc.runtime.engine import wire
 from sglc.runtime.engine.failures import closed, refuse, unloadable
 from sglc.runtime.engine.loading import LocalOptions
+from sglc.runtime.engine.own_process import python_path
 
 _CLOSE_S = 5.0  # how long a process may take to end when it is told to
 _CONNECT_MS = 5_000  # how long its second socket may take behind the first
@@ -276,7 +277,7 @@ class RuntimeProcess:
                     "MALLOC_ARENA_MAX": "2",
                     "OMP_WAIT_POLICY": "PASSIVE",
                     **os.environ,
-                    "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+                    "PYTHONPATH": python_path(),
                 },
                 process_group=0,  # Ctrl-C is not for it
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import queue
 import threading
 import time
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from sglc.runtime.engine.machine import Machine
 
 _T = TypeVar("_T")
+_END_S = 5.0  # how long the end of the process waits for the thread
 
 
 @dataclass(slots=True)
@@ -89,7 +92,9 @@ class RuntimeThread:
         self._closed = False
         # The last entry is None.
         self._inbox: queue.SimpleQueue[Callable[[_SegmentRunner], None] | None] = queue.SimpleQueue()
+        self._program = os.getpid()
         self._thread = threading.Thread(target=self._work, args=(load,), name="sglc-local", daemon=True)
+        atexit.register(self._end)  # a thread that came back from compiled code behind that would abort
         self._thread.start()
 
     def submit(
@@ -140,10 +145,19 @@ class RuntimeThread:
 
     def close(self) -> None:
         """End the thread after the commands it has; what still runs then fails with SGLC505."""
+        self._close(None)
+        atexit.unregister(self._end)
+
+    def _end(self) -> None:
+        """`close` with the process, which does not wait long for a model that is being loaded."""
+        if os.getpid() == self._program:  # the thread is not in a fork of the program
+            self._close(_END_S)
+
+    def _close(self, timeout: float | None) -> None:
         with self._lock:
             self._closed = True
             self._inbox.put(None)
-        self._thread.join()
+        self._thread.join(timeout)
 
     def _tell(self, command: Callable[[_SegmentRunner], None]) -> None:
         """Have a command done in the thread, or refused if that is ending."""

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from sglc.cli.batch.replica import WAIT_S, LocalReplica, Lost, Made, Opened, Work
 from sglc.cli.batch.sorted_rows import NumberedRow
 from sglc.observe.replay.tape import Tape
-from sglc.runtime.engine.own_process import end_with_parent
+from sglc.runtime.engine.own_process import end_with_parent, python_path
 
 _END_S = 2.0  # for a process to end
 
@@ -37,7 +37,7 @@ class ProcessReplica:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), process_group=0,  # Ctrl-C is not for it
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+                env={**os.environ, "PYTHONPATH": python_path()},
             )  # fmt: skip
         try:
             self._connection.send((self._work, self.name))

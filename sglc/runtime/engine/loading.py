@@ -116,6 +116,9 @@ def cpu_executor(
     from sglc.runtime.model.weights import load_weights
 
     kernels = library() if dtype is torch.float32 and fits(config, page_size) else None
+    if dtype is torch.float32 and fits(config, _PAGE_SIZE) and not fits(config, page_size):
+        _say(f"the CPU's kernels take pages of {_PAGE_SIZE} tokens or a multiple, and not of {page_size}: "
+             "torch computes, which is slower")  # fmt: skip
     weights = load_weights(folder, config, dtype if kernels is None else None, "cpu")
     if kernels is None:
         return TorchExecutor(config, weights, dtype=dtype, page_size=page_size, pages=pages, eos_ids=eos_ids)
@@ -179,12 +182,13 @@ def _max_len(options: LocalOptions, config: ModelConfig, pages: int) -> int:
     length = min(asked, config.max_len, room)
     if length < asked:
         why = "the model has no more" if length == config.max_len else "keys and values of more have no memory"
-        with suppress(OSError):  # nobody reads it
-            print(
-                f"sglc: a prompt and its answer may take {length} tokens, and not {asked}: {why}",
-                file=sys.stderr, flush=True,
-            )  # fmt: skip
+        _say(f"a prompt and its answer may take {length} tokens, and not {asked}: {why}")
     return length
+
+
+def _say(what: str) -> None:
+    with suppress(OSError):  # nobody reads it
+        print(f"sglc: {what}", file=sys.stderr, flush=True)
 
 
 def limits(options: LocalOptions, device: str) -> tuple[int, int]:

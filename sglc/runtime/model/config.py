@@ -102,7 +102,7 @@ def load_config(folder: Path) -> ModelConfig:
         heads=heads,
         kv_heads=_integer(raw, "num_key_value_heads", heads),
         head_dim=_integer(raw, "head_dim", 128 if model_type == "qwen3" else hidden // heads),
-        rope_theta=_number(rope, "rope_theta", 10000.0),
+        rope_theta=_positive(rope, "rope_theta", 10000.0),
         rope_scaling=_rope_scaling(rope, positions),
         rms_eps=_number(raw, "rms_norm_eps", 1e-6),
         tied=raw.get("tie_word_embeddings") is True,
@@ -221,7 +221,7 @@ def _rope_scaling(rope: Json, positions: int) -> RopeScaling | None:
                 if rope.get(key) is None:
                     raise _malformed(key, "number", None)
             original = _integer(rope, "original_max_position_embeddings", positions)
-            factor = _number(rope, "factor", positions / original)
+            factor = _positive(rope, "factor", positions / original)
             return RopeScaling(
                 kind=kind,
                 factor=factor,
@@ -259,8 +259,15 @@ def _integer(raw: Json, key: str, default: int | None = None) -> int:
     value = raw.get(key)
     if value is None and default is not None:
         return default
-    if not isinstance(value, int):
-        raise _malformed(key, "whole number", value)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise _malformed(key, "whole number from 1", value)
+    return value
+
+
+def _positive(raw: Json, key: str, default: float) -> float:
+    value = _number(raw, key, default)
+    if value <= 0:
+        raise _malformed(key, "number above 0", value)
     return value
 
 
@@ -268,7 +275,7 @@ def _number(raw: Json, key: str, default: float) -> float:
     value = raw.get(key)
     if value is None:
         return default
-    if not isinstance(value, int | float):
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         raise _malformed(key, "number", value)
     return float(value)
 

@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from sglc.errors import BackendError
+from sglc.runtime.model.config import load_config, tensor_shapes
 from sglc.runtime.model.packed_weights import PackedMatrix, joined, pack_gguf, write_packed
+from sglc.runtime.model_files import damaged_hint
 from sglc.runtime.tokenizer.gguf_tokenizer import (
     TokenizerSpec,
     tokenizer_definition,
@@ -76,6 +78,7 @@ def convert(path: Path, folder: Path) -> None:
     config = _config(source, architecture, spec)
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", {"eos_token_id": list(spec.eos_ids)})
+    _check_shapes(source, names, tensor_shapes(load_config(folder)))
     _write_json(folder / "tokenizer_config.json", tokenizer_settings(spec))
     _write_json(folder / "tokenizer.json", tokenizer_definition(spec))
     _write_weights(source, architecture, names, folder)
@@ -86,7 +89,7 @@ def convert(path: Path, folder: Path) -> None:
 class _Source:
     """An open GGUF file: its metadata by type, and its tensors by name."""
 
-    name: str
+    path: Path
     fields: Mapping[str, gguf.ReaderField]
     tensors: Mapping[str, gguf.ReaderTensor]
 
@@ -101,7 +104,7 @@ class _Source:
 
     def integer(self, key: str) -> int:
         value = self.maybe_integer(key)
-        if value is None:
+        if value is None or value < 1:
             raise self._incomplete(key)
         return value
 
@@ -121,7 +124,9 @@ class _Source:
         return value
 
     def _incomplete(self, key: str) -> BackendError:
-        return unsupported(f"`{self.name}`, whose metadata is incomplete,", f"`{key}` is missing or malformed")
+        return unsupported(
+            f"`{self.path.name}`, whose metadata is incomplete,", f"`{key}` is missing or malformed"
+        )
 
 
 def _open(path: Path) -> _Source:
@@ -129,9 +134,9 @@ def _open(path: Path) -> _Source:
         reader = gguf.GGUFReader(path)
     except (ValueError, IndexError, OSError) as error:
         raise BackendError(
-            "SGLC516", f"`{path}` cannot be read as GGUF", note=str(error), hint="fetch the file again"
+            "SGLC516", f"`{path}` cannot be read as GGUF", note=str(error), hint=damaged_hint(path, "file")
         ) from None
-    return _Source(path.name, reader.fields, {tensor.name: tensor for tensor in reader.tensors})
+    return _Source(path, reader.fields, {tensor.name: tensor for tensor in reader.tensors})
 
 
 def _tokenizer_spec(source: _Source) -> TokenizerSpec:
@@ -341,6 +346,16 @@ def _names(source: _Source, architecture: str) -> dict[str, str]:
         if name not in source.tensors and name != "output.weight":  # without a head it is the embedding
             raise unsupported(f"a GGUF file without the tensor `{name}`", f"every `{architecture}` has it")
     return names
+
+
+def _check_shapes(source: _Source, names: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    for name, tensor in source.tensors.items():
+        shape = tuple(int(size) for size in reversed(tensor.shape))
+        if name != _ROPE_FACTORS and shape != shapes[names[name]]:
+            raise BackendError(
+                "SGLC516", f"`{source.path}` has `{name}` of shape {shape}, not {shapes[names[name]]}",
+                note="the other shape follows from the file's metadata", hint="fetch the file again",
+            )  # fmt: skip
 
 
 def _write_json(path: Path, data: Mapping[str, object]) -> None:

@@ -6,18 +6,23 @@ is an error before the first step.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import torch
 
 from sglc.errors import BackendError
 from sglc.runtime.model.config import ModelConfig, RopeScaling, load_config, tensor_shapes
-from sglc.runtime.model_files import STAMP, Json, read_json
+from sglc.runtime.model_files import STAMP, Json, damaged_hint, read_json
 
 __all__ = ["ModelConfig", "RopeScaling", "dummy_weights", "load_config", "load_weights"]
 
 _HEAD = "lm_head.weight"
+_TABLE = "rotary_emb.inv_freq"  # older files have it; it follows from the config
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def load_weights(
@@ -29,21 +34,30 @@ def load_weights(
     file's own dtype the tensors are read-only views of the file: their memory is the page cache.
 
     Raises:
-        BackendError: no safetensors, or a tensor that is missing or has another shape (SGLC518).
+        BackendError: no safetensors, a tensor that is missing, has another shape or is not the model's
+            (SGLC518); or one that is quantized (SGLC517).
     """
     if read_json(folder / STAMP).get("weights") == "random":
         return dummy_weights(config, dtype or torch.float32, device)
     shapes = tensor_shapes(config)
     weights: dict[str, torch.Tensor] = {}
     for path, names in _shards(folder, shapes).items():
-        with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
+        with _opened(path, device) as file:
             present = frozenset(file.keys())
+            _refuse_others(folder, present, shapes)
             for name in names:
                 if name not in present:
                     raise _wrong(folder, f"has no tensor `{name}`")
                 tensor = file.get_tensor(name)
                 if tuple(tensor.shape) != shapes[name]:
                     raise _wrong(folder, f"has `{name}` of shape {tuple(tensor.shape)}, not {shapes[name]}")
+                if tensor.dtype not in _FLOATS:
+                    raise BackendError(
+                        "SGLC517",
+                        "the local runtime cannot run quantized safetensors",
+                        note=f"`{path}` has `{name}` in {str(tensor.dtype).removeprefix('torch.')}",
+                        hint="use the unquantized model, or a GGUF file of it",
+                    )
                 weights[name] = tensor.to(dtype)
     head = _head(folder, device) if config.tied else None
     if head is not None and not torch.equal(head.to(dtype), weights["model.embed_tokens.weight"]):
@@ -73,6 +87,7 @@ def _shards(folder: Path, shapes: dict[str, tuple[int, ...]]) -> dict[Path, list
     """File -> names of the tensors wanted from it."""
     index = _index(folder)
     if index is not None:
+        _refuse_others(folder, index, shapes)
         shards: dict[Path, list[str]] = {}
         for name in shapes:
             if name not in index:
@@ -99,8 +114,31 @@ def _head(folder: Path, device: torch.device | str) -> torch.Tensor | None:
     path = folder / str((_index(folder) or {}).get(_HEAD, "model.safetensors"))
     if not path.is_file():
         return None
-    with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
+    with _opened(path, device) as file:
         return file.get_tensor(_HEAD) if _HEAD in frozenset(file.keys()) else None
+
+
+@contextmanager
+def _opened(path: Path, device: torch.device | str) -> Iterator[Any]:
+    try:
+        with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
+            yield file
+    except safetensors.SafetensorError as error:
+        raise BackendError(
+            "SGLC518", f"`{path}` cannot be read as safetensors", note=str(error), hint=damaged_hint(path)
+        ) from None
+
+
+def _refuse_others(folder: Path, present: Collection[str], shapes: Collection[str]) -> None:
+    """What nobody takes, such as a bias or a layer more, would be missing in what is computed."""
+    for name in sorted(present):
+        if name not in shapes and name != _HEAD and not name.endswith(_TABLE):
+            raise BackendError(
+                "SGLC518",
+                f"`{folder}` has the tensor `{name}`, which is not computed",
+                note="a model that is as its `config.json` says has none",
+                hint="put into `config.json` what the model is, or save it without this tensor",
+            )
 
 
 def _wrong(folder: Path, problem: str) -> BackendError:

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer as RawTokenizer
 
 from sglc.errors import BackendError, RunError
 from sglc.ir.target import ControlText, Objects
-from sglc.runtime.model_files import Json, eos_ids, read_json
+from sglc.runtime.model_files import Json, damaged_hint, eos_ids, is_lfs_pointer, read_json
 from sglc.runtime.tokenizer.pretokenizer import Pieces, cuts_into_words, last_cut
 
 if TYPE_CHECKING:
@@ -266,6 +266,8 @@ def load_tokenizer(folder: Path) -> LocalTokenizer:
             note="text cannot be turned into tokens without one",
             hint="save the model with its fast tokenizer, or copy `tokenizer.json` into the folder",
         )
+    if is_lfs_pointer(path):
+        raise BackendError("SGLC512", f"`{path}` cannot be read", hint=damaged_hint(path))
     settings = read_json(folder / "tokenizer_config.json")
     vocab_size = read_json(folder / "config.json").get("vocab_size")
     return _kept(
