@@ -700,6 +700,28 @@ def test_no_answer_begins_where_the_model_would_go_on(name: str, mode: Any) -> N
         assert (error.code, error.loc is not None, api.bodies) == ("SGLC318", True, [])
 
 
+@sgl.function
+def asks_on(s: Any) -> None:
+    def turn(s: Any = s) -> Any:
+        s += sgl.assistant(sgl.gen("x"))
+        more = sgl.not_(sgl.eq(s["x"], "never"))
+        sgl.cond(more, lambda: s.user("Go on."))
+        return more
+
+    s += sgl.user("Hi")
+    sgl.loop(turn, 2)
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+@pytest.mark.parametrize("mode", ["auto", "plan", "python"])
+def test_an_answer_that_may_stand_behind_another_one_is_looked_at_as_it_is_asked_for(
+    name: str, mode: Any
+) -> None:
+    with serving(speaking()) as api, at(api, name) as backend:
+        result = asks_on.run(backend=backend, mode=mode)
+        assert (result.error(), len(api.bodies)) == (None, 2)
+
+
 def test_an_answer_of_openai_s_is_a_turn_of_its_own() -> None:
     for name in ("openai:gpt-4o", *(["litellm:openai/gpt-4o"] if "litellm" in HERE else [])):
         with serving(speaking()) as api, at(api, name) as backend:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 import threading
 import time
@@ -90,6 +91,33 @@ def test_threads_of_a_program_go_on_with_prompts_that_they_share(turn: int) -> N
         assert ["".join(row.text_iter()) for row in rows] == [said] * 4
     finally:
         sys.setswitchinterval(before)
+
+
+@sgl.function
+def in_turns(s: Any) -> None:
+    def go_on(number: int) -> None:
+        nonlocal s
+        for _ in range(3):
+            s += sgl.user(f"{number}?") + sgl.assistant(sgl.gen("a", **SHORT))
+            s.user(f"{number}!")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(go_on, range(4)))
+
+
+@pytest.mark.parametrize("turn", few(range(12), 4))
+def test_what_a_thread_appends_at_once_stands_together(turn: int) -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        backend = ScriptedBackend(lambda asked: "4")
+        state = in_turns.run(backend=backend, seed=turn, timeout=HANG_S, mode="python")
+        turns = state.messages()
+    finally:
+        sys.setswitchinterval(before)
+    assert len(turns) == 4 * 3 * 3
+    for asked, answer in itertools.pairwise(turns):
+        assert (asked["content"][-1:] == "?") == (answer["role"] == "assistant")
 
 
 # -- nothing is lost -------------------------------------------------------------------------------

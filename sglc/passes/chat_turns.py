@@ -67,7 +67,7 @@ class StreamPlace:
     `raw` and `begun` say whether there may be text outside turns, and turns, and `talked` whether there may be
     others than system turns; `filled`, `generated` and `pictured` whether text, a generation or a picture may
     stand in the open turn (or, without turns, in the text), and `blank` whether that ends in white space;
-    `said` whether it may have more than that, and `own` whether the turn before may be the assistant's. Of a
+    `said` whether it may have more than that, and `own` whether the turn before is surely the assistant's. Of a
     stream that an earlier launch kept they say what is sure: the back end looks again when it runs.
     """
 
@@ -86,7 +86,8 @@ class StreamPlace:
 def _either(places: Sequence[StreamPlace]) -> StreamPlace:
     return StreamPlace(
         places[0].role,
-        *(any(getattr(p, field.name) for p in places) for field in fields(StreamPlace)[1:]),
+        *(any(getattr(p, field.name) for p in places) for field in fields(StreamPlace)[1:-1]),
+        own=all(p.own for p in places),  # a request is looked at once more
     )
 
 

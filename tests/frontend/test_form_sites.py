@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -216,19 +217,67 @@ def test_tasks_and_threads_count_their_forms_apart() -> None:
 
         @sgl.function
         def threaded(s: Any) -> None:
-            forks = s.fork(2)
+            forks, come = s.fork(2), [Event(), Event()]
+
+            def one(number: int) -> None:
+                if number != order[0]:
+                    come[order[0]].wait()
+                sgl.loop(partial(extended, forks[number]), 2)
+                come[number].set()
+
             with ThreadPoolExecutor(2) as pool:
-                running = [pool.submit(copy_context().run, sgl.loop, partial(extended, f), 2) for f in forks]
-                for one in running:
-                    one.result()
+                for running in [pool.submit(copy_context().run, one, number) for number in range(2)]:
+                    running.result()
 
         backend = HashBackend()
         result = (threaded if threads else program).run(backend=backend, seed=3, mode="python").sync()
         assert result.error() is None
         return asked(backend)
 
-    assert run([0, 1], threads=False) == run([1, 0], threads=False)
-    run([], threads=True)
+    for threads in (False, True):
+        assert run([0, 1], threads=threads) == run([1, 0], threads=threads)
+
+
+@sgl.function
+def raising(s: Any) -> Any:
+    s += sgl.gen("list", dtype=list[str])
+
+    def one(item: str) -> Any:
+        fork = s.fork(1)[0]
+        fork += item + sgl.gen("o")
+        if item == "none":
+            raise ValueError("item " + fork["o"])
+        return fork["o"]
+
+    return [one(item) for item in s["list"]]
+
+
+def test_what_a_comprehension_raises_is_of_what_python_was_answered() -> None:
+    made = []
+    for mode in ("auto", "python"):
+        backend = HashBackend()
+        result = raising.run(backend=backend, seed=3, mode=mode)
+        assert result.error() is None
+        made.append((asked(backend), result.ret_value))
+    assert made[0] == made[1]
+    why = raising.run(backend=HashBackend(), seed=3).sync().why_python
+    assert why is not None
+    assert why.startswith("a comprehension over a list that only a run knows may raise")
+
+
+def test_how_often_a_loop_goes_round_may_be_an_argument() -> None:
+    @sgl.function
+    def program(s: Any, n: int) -> Any:
+        def body(s: Any = s) -> None:
+            s += sgl.gen("x")
+
+        sgl.loop(body, max_iters=n)
+        return len(s.text())
+
+    backend = HashBackend()
+    for n in (2, 3, 2):
+        result = program.run(n=n, backend=backend, mode="plan")
+        assert (result.error(), len(result.calls)) == (None, n)
 
 
 def test_a_declared_function_has_no_forms_of_the_body() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Mapping, Sequence
-from datetime import date
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -332,7 +332,10 @@ def gone_on(turns: int) -> Program:
 
 
 @pytest.mark.parametrize("style", few(sorted(TEMPLATES.keys() - {"countdown"}), 3))  # which refuses them
-def test_launches_of_a_conversation_do_not_ask_the_template_again(style: str) -> None:
+def test_launches_of_a_conversation_do_not_ask_the_template_again(
+    style: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_minute(1, monkeypatch)
     kept = Counting(TEMPLATES[style])
     made = [run_pipeline(gone_on(turns), Target("local", kept), ["lower_roles"]) for turns in range(30)]
     assert kept.rendered < 12 * 30
@@ -340,14 +343,20 @@ def test_launches_of_a_conversation_do_not_ask_the_template_again(style: str) ->
     assert run_pipeline(gone_on(29), fresh, ["lower_roles"]) == made[29]
 
 
-def test_what_a_template_wrote_yesterday_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def at_minute(minute: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=lambda: datetime(2000, 1, 1, 0, minute))
+    monkeypatch.setattr(markup, "datetime", clock)
+
+
+def test_what_a_template_wrote_a_minute_ago_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_minute(1, monkeypatch)
     kept = Counting("{{ strftime_now('%d') }}{% for m in messages %}{{ m.content }};{% endfor %}")
     target = Target("local", kept)
     run_pipeline(gone_on(3), target, ["lower_roles"])
     before = kept.rendered
     run_pipeline(gone_on(3), target, ["lower_roles"])
     assert kept.rendered == before
-    monkeypatch.setattr(markup, "date", SimpleNamespace(today=lambda: date(2000, 1, 1)))
+    at_minute(2, monkeypatch)
     run_pipeline(gone_on(3), target, ["lower_roles"])
     assert kept.rendered == 2 * before
 

@@ -87,8 +87,9 @@ class State(NoText):
             case str():
                 self._write(item, loc)
             case ConcatExpr():
-                for part in item.parts:
-                    self.append(part, loc)
+                with self._instance.recording:  # no other thread's stands between them
+                    for part in item.parts:
+                        self.append(part, loc)
             case GenExpr() if item.retries or item.backend is not None:
                 self._suspend(Pending(self, item), item.loc)
             case SelectExpr() if item.decide is not None or item.backend is not None:
@@ -263,8 +264,9 @@ class State(NoText):
         loc = here()
         if content is None:
             return self._turn(name, loc)
-        for part in (RoleOpenExpr(name, loc), checked(content), RoleCloseExpr(name, loc)):
-            self.append(part, loc)
+        with self._instance.recording:
+            for part in (RoleOpenExpr(name, loc), checked(content), RoleCloseExpr(name, loc)):
+                self.append(part, loc)
         return self
 
     def system(self, content: object = None) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from threading import get_ident
 from typing import Protocol
 
 from sglc.ir.core import Site, in_form, repeated
@@ -30,10 +31,11 @@ class Sites(Protocol):
 class Body:
     """A body that goes on, or that of a form in it: who records it, and the function that its sites have.
 
-    `task` tells asynchronous ones apart, which come to their forms in any order.
+    `task` tells asynchronous ones apart, which come to their forms in any order. So do other threads than its
+    own, and nothing tells those apart: their forms are nothing.
     """
 
-    __slots__ = ("form", "function", "iterations", "recorder", "task")
+    __slots__ = ("form", "function", "iterations", "recorder", "task", "thread")
 
     def __init__(
         self, recorder: Sites, task: Callable[[], str] = str, form: str = "",
@@ -44,6 +46,7 @@ class Body:
         self.form = form or recorder.function
         self.iterations = iterations
         self.function = repeated(self.form, iterations)
+        self.thread = get_ident()
 
 
 # Of a thread or task. A declared function is in none.
@@ -54,7 +57,8 @@ class Form:
     """The form that the body has come to; in no body it is nothing."""
 
     def __init__(self) -> None:
-        self._around = BODY.get()
+        body = BODY.get()
+        self._around = body if body is not None and body.thread == get_ident() else None
         if self._around is not None:
             task = self._around.task()
             number = self._around.recorder.reserve((), f"~{task}").occurrence

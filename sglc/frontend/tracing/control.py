@@ -18,7 +18,7 @@ from sglc.frontend.recorder.form import Form
 from sglc.frontend.tracing import control_blocks
 from sglc.frontend.tracing.tracer import Tracer, current
 from sglc.frontend.values.known import Known
-from sglc.frontend.values.symbolic import SymbolicBool, SymbolicJson, SymbolicText
+from sglc.frontend.values.symbolic import SymbolicBool, SymbolicJson, SymbolicText, real
 from sglc.ir.core import Type, Value
 from sglc.ir.ops import Eq, In, Not, ParseJson
 
@@ -77,6 +77,8 @@ def loop(body: ArmBody, max_iters: int) -> None:
             another chat turn.
     """
     tracer, loc, form = current(), here(), Form()
+    if isinstance(max_iters, SymbolicJson) and max_iters.known is not None:
+        max_iters = real(max_iters.known, loc)
     if not isinstance(max_iters, int) or isinstance(max_iters, bool) or max_iters < 1:
         raise TraceError(
             "SGLC148", f"`max_iters` is `{max_iters!r}`", loc, hint="`loop` needs a bound of at least 1"

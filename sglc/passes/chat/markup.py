@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import datetime
 from threading import Lock
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -39,9 +39,9 @@ def pieces(view: str) -> list[str | int]:
 
 @dataclass(slots=True)
 class _Kept:
-    """What a template has said on one day, which it may write; `turns` are those of all conversations in it."""
+    """What a template says within a minute, as it may write the time; `turns` are those of all that is kept."""
 
-    day: date
+    minute: datetime
     said: dict[_Key, Any] = field(default_factory=dict)
     turns: int = 0
     adding: Lock = field(default_factory=Lock)
@@ -56,9 +56,9 @@ class ChatMarkup:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        kept, today = _KEPT.get(tokenizer), date.today()
-        if kept is None or kept.day != today:
-            kept = _KEPT[tokenizer] = _Kept(today)
+        kept, minute = _KEPT.get(tokenizer), datetime.now().replace(second=0, microsecond=0)
+        if kept is None or kept.minute != minute:
+            kept = _KEPT[tokenizer] = _Kept(minute)
         self._kept = kept
 
     def closed(self, roles: tuple[str, ...]) -> str | SglcError:
