@@ -121,6 +121,12 @@ def test_likeliest_ids_and_log_probabilities_are_torchs(kernels: ctypes.CDLL, vo
         )
 
 
+def test_a_job_may_have_a_million_tasks(kernels: ctypes.CDLL) -> None:
+    """As attention has for many rows of long texts."""
+    logits, ids = torch.zeros(2**20 + 1, 1), torch.zeros(1, dtype=torch.int64)
+    assert logits_kernels(kernels, 2).log_probabilities(logits, ids, ids).tolist() == [0]
+
+
 def test_logits_that_are_no_numbers_are_the_least_likely(kernels: ctypes.CDLL) -> None:
     logits = torch.full((2, 300), torch.nan)
     logits[0, 7], logits[0, 70] = 1, 2
