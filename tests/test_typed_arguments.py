@@ -1049,7 +1049,10 @@ def test_the_command_line_refuses_what_annotations_do_not_say(
     assert main(["run", *classes, "--batch", "rows.jsonl"]) == 2
     assert f"rows.jsonl:2: row 1 of the batch; {why}" in capsys.readouterr().err
     if isinstance(value, str):
-        assert main(["run", *classes, *_AS_TEXTS[:4], "--arg", f"{name}={value}"]) == 2
+        others = [text for text in _AS_TEXTS[:4] if not text.startswith(f"{name}=")]
+        others = [text for text in others if text != "--arg"]
+        given = [part for text in (*others, f"{name}={value}") for part in ("--arg", text)]
+        assert main(["run", *classes, *given]) == 2
         assert capsys.readouterr().err.startswith(
             f"error[SGLC007]: `--arg {name}={value}`: `{name}` is of type"
         )

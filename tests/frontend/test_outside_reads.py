@@ -242,8 +242,7 @@ def test_a_name_of_sglc_that_is_patched_behind_a_plan_is_read_again(monkeypatch:
     program, backend = book.module.program, HashBackend()
     before = program.run(backend=backend, seed=1).text()
     with monkeypatch.context() as patched:
-        # Not as it is written: a name that some code of a test stores, any tool might store.
-        patched.setattr("sglc." + "".join(("g", "en")), lambda name: f"patched {name} ")
+        patched.setattr("sglc.gen", lambda name: f"patched {name} ")
         assert program.run(backend=backend, seed=1).text() == "apatched g x"
     again = program.run(backend=backend, seed=1)
     assert (again.mode, again.text()) == ("plan", before)

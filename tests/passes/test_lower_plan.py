@@ -224,7 +224,7 @@ EVERYTHING = Plan(
     program="f",
     target="local",
     tokenizer="abc",
-    params=(Param("a"), Param("b c", "int", "3", Loc("p.py", 1))),
+    params=(Param("a"), Param("b c", "int", "3", loc=Loc("p.py", 1))),
     guards=(PlanGuard("operator.gt(a, 'b')", "True", Loc("p.py", 2)),),
     steps=(
         Segment(

@@ -181,6 +181,8 @@ class OutsideState:
         """An attribute of something outside."""
         if not self.is_outside(owner) and not isinstance(owner, _FIXED):
             return value
+        if _is_sglc(owner):
+            return self.note(value)  # no tool patches it in a run; before one, a guard sees it
         if isinstance(owner, ModuleType | type):
             names = vars(owner) if isinstance(owner, ModuleType) else None
             self._check_named(frame, f"{name_of(owner)}.{name}", name, value, names)
@@ -194,7 +196,7 @@ class OutsideState:
         """An attribute is about to be read: of an object, or of its class if the object is the program's."""
         if not self.is_outside(owner) and not isinstance(owner, _FIXED):
             owner = type(owner)
-        if isinstance(owner, ModuleType) and owner.__name__.startswith("sglc"):
+        if _is_sglc(owner):
             self._keep(frame, in_module, vars(owner), name)  # quick: every program reads some
         elif not _ours(owner):
             self._keep(frame, of_object, owner, name)
@@ -291,6 +293,10 @@ def behind_tool(tracer: Place, what: str) -> GraphBreak:
     """Why tracing stops before a read behind a tool."""
     reason = f"{what} is read behind `{tracer.called_tool}`, which may have changed it"
     return GraphBreak(reason, tracer.place(), BEHIND_TOOL)
+
+
+def _is_sglc(owner: Any) -> bool:
+    return isinstance(owner, ModuleType) and owner.__name__.partition(".")[0] == "sglc"
 
 
 def name_of(owner: Any) -> str:
