@@ -262,7 +262,7 @@ def test_what_a_comprehension_raises_is_of_what_python_was_answered() -> None:
     assert made[0] == made[1]
     why = raising.run(backend=HashBackend(), seed=3).sync().why_python
     assert why is not None
-    assert why.startswith("a comprehension over a list that only a run knows may raise")
+    assert why.startswith("a comprehension that generates, over a list")
 
 
 def test_how_often_a_loop_goes_round_may_be_an_argument() -> None:

@@ -25,7 +25,22 @@ from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlo
 from sglc.frontend.values.graph_breaks import JOINED, NO_DATA, RAISED, GraphBreak
 from sglc.frontend.values.symbolic import SymbolicBool, SymbolicJson, SymbolicList, SymbolicText, symbol
 from sglc.ir.core import Op, Region, Tree, Type, Value, walk
-from sglc.ir.ops import Concat, Cond, Eq, Format, HostCall, Join, Loop, Map, Not, Pack, Switch
+from sglc.ir.ops import (
+    Call,
+    Concat,
+    Cond,
+    Eq,
+    Format,
+    Gen,
+    HostCall,
+    Join,
+    Loop,
+    Map,
+    Not,
+    Pack,
+    Select,
+    Switch,
+)
 
 BlockBody = Callable[..., Any]
 Inside = Callable[[], AbstractContextManager[None]]  # of a form: what is recorded in it stands there
@@ -294,9 +309,12 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
     if tracer.called_tool != called:  # what stands before a tool stands behind it for the next item
         block = tracer.block(run, loc, python=False)
     block_exit = _comes_back(block, "map", loc)
-    if form is None and any(isinstance(op, HostCall) for op in walk(block.ops)):
-        # Generations have other sites as Python: it would not come to what a plan raises of these.
-        raise GraphBreak("a comprehension over a list that only a run knows may raise", loc, RAISED)
+    kinds = {type(op) for op in walk(block.ops)}
+    if form is None and HostCall in kinds and not kinds.isdisjoint((Gen, Select, Call)):
+        # Its generations have other sites as Python, which would not come to what a plan raises of them.
+        raise GraphBreak(
+            "a comprehension that generates, over a list that only a run knows, may raise", loc, RAISED
+        )
     if block_exit.streams != before.streams:
         raise TraceError(
             "SGLC148", "the body of `map` changes a state that was made outside of it", loc,
