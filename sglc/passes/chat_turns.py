@@ -84,11 +84,9 @@ class StreamPlace:
 
 
 def _either(places: Sequence[StreamPlace]) -> StreamPlace:
-    return StreamPlace(
-        places[0].role,
-        *(any(getattr(p, field.name) for p in places) for field in fields(StreamPlace)[1:-1]),
-        own=all(p.own for p in places),  # a request is looked at once more
-    )
+    may = [any(getattr(p, field.name) for p in places) for field in fields(StreamPlace)[1:]]
+    # Of an answer behind the assistant's turn, which a request is looked at for once more, what is sure.
+    return replace(StreamPlace(places[0].role, *may), own=all(p.own for p in places))
 
 
 class _Walk:
