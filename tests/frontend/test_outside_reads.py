@@ -242,7 +242,7 @@ def test_a_name_of_sglc_that_is_patched_behind_a_plan_is_read_again(monkeypatch:
     program, backend = book.module.program, HashBackend()
     before = program.run(backend=backend, seed=1).text()
     with monkeypatch.context() as patched:
-        # Not as it is written: where some code stores a name, a variable of that name may be another behind a tool.
+        # Not as it is written: where some code stores a name, a variable of that name may change behind a tool.
         patched.setattr("sglc." + "".join(("g", "en")), lambda name: f"patched {name} ")
         assert program.run(backend=backend, seed=1).text() == "apatched g x"
     again = program.run(backend=backend, seed=1)
