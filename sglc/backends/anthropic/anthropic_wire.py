@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sglc.backends.models.vendor_rules import CLAUDE_PICTURES, ApiModel
+from sglc.backends.models.vendor_rules import ApiModel
 from sglc.backends.remote.answers import (
     Reply,
     RequestBody,
@@ -25,7 +25,6 @@ from sglc.backends.remote.prompts import (
     messages,
     no_prefill,
     picture,
-    see_pictures,
     see_turns,
     system_apart,
 )
@@ -87,7 +86,6 @@ def _conversation(request: ApiRequest, takes: Takes, held: bool) -> dict[str, An
     loc = request.node.loc
     begin, turns = system_apart(messages(request.prompt, loc), takes, loc)
     see_turns((*begin, *turns), takes, request.node.site.name, loc)
-    see_pictures((*begin, *turns), loc, CLAUDE_PICTURES)
     kept = kept_turns(request.node.cache_key) if takes.cache_key else 0
     said = [_content(turn, kept=number == kept) for number, turn in enumerate((*begin, *turns), 1)]
     of_turns = zip(turns, said[len(begin) :], strict=True)

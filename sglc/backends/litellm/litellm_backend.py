@@ -6,17 +6,15 @@ import os
 import re
 from collections.abc import AsyncIterator, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
-from sglc.backends.models.vendor_rules import CLAUDE, CLAUDE_PICTURES, ApiModel, litellm_model
+from sglc.backends.models.vendor_rules import CLAUDE, PICTURES, ApiModel, litellm_model
 from sglc.backends.openai.openai_backend import OpenAIBackend, OpenAIOptions
-from sglc.backends.remote.answers import RequestBody
 from sglc.backends.remote.api_backend import Client, missing
 from sglc.backends.remote.connection import unreachable
-from sglc.backends.remote.prompts import messages, see_pictures
 from sglc.backends.remote.sdk_errors import said
-from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.backends.retry import Trouble, asked_wait_s, status_trouble
 from sglc.errors import UsageError
 
@@ -34,6 +32,8 @@ _ENDED = ("received_finish_reason", "intermittent_finish_reason", "received_any_
 class LiteLLMBackend(OpenAIBackend):
     """Runs segments on one model by LiteLLM's name. `client`: keywords of `litellm.acompletion`."""
 
+    cannot: ClassVar[Mapping[str, Any]] = {**OpenAIBackend.cannot, "picture_roles": ("user",)}
+
     def __init__(self, options: OpenAIOptions) -> None:
         super().__init__(options)
         self.kind = "litellm"
@@ -43,16 +43,19 @@ class LiteLLMBackend(OpenAIBackend):
         return litellm_model(f"litellm:{self.options.model}")
 
     @cached_property
+    def model(self) -> ApiModel:
+        """As of `ApiBackend`; Claude takes pictures of some types alone, whatever is claimed."""
+        made = super().model
+        return (
+            replace(made, takes=replace(made.takes, pictures=PICTURES))
+            if CLAUDE in self.options.model
+            else made
+        )
+
+    @cached_property
     def identity(self) -> str:
         """Where the model is."""
         return str(self.options.client.get("base_url") or self.options.client.get("api_base") or "litellm")
-
-    def bodies(self, request: ApiRequest) -> tuple[RequestBody, ...]:
-        """As of `ApiBackend`; pictures that LiteLLM would leave out, or Claude refuse, are refused here."""
-        loc = request.node.loc
-        kinds = CLAUDE_PICTURES if CLAUDE in self.options.model else ()
-        see_pictures(messages(request.prompt, loc), loc, kinds)
-        return super().bodies(request)
 
     async def create(self, client: Any, fields: Mapping[str, Any]) -> Any:
         """As of `OpenAIBackend`."""

@@ -170,7 +170,6 @@ _MESSAGES = Takes(
 )  # fmt: skip
 
 
-CLAUDE_PICTURES = ("image/jpeg", "image/png", "image/gif", "image/webp")  # its types of pictures
 _LONGEST = 16_384  # tokens; the SDK wants answers that may be longer than 21,333 streamed
 
 
@@ -246,12 +245,12 @@ _PENALTIES = ("gemini-1", "gemini-2", "gemma")  # later ones refuse them (LiteLL
 
 # What LiteLLM says in all vendors' words: one sample, no parameters that only some have. A turn that is begun
 # it glues before the answer, and system turns it moves to the front where the vendor has a field for them. What
-# a last turn of the assistant's is, the vendor says: with OpenAI's models it is a whole one. Pictures it makes
-# into what the vendor takes, and fetches them where that one does not.
+# a last turn of the assistant's is, the vendor says: with OpenAI's models it is a whole one. Pictures it
+# fetches where the vendor does not, and leaves out where they stand in other turns than the user's.
 _LITELLM: dict[str, Any] = {
     "samples": 1, "seed": False, "penalties": False, "repetition_penalty": False, "logit_bias": False,
     "cache_key": False, "top_k": False, "prefill": False,
-    "pictures": None, "picture_roles": None, "picture_addresses": True,
+    "picture_roles": ("user",), "picture_addresses": True,
 }  # fmt: skip
 
 

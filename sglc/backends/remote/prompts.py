@@ -160,11 +160,16 @@ Turns = tuple[Message, ...]
 
 
 def see_turns(turns: Sequence[Message], takes: Takes, name: str, loc: Loc) -> None:
-    """See that the model takes the texts of these turns, and begins the answer `name` behind them.
+    """See that the model takes the texts and pictures of these turns, and begins the answer `name` behind them.
 
     Raises:
-        LegalizeError: SGLC318, it does not. Programs that are compiled as a whole fail before.
+        LegalizeError: SGLC318 or, for a picture, SGLC308: it does not. Programs that are compiled as a whole
+            fail before, if it is known then.
     """
+    for turn in turns:
+        for part in turn.content:
+            if isinstance(part, ImagePart) and (said := takes.picture_refused(str(part.data), turn.role)):
+                raise LegalizeError("SGLC308", f"a picture cannot be sent: {said[0]}", loc, hint=said[1])
     if not takes.blank_turns:
         for turn in turns:
             if not turn.open and any(isinstance(part, str) and not part.strip() for part in turn.content):
@@ -180,44 +185,18 @@ def see_turns(turns: Sequence[Message], takes: Takes, name: str, loc: Loc) -> No
         )  # fmt: skip
 
 
-def see_pictures(turns: Iterable[Message], loc: Loc, kinds: Sequence[str] = ()) -> None:
-    """See that pictures stand in the user's turns, and are of some type of `kinds`, if there are any.
-
-    Raises:
-        LegalizeError: SGLC308, one is not.
-    """
-    for turn in turns:
-        for part in turn.content:
-            if isinstance(part, str):
-                continue
-            if turn.role != "user":
-                raise LegalizeError(
-                    "SGLC308", f"a picture stands in a turn of `{turn.role}`", loc,
-                    hint="put it into the user's turn",
-                )  # fmt: skip
-            kind, _ = picture(part)
-            if kind and kinds and kind not in kinds:
-                raise LegalizeError(
-                    "SGLC308", f"the model takes no pictures of the type `{kind}`", loc,
-                    hint=f"it takes {', '.join(kinds)}",
-                )  # fmt: skip
-
-
 def system_apart(turns: Sequence[Message], takes: Takes, loc: Loc) -> tuple[Turns, Turns]:
     """The system turns that a conversation begins with, and the turns behind them.
 
     Raises:
-        LegalizeError: SGLC318 a turn that the model takes not at all, or not at its place, SGLC308 such a
-            picture. Programs that are compiled as a whole fail before, if it is known then.
+        LegalizeError: SGLC318 a turn that the model takes not at all, or not at its place. Programs that are
+            compiled as a whole fail before.
         RunError: SGLC402, there are no turns behind them.
     """
     count = next((i for i, turn in enumerate(turns) if turn.role != "system"), len(turns))
     for number, turn in enumerate(turns):
         if why := takes.turn_refused(turn.role, behind=number >= count):
             raise LegalizeError("SGLC318", why, loc)
-        for part in turn.content:
-            if isinstance(part, ImagePart) and (said := takes.picture_refused(str(part.data), turn.role)):
-                raise LegalizeError("SGLC308", f"a picture cannot be sent: {said[0]}", loc, hint=said[1])
     if count == len(turns):
         what = "there are instructions before this generation, and nothing else"
         raise RunError(

@@ -181,7 +181,7 @@ class OutsideState:
         """An attribute of something outside."""
         if not self.is_outside(owner) and not isinstance(owner, _FIXED):
             return value
-        if _is_sglc(owner):
+        if is_sglc(owner):
             return self.note(value)  # no tool patches it in a run; before one, a guard sees it
         if isinstance(owner, ModuleType | type):
             names = vars(owner) if isinstance(owner, ModuleType) else None
@@ -196,7 +196,7 @@ class OutsideState:
         """An attribute is about to be read: of an object, or of its class if the object is the program's."""
         if not self.is_outside(owner) and not isinstance(owner, _FIXED):
             owner = type(owner)
-        if _is_sglc(owner):
+        if is_sglc(owner):
             self._keep(frame, in_module, vars(owner), name)  # quick: every program reads some
         elif not _ours(owner):
             self._keep(frame, of_object, owner, name)
@@ -295,7 +295,8 @@ def behind_tool(tracer: Place, what: str) -> GraphBreak:
     return GraphBreak(reason, tracer.place(), BEHIND_TOOL)
 
 
-def _is_sglc(owner: Any) -> bool:
+def is_sglc(owner: Any) -> bool:
+    """Whether it is a module of this package."""
     return isinstance(owner, ModuleType) and owner.__name__.partition(".")[0] == "sglc"
 
 

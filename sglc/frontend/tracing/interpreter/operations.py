@@ -26,7 +26,7 @@ from sglc.frontend.tracing.interpreter.data import (
     refuse_foreign,
     whole,
 )
-from sglc.frontend.tracing.outside import name_of
+from sglc.frontend.tracing.outside import is_sglc, name_of
 from sglc.frontend.tracing.reads import own_fields
 from sglc.frontend.tracing.subprogram import CallResult
 from sglc.frontend.values.graph_breaks import ATTRIBUTE, COMPARISON, CONDITION, KEY, OPERATOR, OTHER, GraphBreak
@@ -317,7 +317,7 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
         return getattr(value, name)
     outside = frame.tracer.outside
     if isinstance(value, types.ModuleType):
-        if value.__name__.startswith("sglc"):
+        if is_sglc(value):
             getattr(value, name)  # it is loaded, so that it is there from now on
         outside.look_up(frame, value, name)
         if name not in vars(value):
