@@ -298,7 +298,9 @@ def test_a_file_that_may_not_grow_keeps_whole_rows(folder: Path, program: str, s
 
 @pytest.mark.slow
 def test_nobody_reads_stdout(folder: Path) -> None:
-    process = start(command("--json", script="slow.json"))
+    """However late the reader closes: the rows are more than fit into the pipe and its buffer."""
+    (folder / "script.json").write_text(json.dumps([{"text": " word" * 400}]))
+    process = start(command("--json"), pipesize=4096)
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()

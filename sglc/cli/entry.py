@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from sglc.cli.options import say, with_values
+from sglc.cli.options import leave_stdout, say, with_values
 from sglc.errors import RunError, SglcError, UsageError, render
 from sglc.knobs import debug_level
 
@@ -70,12 +70,12 @@ def _main(argv: Sequence[str] | None) -> int:
         number = stop.args[0] if stop.args and isinstance(stop.args[0], int) else signal.SIGINT
         return 128 + number
     except BrokenPipeError:  # `sglc ... | head`
-        _leave_stdout()
+        leave_stdout(sys.stdout)
         return 0
     except OSError as error:
         if error.filename is not None or error.errno not in _LOST:
             raise
-        _leave_stdout()
+        leave_stdout(sys.stdout)
         say(render(RunError("SGLC427", f"`stdout` cannot be written: {error.strerror or error}")))
         return 1
 
@@ -84,11 +84,6 @@ def _as_in_json(error: UnicodeError) -> tuple[str, int]:
     """What stands for characters that cannot be written: JSON that has them so is still JSON, and the same."""
     assert isinstance(error, UnicodeEncodeError)
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
-
-
-def _leave_stdout() -> None:
-    """Have what stdout still has go nowhere, at the end of the process."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _wrong(message: str, command: str) -> UsageError:

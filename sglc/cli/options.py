@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from sglc.cli.argument_types import TEXT, ArgumentType, Types
 from sglc.errors import RunError, UsageError, shown
@@ -194,6 +194,11 @@ def check_local(options: argparse.Namespace) -> None:
     for name in ("device", "dtype"):
         if kind != "local" and getattr(options, name) != "auto":
             raise UsageError("SGLC010", f"argument --{name}: it is for `local` models, and this is `{kind}`")
+
+
+def leave_stdout(stdout: TextIO) -> None:
+    """Have what `stdout` still has, and all that follows, go nowhere: it takes no more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
 
 
 def say(text: str) -> None:

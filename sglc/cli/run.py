@@ -173,7 +173,7 @@ def _run(options: argparse.Namespace) -> int:
     options.stdout = sys.stdout
     if not options.json or options.output:
         return _ran(options)
-    aside = sys.stdout = sys.stderr
+    sys.stdout = sys.stderr
     try:
         return _ran(options)
     except SglcError as error:
@@ -183,8 +183,7 @@ def _run(options: argparse.Namespace) -> int:
             print(failure_text(error, options), file=options.stdout, flush=True)
         raise
     finally:
-        if sys.stdout is aside:  # else it takes no more
-            sys.stdout = options.stdout
+        sys.stdout = options.stdout
 
 
 def _ran(options: argparse.Namespace) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import BinaryIO, TextIO, TypeVar
 from sglc.cli.batch.manifest import manifest_of
 from sglc.cli.batch.output import OutputFile, cannot_write, no_result, write_lines
 from sglc.cli.batch.reorder_buffer import ReorderBuffer
-from sglc.cli.options import check_apart
+from sglc.cli.options import check_apart, leave_stdout
 from sglc.errors import Loc, UsageError
 
 _T = TypeVar("_T")
@@ -273,8 +272,8 @@ def _to_stdout(stdout: TextIO, text: bytes) -> None:
     try:
         stdout.write(text.decode())
         stdout.flush()
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # where what it still has goes at the end
+        leave_stdout(stdout)
+        if isinstance(error, BrokenPipeError):
+            raise
         raise cannot_write("stdout", error) from None

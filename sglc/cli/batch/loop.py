@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import signal
 import sys
@@ -211,7 +210,6 @@ def _told(error: SglcError | BrokenPipeError, rows: RowFile) -> SglcError:
         return rows.placed(error)
     if isinstance(error, SglcError):
         return error
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # what Python writes there at its end goes nowhere
     return RunError("SGLC428", "nobody reads stdout any more", note="rows that ran were stopped")
 
 
