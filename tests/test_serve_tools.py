@@ -21,10 +21,13 @@ from sglc.frontend.language.reasoning import Tags
 from sglc.ir.grammar.call_format import HERMES
 from sglc.ir.plan.events import GenDone, Sample, Usage
 from sglc.ir.sampling import Sampling
+from sglc.runtime.histogram import Histogram
 from sglc.serve import chat
+from sglc.serve.access_log import SPENT
 from sglc.serve.answers import Answer
 from sglc.serve.bodies import ChatBody
 from sglc.serve.logprobs import Spelling
+from sglc.serve.metrics import Spent
 from sglc.serve.prompts import ServedPrompt
 from sglc.serve.tools import Calling, Function, Tool, Tools
 from sglc.serve.work import Piece, Work
@@ -178,7 +181,8 @@ def test_reasoning_and_calls_are_the_same_however_a_text_comes(case: str, held: 
     answer = Answer("", "", "m", Spelling(Words()), Tags("<think>", "</think>"))  # type: ignore[arg-type]
     calling = Calling(HERMES, frozenset({"weather", "now"}), held)
     end = GenDone(0, (1,), (Sample(text, (), "stop"),), Usage())
-    (whole,) = chat.whole(answer, body, work, [end], calling)["choices"]
+    SPENT.set(Spent(Histogram(())))
+    (whole,) = chat.whole(answer, body, [end], calling)["choices"]
     for size in (1, 3, len(text)):
         cut = [text[at : at + size] for at in range(0, len(text), size)]
         batch = [Piece(0, part, (), (), at == 0) for at, part in enumerate(cut)]

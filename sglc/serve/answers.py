@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from sglc.frontend.language.reasoning import Tags
-from sglc.ir.plan.events import GenDone
+from sglc.serve.access_log import SPENT
 from sglc.serve.logprobs import Spelling
-from sglc.serve.work import Piece, Work, cached_of
 
 _RANDOM = random.Random()  # nothing is secret of an id, and the system's own numbers take a call each
 
@@ -45,41 +44,19 @@ class Answer:
         }
 
 
-@dataclass(slots=True)
-class Counts:
-    """Tokens of an answer. A prompt counts once, however many samples it has."""
+def usage() -> dict[str, Any]:
+    """Tokens of an answer that has ended, that of this task's request, as OpenAI writes them.
 
-    prompt: int = 0
-    completion: int = 0
-    cached: int = 0
-
-    def shown(self) -> dict[str, Any]:
-        """As OpenAI writes them."""
-        return {
-            "prompt_tokens": self.prompt,
-            "completion_tokens": self.completion,
-            "total_tokens": self.prompt + self.completion,
-            "prompt_tokens_details": {"cached_tokens": self.cached},
-        }
-
-    def add(self, work: Work, piece: Piece) -> None:
-        """Count what a piece ends."""
-        if piece.ended is not None:
-            self.completion += piece.usage.completion
-            if work.first(piece.choice):
-                size = len(work.prompt_of(piece.choice).ids)
-                self.prompt += size
-                self.cached += cached_of(piece.usage, size)
-
-
-def counted(work: Work, ends: Sequence[GenDone]) -> Counts:
-    """The counts of a whole answer."""
-    sizes = [len(prompt.ids) for prompt in work.prompts]
-    return Counts(
-        sum(sizes),
-        sum(end.usage.completion for end in ends),
-        sum(cached_of(end.usage, size) for end, size in zip(ends, sizes, strict=True)),
-    )
+    A prompt counts once, however many samples it has.
+    """
+    spent = SPENT.get()
+    completion = spent.completion or 0
+    return {
+        "prompt_tokens": spent.read,
+        "completion_tokens": completion,
+        "total_tokens": spent.read + completion,
+        "prompt_tokens_details": {"cached_tokens": spent.cached},
+    }
 
 
 def with_usage(chunk: dict[str, Any], wanted: bool) -> dict[str, Any]:

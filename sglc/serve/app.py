@@ -171,7 +171,7 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
             )
         answer = Answer("chat.completion", "chatcmpl", service.name, spelling, tags)
         return await _whole(
-            service, request, _ends(service, work, lambda ends: chat.whole(answer, body, work, ends, calling))
+            service, request, _ends(service, work, lambda ends: chat.whole(answer, body, ends, calling))
         )
 
     return {"/v1/completions": (CompletionBody, complete), "/v1/chat/completions": (ChatBody, converse)}

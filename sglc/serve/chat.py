@@ -9,16 +9,14 @@ from typing import Any
 from sglc.frontend.language.reasoning import Splitter, split
 from sglc.ir.grammar.call_parser import CallParser
 from sglc.ir.plan.events import GenDone, Sample, TokenLogprob
-from sglc.serve.answers import Answer, Counts, counted, with_usage
+from sglc.serve.answers import Answer, usage, with_usage
 from sglc.serve.bodies import ChatBody
 from sglc.serve.logprobs import Tops, of_chat
 from sglc.serve.tools import Calling, call_of, delta_of
 from sglc.serve.work import Piece, Work, tokens_of, tops_of
 
 
-def whole(
-    answer: Answer, body: ChatBody, work: Work, ends: Sequence[GenDone], calling: Calling | None = None
-) -> dict[str, Any]:
+def whole(answer: Answer, body: ChatBody, ends: Sequence[GenDone], calling: Calling | None) -> dict[str, Any]:
     """The answer as one object. `calling`: how it may call tools."""
     (end,) = ends
     choices = []
@@ -32,7 +30,7 @@ def whole(
                 "finish_reason": finish,
             }
         )
-    return {**answer.head, "choices": choices, "usage": counted(work, ends).shown()}
+    return {**answer.head, "choices": choices, "usage": usage()}
 
 
 def _message(answer: Answer, sample: Sample, calling: Calling | None) -> tuple[dict[str, Any], str]:
@@ -58,11 +56,10 @@ async def chunks(
     body: ChatBody,
     work: Work,
     pieces: AsyncGenerator[list[Piece], None],
-    calling: Calling | None = None,
+    calling: Calling | None,
 ) -> AsyncGenerator[list[dict[str, Any]], None]:
     """The answer as it comes: each choice begins with its role, and ends with a chunk without text."""
-    usage = body.stream_options is not None and body.stream_options.include_usage
-    counts = Counts()
+    counts = body.stream_options is not None and body.stream_options.include_usage
     splitters = [] if answer.tags is None else [Splitter(answer.tags) for _ in range(work.choices)]
     parsers = [calling.parser() for _ in range(work.choices)] if calling is not None else []
 
@@ -70,10 +67,9 @@ async def chunks(
         choice: int, delta: dict[str, Any], logprobs: Any = None, finish: str | None = None
     ) -> dict[str, Any]:
         made = {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        return with_usage({**answer.head, "choices": [made]}, usage)
+        return with_usage({**answer.head, "choices": [made]}, counts)
 
     def told(piece: Piece) -> Iterator[dict[str, Any]]:
-        counts.add(work, piece)
         if piece.begins:
             yield chunk(piece.choice, {"role": "assistant", "content": None if parsers else ""})
         logprobs = _logprobs(answer, body, piece.tokens, piece.tops)
@@ -97,8 +93,8 @@ async def chunks(
         async for batch in pieces:
             if shown := [made for piece in batch for made in told(piece)]:
                 yield shown
-    if usage:
-        yield [{**answer.head, "choices": [], "usage": counts.shown()}]
+    if counts:
+        yield [{**answer.head, "choices": [], "usage": usage()}]
 
 
 def _shares(answer: Answer, text: str) -> dict[str, str]:

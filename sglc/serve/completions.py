@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from sglc.ir.plan.events import GenDone, TokenLogprob
-from sglc.serve.answers import Answer, Counts, counted, joined, with_usage
+from sglc.serve.answers import Answer, joined, usage, with_usage
 from sglc.serve.bodies import CompletionBody
 from sglc.serve.logprobs import Offsets, Tops, of_completion
 from sglc.serve.work import Piece, Work, end_of, tokens_of, tops_of
@@ -27,32 +27,30 @@ def whole(answer: Answer, body: CompletionBody, work: Work, ends: Sequence[GenDo
             ]
             choice = _choice(len(choices), before + sample.text, sample.finish)
             choices.append({**choice, "logprobs": joined(part for part in parts if part) or None})
-    return {**answer.head, "choices": choices, "usage": counted(work, ends).shown()}
+    return {**answer.head, "choices": choices, "usage": usage()}
 
 
 async def chunks(
     answer: Answer, body: CompletionBody, work: Work, pieces: AsyncGenerator[list[Piece], None]
 ) -> AsyncGenerator[list[dict[str, Any]], None]:
     """The answer as it comes. The prompt, where it is wanted, comes with the first text of a choice."""
-    usage = body.stream_options is not None and body.stream_options.include_usage
+    counts = body.stream_options is not None and body.stream_options.include_usage
     offsets = [Offsets(work.prompt_of(choice).text) for choice in range(work.choices)]
-    counts = Counts()
 
     def chunk(piece: Piece) -> dict[str, Any]:
-        counts.add(work, piece)
         text = piece.text
         if piece.begins and body.echo:
             text = work.prompt_of(piece.choice).text + text
         choice = _choice(piece.choice, text, piece.ended)
         if body.logprobs is not None:
             choice["logprobs"] = _of_piece(answer, body, offsets[piece.choice], piece)
-        return with_usage({**answer.head, "choices": [choice]}, usage)
+        return with_usage({**answer.head, "choices": [choice]}, counts)
 
     async with aclosing(pieces):
         async for batch in pieces:
             yield [chunk(piece) for piece in batch]
-    if usage:
-        yield [{**answer.head, "choices": [], "usage": counts.shown()}]
+    if counts:
+        yield [{**answer.head, "choices": [], "usage": usage()}]
 
 
 def _of_piece(

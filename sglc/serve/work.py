@@ -96,10 +96,6 @@ class Work:
         refusal.param = self.names().get(refusal.param or "", refusal.param)
         return refusal
 
-    def first(self, choice: int) -> bool:
-        """Whether it is the first one of its prompt, which counts for it."""
-        return choice % self.sampling.n == 0
-
 
 async def done(backend: ServedBackend, work: Work) -> list[GenDone]:
     """The ends of all generations, one a prompt.
@@ -329,7 +325,7 @@ async def _side_by_side(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _gen(work: Work, stream: int, number: int, sampling: Sampling, branch: tuple[int, ...] = ()) -> GenNode:
+def _gen(work: Work, stream: int, number: int, sampling: Sampling, branch: tuple[int, ...]) -> GenNode:
     site = Site("serve", branch, work.endpoint, number)
     return GenNode(stream, site, sampling, Loc(f"<{work.endpoint}>", 1))
 
@@ -360,7 +356,7 @@ def _account(work: Work, node: Node, usage: Usage, spent: Spent) -> None:
     if not any(node.site.fork):
         size = len(work.prompts[node.site.occurrence].ids)
         spent.read += size
-        spent.cached += cached_of(usage, size)
+        spent.cached += min(usage.cached, size)  # what was read twice counts once
 
 
 def made_by_each(end: GenDone) -> list[int]:
@@ -371,8 +367,3 @@ def made_by_each(end: GenDone) -> list[int]:
     made = [sample.made or 0 for sample in end.samples]
     made[-1] += end.usage.completion - sum(made)
     return made
-
-
-def cached_of(usage: Usage, size: int) -> int:
-    """Of a prompt of `size` ids, those that were not computed. What was read twice counts once."""
-    return min(usage.cached, size)
