@@ -127,7 +127,7 @@ def once(run: Run, pool_tokens: int, on: bool) -> dict[str, Any]:
         "computed": sum(each.computed for each in usage),
         "trie": trie_size([call.prompt_ids for result in results for call in result.calls]),
         "steps": backend.oracle.launched,
-        "rows_that_gave_way": machine.engine._queue.preempted,
+        "rows_that_gave_way": machine.engine.queue.preempted,
         "results": hash(tuple(tuple(call.samples[0].ids) for result in results for call in result.calls)),
     }
     backend.close()

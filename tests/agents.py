@@ -292,7 +292,7 @@ def measure(
             traces[0].computed,
             traces[0].computed - first,
             replay(traces[0]) - first,
-            machine.engine._queue.preempted,
+            machine.engine.queue.preempted,
         )
     finally:
         backend.close()

@@ -160,7 +160,7 @@ def soak(rounds: int, seed: int, model: str | None = None, most: int | None = No
         if isinstance(backend, SmallPool):
             backend.settle()
         assert backend.machine is not None
-        found["preempted"] = backend.machine.engine._queue.preempted
+        found["preempted"] = backend.machine.engine.queue.preempted
     finally:
         backend.close()
     return found

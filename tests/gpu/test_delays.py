@@ -97,5 +97,5 @@ def test_delays_and_a_small_pool_change_nothing(seed: int, tmp_path: Path) -> No
     for pages, depth in ((2000, 4), (90, 2), (90, 4)):
         engine = Engine(Delayed(executor(pages, depth), seed), limits)
         assert outcomes(engine, seed) == quiet
-        preempted += engine._queue.preempted
+        preempted += engine.queue.preempted
     assert preempted > 0, "the small pool was not small enough"

@@ -335,7 +335,7 @@ class Driver:
         parts = [self.engine.allocator.work[row].part for row in rows]
         runs = [row for row, part in zip(rows, parts, strict=True) if part.request.samples[part.index].run]
         if rows:
-            self.engine._queue._preempt(self.programs.choice(runs or rows))
+            self.engine.queue._preempt(self.programs.choice(runs or rows))
             self._gave_way()
 
     def _place(self) -> int:
@@ -378,7 +378,6 @@ class Driver:
         seeds = tuple(self.rng.getrandbits(64) for _ in range(count))
         ids = self.handles[handle]
         fits = len(ids) > 0 and self._fits(len(ids) + sampling.max_tokens, 1)
-        group = self.rng.choice((None, 1, 2))
         pattern = self.rng.choice((None, self.rng.choice((*PATTERNS, *GRAMMARS))))
         constraint = None if pattern is None else held_to(pattern)
         if isinstance(constraint, TokenAutomaton) and self.setup.late:
@@ -386,7 +385,7 @@ class Driver:
         watch = self.rng.random() < self.setup.watched
         try:
             request = self.engine.gen(
-                handle, sampling, seeds, eos_ids=EOS, fork_group=group, constraint=constraint, watch=watch,
+                handle, sampling, seeds, eos_ids=EOS, constraint=constraint, watch=watch,
                 turn=self._turn(),
             )  # fmt: skip
         except RunError:
@@ -483,7 +482,7 @@ class Driver:
 
     def _queue(self) -> None:
         """Who began first is served first, and nothing is held for longer than is worth it."""
-        parts = self.engine._queue._parts
+        parts = self.engine.queue._parts
         orders = [(p.request.turn.place, -p.request.turn.left, p.request.id, p.index) for p in parts]
         assert orders == sorted(orders), "the queue is out of order"
         reservations = self.engine.reservations
@@ -493,7 +492,7 @@ class Driver:
 
     def _gave_way(self) -> None:
         """What a row that gave way has made so far is the beginning of its sample, and may be cached."""
-        parts = self.engine._queue._parts + [work.part for work in self.engine.allocator.work.values()]
+        parts = self.engine.queue._parts + [work.part for work in self.engine.allocator.work.values()]
         for part in parts:
             if part.logprobs is None:
                 continue
@@ -840,7 +839,7 @@ def soak(steps: int, seed: int, episode: int = 200) -> Iterator[Driver]:
                 driver.act()
             driver.step()
         driver.finish()
-        driver.preempted = driver.engine._queue.preempted
+        driver.preempted = driver.engine.queue.preempted
         driver.forced = driver.engine.forced
         yield driver
         left -= episode

@@ -700,17 +700,6 @@ def test_the_same_seed_gives_the_same_sample_in_any_company() -> None:
     assert len({crowd.samples(other)[0][0] for other in others}) == 6
 
 
-def test_rows_of_a_group_are_side_by_side() -> None:
-    bench = Bench()
-    long = Sampling(max_tokens=9, ignore_eos=True)
-    for i, group in enumerate((2, 1, 2, 1)):
-        handle = bench.engine.extend(None, LONG[10 * i : 10 * i + 9])
-        bench.engine.gen(handle, long, [i], eos_ids=EOS, fork_group=group)
-    bench.step(2)
-    assert bench.oracle.steps[0].rows.tolist() == [0, 1, 2, 3]
-    assert bench.oracle.steps[1].rows.tolist() == [1, 3, 0, 2]
-
-
 # -- failures
 
 

@@ -30,7 +30,7 @@ def tight(depth: int = 1, *, cache: bool = True) -> Bench:
 
 def waits(bench: Bench) -> list[RequestPart]:
     """Parts whose rows gave way."""
-    return [part for part in bench.engine._queue._parts if part.logprobs is not None]
+    return [part for part in bench.engine.queue._parts if part.logprobs is not None]
 
 
 def until_one_waits(bench: Bench) -> RequestPart:
@@ -73,7 +73,7 @@ def test_a_mix_of_programs_in_a_pool_far_too_small(depth: int, cache: bool, watc
         check(bench, request, ids, sampling, seeds)
     # A row may write 41 tokens at least: 11 pages, of 48.
     assert most > 2 * 48 // 11
-    assert bench.engine._queue.preempted > 0
+    assert bench.engine.queue.preempted > 0
     allocator = bench.engine.allocator
     assert allocator.pool.free + allocator.tree.evictable == 48
     assert allocator.reserved == 0
@@ -89,7 +89,7 @@ def test_the_later_row_gives_way_and_goes_on_where_it_was(depth: int, cache: boo
     bench.run()
     check(bench, first, LONG[:8], SURE, (1,))
     check(bench, second, LONG[20:28], SURE, (2,))
-    assert bench.engine._queue.preempted == 1
+    assert bench.engine.queue.preempted == 1
     done = [event.request for event in bench.events if isinstance(event, RequestDone)]
     assert done == [first, second]
     # What was computed again is nobody's prompt, and no completion either.
@@ -103,7 +103,7 @@ def test_nobody_gives_way_for_pages_that_come_back_anyway() -> None:
     bench.run()
     check(bench, short, LONG[:8], Sampling(max_tokens=3, ignore_eos=True), (1,))
     check(bench, longer, LONG[20:28], Sampling(max_tokens=12, ignore_eos=True), (2,))
-    assert bench.engine._queue.preempted == 0
+    assert bench.engine.queue.preempted == 0
 
 
 def test_a_sample_that_waits_can_be_cut() -> None:
@@ -157,7 +157,7 @@ def test_samples_of_a_known_length_are_promised_all_of_it() -> None:
     bench.step(3)
     assert len(bench.engine.allocator.work) == 1
     bench.run()
-    assert bench.engine._queue.preempted == 0
+    assert bench.engine.queue.preempted == 0
     assert [bench.usage(request) for request in requests] == [(0, 8, 20)] * 2
 
 

@@ -7,15 +7,15 @@ import random
 import pytest
 
 from sglc.runtime.scheduler import scheduler
-from sglc.runtime.scheduler.scheduler import Need, Shares, admit, divide, worth_waiting
+from sglc.runtime.scheduler.scheduler import admit, divide, worth_waiting
 from sglc.runtime.step import StepCost
 
 
 def test_decode_comes_first_then_prompts_in_order() -> None:
-    assert divide(10, 4, [3, 5, 7]) == Shares((3, 3, 0), 0)
-    assert divide(10, 0, [3]) == Shares((3,), 7)
-    assert divide(4, 4, [9]) == Shares((0,), 0)
-    assert divide(4, 1, []) == Shares((), 3)
+    assert divide(10, 4, [3, 5, 7]) == ([3, 3, 0], 0)
+    assert divide(10, 0, [3]) == ([3], 7)
+    assert divide(4, 4, [9]) == ([0], 0)
+    assert divide(4, 1, []) == ([], 3)
 
 
 def test_more_rows_than_tokens_cannot_have_been_admitted() -> None:
@@ -29,17 +29,17 @@ def test_the_budget_is_never_exceeded_and_never_wasted() -> None:
         budget = rng.randint(1, 64)
         decoding = rng.randint(0, budget)
         prompts = [rng.randint(1, 40) for _ in range(rng.randint(0, 6))]
-        shares = divide(budget, decoding, prompts)
-        assert decoding + sum(shares.chunks) + shares.left == budget
-        assert all(0 <= chunk <= tokens for chunk, tokens in zip(shares.chunks, prompts, strict=True))
-        assert shares.left == 0 or list(shares.chunks) == prompts
+        chunks, left = divide(budget, decoding, prompts)
+        assert decoding + sum(chunks) + left == budget
+        assert all(0 <= chunk <= tokens for chunk, tokens in zip(chunks, prompts, strict=True))
+        assert left == 0 or chunks == prompts
 
 
 def test_admission_needs_a_token_and_every_page() -> None:
-    assert admit(8, 5, Need(tokens=20, pages=5)) == 8
-    assert admit(32, 5, Need(tokens=20, pages=5)) == 20
-    assert admit(8, 4, Need(tokens=20, pages=5)) is None
-    assert admit(0, 9, Need(tokens=20, pages=5)) is None
+    assert admit(8, 5, tokens=20, pages=5) == 8
+    assert admit(32, 5, tokens=20, pages=5) == 20
+    assert admit(8, 4, tokens=20, pages=5) is None
+    assert admit(0, 9, tokens=20, pages=5) is None
 
 
 def test_waiting_for_a_prefix_has_to_pay() -> None:

@@ -97,7 +97,7 @@ class Engine:
         self.handles = Handles(self.tree, config.cache)
         pool = executor.pages * executor.page_size
         self.reservations = PrefixReservations(self.tree, -(-pool // config.token_budget))
-        self._queue = RequestQueue(
+        self.queue = RequestQueue(
             self.allocator, self.handles, self.reservations, config.token_budget, config.max_rows, config.cost,
             executor.keeps,
         )  # fmt: skip
@@ -175,7 +175,7 @@ class Engine:
     def release(self, handle: Handle) -> None:
         """The handle ends and its program is through with its ids; requests made from it go on."""
         self.reservations.drop(handle)
-        self.handles.release(handle, self._queue.wanted)
+        self.handles.release(handle, self.queue.wanted)
 
     def forget(self, handle: Handle) -> None:
         """The handle ends; whether its ids are wanted again is not known."""
@@ -204,7 +204,6 @@ class Engine:
         seeds: Sequence[int],
         *,
         eos_ids: Sequence[int],
-        fork_group: int | None = None,
         constraint: Constraint | None = None,
         watch: bool = True,
         dropped: bool = False,
@@ -213,7 +212,7 @@ class Engine:
         """Sample len(seeds) continuations of the handle's ids. With `watch` every token is reported.
 
         A sample ends at an id of `eos_ids` (unless `ignore_eos`) or of `stop_token_ids`, once it has
-        `min_tokens`; at `max_tokens`; or at `cut`. Rows of one `fork_group` are kept side by side.
+        `min_tokens`; at `max_tokens`; or at `cut`.
         With a `constraint` it also ends, whatever `min_tokens`, where nothing can follow. What it keeps
         is then a match, unless `max_tokens`, `cut` or a stop id that is text ended it before.
         What is going to be `dropped` is one token, which is never passed through: it needs no room.
@@ -238,7 +237,6 @@ class Engine:
         request.stop_ids = frozenset(sampling.stop_token_ids)
         if not sampling.ignore_eos:
             request.stop_ids |= frozenset(eos_ids)
-        request.group = -1 if fork_group is None else fork_group
         request.constraint = constraint
         request.watch = watch
         start = 0 if constraint is None else constraint.start
@@ -325,12 +323,7 @@ class Engine:
     @property
     def new_rows(self) -> int:
         """Rows that may begin in the next step."""
-        return scheduler.new_rows(self.rows.decoding().size, self._queue.begun if self._flights else 0)
-
-    @property
-    def queue(self) -> RequestQueue:
-        """What waits for a row; for those who look."""
-        return self._queue
+        return scheduler.new_rows(self.rows.decoding().size, self.queue.begun if self._flights else 0)
 
     def step(self) -> list[EngineEvent]:
         """Launch at most one step; drain the oldest if enough are in flight or none was launched.
@@ -355,21 +348,21 @@ class Engine:
     def _may_launch(self) -> bool:
         """Whether something is not late."""
         rows = self.rows
-        return bool(self.allocator.unfinished or self._queue.ready or rows.known(rows.decoding()).size)
+        return bool(self.allocator.unfinished or self.queue.ready or rows.known(rows.decoding()).size)
 
     def _launch(self) -> bool:
         self.reservations.expire(self._next_step)
-        self._queue.make_room()
+        self.queue.make_room()
         ready = self.rows.decoding()
         known = self.rows.known(ready)
         decode = self.allocator.promise(known)
         stalled = known.size - decode.size
-        chunks, done = self._queue.chunks(ready.size - stalled, stalled, self.new_rows)
+        chunks, done = self.queue.chunks(ready.size - stalled, stalled, self.new_rows)
         for request in done:
             self._end_part(request)
         if not decode.size and not chunks:
             return False
-        left = self._queue.left
+        left = self.queue.left
         for at, chunk in enumerate(chunks):
             chunks[at] = stretched(self.allocator, chunk, left)
             left -= chunks[at].tokens - chunk.tokens
@@ -415,7 +408,7 @@ class Engine:
             if part.kind is not PartKind.CHOICE:
                 self.handles.follow(part.request.handle, node)
                 if part.request.pending > 1 and not part.request.forked:
-                    self._queue.fork(part)
+                    self.queue.fork(part)
 
     def _drain(self) -> None:
         flight = self._flights[0]
@@ -555,7 +548,7 @@ class Engine:
         """A sample, with or without a row, is complete with its first `length` tokens; None: with all."""
         row = request.samples[sample].row
         if row < 0:
-            ids, logprobs = self._queue.withdraw(request, sample)
+            ids, logprobs = self.queue.withdraw(request, sample)
             assert length is None or 0 <= length <= len(ids), "a cut behind the tokens reported"
             self._report(request, sample, ids[:length], logprobs[:length], finish)
             return
@@ -614,7 +607,7 @@ class Engine:
             assert request.constraint.automaton is not None
             self.executor.release(request.constraint.automaton)
         if request.pending:
-            self._queue.drop(request)
+            self.queue.drop(request)
             for row in [row for row, work in self.allocator.work.items() if work.part.request is request]:
                 self.allocator.retire(row, 0)
         if request.pinned is not None:
@@ -665,7 +658,7 @@ class Engine:
     def _submit(self, request: EngineRequest) -> RequestId:
         self._requests[request.id] = request
         self.handles.expect(request.handle, request.turn.place + DUE)
-        self._queue.add(first_part(request))
+        self.queue.add(first_part(request))
         return request.id
 
 

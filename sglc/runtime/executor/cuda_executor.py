@@ -251,11 +251,6 @@ class CudaExecutor:
         self._tops = 0  # likeliest ids that the graph looks for
         self._launched = 0
 
-    @property
-    def kv_bytes(self) -> int:
-        """Size of the KV pool."""
-        return self._pool.numel() * self._pool.element_size()
-
     def _empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=self._device)
 

@@ -79,11 +79,6 @@ class TorchExecutor:
             self._eos_ids = torch.tensor(list(ids), dtype=torch.int64, device=self._device)
             self._last = torch.zeros(64, dtype=torch.int64, device=self._device)
 
-    @property
-    def kv_bytes(self) -> int:
-        """Size of the KV pool."""
-        return self._pool.numel() * self._pool.element_size()
-
     def launch(self, step: Step) -> LogitsOutput:
         """Run `step` (CUDA: queue it)."""
         if self._memory is not None and len(step.pages):

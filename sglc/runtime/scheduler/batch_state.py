@@ -17,11 +17,10 @@ import numpy as np
 from sglc.ir.made_often import made_often
 from sglc.ir.sampling import Sampling
 from sglc.runtime.choice_trie import ChoiceTrie
-from sglc.runtime.step import F32, I32, NONE_OPENED, U64, Bool, Opened, Step, TokenTree
+from sglc.runtime.step import F32, I32, NO_TRIPLES, NONE_OPENED, U64, Bool, Opened, Step, TokenTree
 
 STOPS = 8  # stop ids that are looked for in all rows at once; of rows with more, one row after the other
 _NO_ROWS: I32 = np.empty(0, np.int32)
-_NO_TRIPLES: I32 = np.empty((0, 3), np.int32)
 _NEVER = 2**30  # steps
 
 
@@ -76,7 +75,6 @@ class BatchState:
         self.reserved: I32 = np.zeros(count, np.int32)  # pages reserved, not taken yet
         self.shared_pages: I32 = np.zeros(count, np.int32)  # first pages of the row that others hold too
         self.last_step: I32 = np.full(count, -1, np.int32)
-        self.group: I32 = np.zeros(count, np.int32)
         self.min_tokens: I32 = np.zeros(count, np.int32)
         self.max_tokens: I32 = np.zeros(count, np.int32)
         self.stops: I32 = np.full((count, STOPS), -1, np.int32)  # ids that end the row, -1 behind them
@@ -131,7 +129,6 @@ class BatchState:
         self.reserved[row] = reserved
         self.shared_pages[row] = 0
         self.last_step[row] = -1
-        self.group[row] = -1
         self.min_tokens[row] = 0
         self._opened.append(row)
         if pages.size:
@@ -146,16 +143,15 @@ class BatchState:
         row: int,
         sampling: Sampling,
         seed: int,
-        group: int,
         *,
-        stops: Collection[int] = (),
-        constrained: bool = False,
-        biased: bool = False,
-        watched: bool = False,
+        stops: Collection[int],
+        constrained: bool,
+        biased: bool,
+        watched: bool,
     ) -> None:
         """The row decodes after its prompt, up to an id of `stops`.
 
-        Equal `group` numbers are kept side by side in a step. `constrained` or `biased` by what steps bring.
+        `constrained` or `biased`: by what steps bring.
         """
         penalised = biased and sampling.penalised
         self.samples[row] = True
@@ -164,7 +160,6 @@ class BatchState:
         self.stepwise[row] = constrained or penalised
         self.tops[row] = sampling.top_logprobs
         self.repetition[row] = sampling.repetition_penalty
-        self.group[row] = group
         self.min_tokens[row] = sampling.min_tokens
         self.max_tokens[row] = sampling.max_tokens
         self.stops[row] = -1
@@ -292,12 +287,11 @@ class BatchState:
     # -- a step
 
     def decoding(self) -> I32:
-        """Rows with a token to take next: int32 [n], members of a group side by side. Not to be written."""
+        """Rows with a token to take next: int32 [n], ascending. Not to be written."""
         if self._order is not None:
             return self._order
         ready = self.active & self.samples & (self.seq_len >= self.prompt_len) & (self.seq_len < self.end)
         rows = np.flatnonzero(ready).astype(np.int32)
-        rows = rows[np.argsort(self.group[rows], kind="stable")]
         self._order = rows
         self._steering = bool((self.constrained[rows] | self.biased[rows] | (self.tops[rows] > 0)).any())
         self._waiting = bool((self.stepwise[rows] | self.late[rows]).any())
@@ -324,7 +318,7 @@ class BatchState:
         if self._steps_paged <= 0 and self._order is not None:
             room = self.held[self._order] * self.page_size - self.seq_len[self._order]
             self._steps_paged = int(room.min(initial=_NEVER))
-        pages = np.concatenate(self._entries) if self._entries else _NO_TRIPLES
+        pages = np.concatenate(self._entries) if self._entries else NO_TRIPLES
         self._entries.clear()
         if not chunks:
             return Step(

@@ -27,12 +27,11 @@ from sglc.runtime.scheduler.admission import (
 )
 from sglc.runtime.scheduler.batch_state import BatchState, PrefillChunk
 from sglc.runtime.scheduler.requests import PartKind, RequestPart
-from sglc.runtime.step import I32, Step
+from sglc.runtime.step import I32, NO_TRIPLES, Step
 
 RUN_PAGES = 4  # that a decoding row takes at once
 _MOST_PATHS = 512  # that are remembered: of a batch's rows with different beginnings
 _NO_PAGES: I32 = np.empty(0, np.int32)
-_NO_COPIES: I32 = np.empty((0, 3), np.int32)
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +83,7 @@ class KVAllocator:
             self.tree.lock(match.node)
             if source:
                 self.tree.lock(source, held=match.node)
-            tokens = scheduler.admit(left, self.available, scheduler.Need(len(part.ids) - known, pages))
+            tokens = scheduler.admit(left, self.available, len(part.ids) - known, pages)
             shared_pages = min(self._shared_pages(source or match.node), match.node.end // self.page_size)
             if tokens is not None and self._may_start(part, pages, shared_pages):
                 return self._occupy(part, match, source, pages, shared_pages), known, tokens
@@ -304,7 +303,7 @@ class KVAllocator:
 
     def _copies(self, index: int, decode: I32, chunks: list[PrefillChunk]) -> I32:
         if not self._copying:
-            return _NO_COPIES
+            return NO_TRIPLES
         present = np.zeros(self.rows.active.size, np.bool_)
         present[decode] = True
         present[[chunk.row for chunk in chunks]] = True

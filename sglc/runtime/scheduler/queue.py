@@ -23,7 +23,6 @@ from sglc.runtime.scheduler.fair_share import FairShare
 from sglc.runtime.scheduler.kv_allocator import KVAllocator
 from sglc.runtime.scheduler.requests import (
     EngineRequest,
-    Order,
     PartKind,
     RequestPart,
     later_parts,
@@ -36,7 +35,7 @@ from sglc.runtime.scheduler.samples import bias_of
 from sglc.runtime.step import StepCost
 
 _NEXT = 64  # parts in the queue that come soon
-_IDS = attrgetter("ids")
+_IDS, _ORDER = attrgetter("ids"), attrgetter("order")
 _WAITS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -56,8 +55,8 @@ class RequestQueue:
         reservations: PrefixReservations,
         token_budget: int,
         max_rows: int,
-        cost: StepCost | None = None,
-        keeps: bool = False,
+        cost: StepCost | None,
+        keeps: bool,
     ) -> None:
         self.allocator = allocator
         self._handles = handles
@@ -78,7 +77,7 @@ class RequestQueue:
     def add(self, part: RequestPart) -> None:
         """`part` waits from now on, behind all that came before."""
         if self._parts and part.order < self._parts[-1].order:
-            insort(self._parts, part, key=_order)
+            insort(self._parts, part, key=_ORDER)
         else:
             self._parts.append(part)
 
@@ -157,7 +156,7 @@ class RequestQueue:
         self.allocator.retire(row, 0 if request.root.scratch else written)
         request.samples[part.index].row = -1
         request.samples[part.index].run = None
-        insort(self._parts, resumed(part, ids, logprobs), key=_order)
+        insort(self._parts, resumed(part, ids, logprobs), key=_ORDER)
         self.preempted += 1
 
     def chunks(self, decoding: int, stalled: int, most: int) -> tuple[list[PrefillChunk], list[EngineRequest]]:
@@ -175,17 +174,15 @@ class RequestQueue:
         ]
         # A row that waits for its last token keeps its place in the budget.
         budget = self._budget(decoding)
-        shares = scheduler.divide(budget, decoding, rest)
-        room = self._token_budget - decoding - sum(shares.chunks)
+        shares, left = scheduler.divide(budget, decoding, rest)
+        room = self._token_budget - decoding - sum(shares)
         work = self.allocator.work
         chunks = [
             self._chunk(work[row].part, row, tokens)
-            for row, tokens in zip(unfinished, shares.chunks, strict=True)
+            for row, tokens in zip(unfinished, shares, strict=True)
             if tokens
         ]
-        admitted, done = (
-            ([], []) if stalled else self._admit(decoding, shares.left, budget - decoding, room, most)
-        )
+        admitted, done = ([], []) if stalled else self._admit(decoding, left, budget - decoding, room, most)
         chunks += admitted
         self.left = budget - decoding - sum([chunk.tokens for chunk in chunks])
         return chunks, done
@@ -316,7 +313,6 @@ class RequestQueue:
             row,
             sampling,
             request.seeds[part.index],
-            request.group,
             stops=request.stop_ids,
             constrained=request.steered,
             biased=request.adjusts and not kept,
@@ -344,9 +340,5 @@ class RequestQueue:
         request.pinned = match.source or match.node
         self.allocator.tree.pin(request.pinned)
         for later in later_parts(request, part):
-            insort(self._parts, later, key=_order)
+            insort(self._parts, later, key=_ORDER)
         request.forked = True
-
-
-def _order(part: RequestPart) -> Order:
-    return part.order

@@ -156,7 +156,6 @@ class EngineRequest:
     stop_ids: frozenset[int] = frozenset()
     constraint: Constraint | None = None
     automaton: int = -1  # what the executor's `hold` gave, if it follows the constraint
-    group: int = -1
     watch: bool = False  # every token is reported
     patient: bool = True  # its lookaheads come soon enough to be waited for
     choices: ChoiceTries | None = None

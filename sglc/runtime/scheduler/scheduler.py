@@ -8,7 +8,6 @@ Whether there will be pages for what it samples is a guess: see `admission`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sglc.runtime.step import StepCost
 
@@ -16,22 +15,6 @@ from sglc.runtime.step import StepCost
 # own work: so what is computed twice stays below 5 %, and nobody waits a step for next to nothing.
 WORTH_WAITING_TOKENS = 16
 WORTH_WAITING_SHARE = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """The token budget of one step: tokens of each unfinished prompt, and what is left for new rows."""
-
-    chunks: tuple[int, ...]
-    left: int
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """What a new row asks for: tokens to pass through extend, and the pages that they go to."""
-
-    tokens: int
-    pages: int
 
 
 # Rows that begin in one step: while a device works on them, the host sees to the next ones. Where no row
@@ -73,10 +56,11 @@ def new_rows(decoding: int, before: int) -> int:
     return NEW_ROWS if decoding else min(max(NEW_ROWS, 2 * before), MOST_NEW_ROWS)
 
 
-def divide(budget: int, decoding: int, unfinished: Sequence[int]) -> Shares:
+def divide(budget: int, decoding: int, unfinished: Sequence[int]) -> tuple[list[int], int]:
     """Split `budget` tokens: one for each of `decoding` rows, then prompts with `unfinished` tokens, in order.
 
-    New rows are admitted only with tokens that are left, so there are never more rows than tokens.
+    Gives those of each prompt, and what is left for new rows. These are admitted only with tokens that are
+    left, so there are never more rows than tokens.
     """
     assert decoding <= budget, "more rows decode than the budget has tokens"
     left = budget - decoding
@@ -84,19 +68,20 @@ def divide(budget: int, decoding: int, unfinished: Sequence[int]) -> Shares:
     for tokens in unfinished:
         chunks.append(min(tokens, left))
         left -= chunks[-1]
-    return Shares(tuple(chunks), left)
+    return chunks, left
 
 
-def admit(left: int, pages: int, need: Need) -> int | None:
+def admit(left: int, available: int, tokens: int, pages: int) -> int | None:
     """Tokens of a new row's first chunk, or None if it has to wait.
 
     Args:
         left: tokens of the step that nobody has.
-        pages: pages that are free or can be freed, less those promised to running rows.
+        available: pages that are free or can be freed, less those promised to running rows.
+        tokens, pages: that the row passes through extend, and that they go to.
     """
-    if left < 1 or need.pages > pages:
+    if left < 1 or pages > available:
         return None
-    return min(left, need.tokens)
+    return min(left, tokens)
 
 
 def worth_waiting(known: int, soon: int, limit: int) -> bool:
