@@ -848,10 +848,10 @@ def nearest_use_goes_first(patch: pytest.MonkeyPatch) -> None:
 def release_kills_what_others_use(patch: pytest.MonkeyPatch) -> None:
     """What is released is dead down from the root, whoever else goes through it."""
 
-    def demote(self: RadixTree, node: PageNode, worth: Worth) -> None:
+    def demote(self: RadixTree, node: PageNode) -> None:
         leaf = node
         while node.parent is not None:
-            node.worth = int(worth)
+            node.worth = int(Worth.DEAD)
             node = node.parent
         self._queue(leaf)
 

@@ -111,7 +111,7 @@ def test_a_sequence_that_goes_on_is_not_shared_with_itself() -> None:
     cache.tree.lock(short)
     longer = cache.add((1, 2, 3, 4))
     cache.tree.unlock(short)
-    cache.tree.demote(longer, Worth.DEAD)
+    cache.tree.demote(longer)
     assert longer.parent is not None
     assert [node.worth for node in (longer, longer.parent)] == [Worth.DEAD, Worth.DEAD]
 
@@ -280,7 +280,7 @@ def test_what_comes_and_goes_leaves_nothing_in_the_heap() -> None:
 def test_dead_then_the_rest_then_pinned_leaves() -> None:
     cache = Cache(1)
     pinned, normal, dead = (cache.add((token,)) for token in range(3))
-    cache.tree.demote(dead, Worth.DEAD)
+    cache.tree.demote(dead)
     cache.tree.pin(pinned)
     cache.known((9,))
     assert cache.evict_all() == [dead.page, normal.page, pinned.page]
@@ -309,7 +309,7 @@ def test_what_others_go_through_does_not_die_with_one_of_them() -> None:
     other = cache.add((9,))
     first, second = cache.add((1, 2, 3)), cache.add((1, 2, 4, 5))
     for leaf in (first, second):
-        cache.tree.demote(leaf, Worth.DEAD)
+        cache.tree.demote(leaf)
     # Both have gone through (1, 2).
     assert cache.evict_all() == [3, 5, 4, other.page, 2, 1]
 
@@ -319,25 +319,25 @@ def test_a_tail_dies_up_to_the_pin_of_another() -> None:
     middle = cache.add((1, 2))
     leaf = cache.add((1, 2, 3, 4))
     cache.tree.pin(middle)
-    cache.tree.demote(leaf, Worth.DEAD)
+    cache.tree.demote(leaf)
     top = middle.parent
     assert leaf.parent is not None
     assert top is not None
     assert [node.worth for node in (leaf, leaf.parent, middle, top)] == [Worth.DEAD] * 2 + [Worth.NORMAL] * 2
     cache.tree.unpin(middle)
-    cache.tree.demote(middle, Worth.DEAD)
+    cache.tree.demote(middle)
     assert [middle.worth, top.worth] == [0, 0]
 
 
 def test_the_dead_come_back_when_they_are_asked_for() -> None:
     cache = Cache(2)
     leaf = cache.add((1, 2, 3, 4, 5, 6))
-    cache.tree.demote(leaf, Worth.DEAD)
+    cache.tree.demote(leaf)
     assert cache.known((1, 2, 3, 9)) == 3
     top = cache.tree.root.children[0]
     middle = top.children[0]
     assert [top.worth, middle.worth, leaf.worth] == [1, 0, 0]  # a part of a page is not the page
-    cache.tree.demote(leaf, Worth.DEAD)
+    cache.tree.demote(leaf)
     assert top.worth == Worth.NORMAL  # two have wanted it
     assert cache.known((1, 2, 3, 4, 5, 6)) == 6
     assert leaf.worth == middle.worth == Worth.NORMAL

@@ -22,7 +22,6 @@ NAMESPACES = ("", "adapter")
 IDS = st.lists(st.integers(0, 1), max_size=8).map(tuple)
 NAMES = st.sampled_from(NAMESPACES)
 NEXT_USES = st.sampled_from((0, 1, 2, 3, SOME_DAY))
-LOWER = st.just(Worth.DEAD)
 PICK = st.integers(0, 1_000)
 
 
@@ -75,9 +74,9 @@ class TreeMachine(RuleBasedStateMachine):
         return held == ids or (held[: len(ids)] == ids and len(ids) % self.size == 0)
 
     def revive(self, place: Place) -> None:
-        while self.model[place].worth < Worth.NORMAL:
+        while self.model[place].worth is Worth.DEAD:
             entry = self.model[place]
-            entry.shared |= entry.worth is Worth.DEAD
+            entry.shared = True
             entry.worth = Worth.NORMAL
             place = self.above(place)
 
@@ -234,17 +233,17 @@ class TreeMachine(RuleBasedStateMachine):
         self.model[place].pins.append(next_use)
 
     @precondition(lambda self: self.pages_of())
-    @rule(pick=PICK, worth=LOWER)
-    def demote(self, pick: int, worth: Worth) -> None:
+    @rule(pick=PICK)
+    def demote(self, pick: int) -> None:
         places = self.pages_of()
         place = places[pick % len(places)]
-        self.tree.demote(self.model[place].node, worth)
+        self.tree.demote(self.model[place].node)
         while place[1]:
             entry = self.model[place]
-            kept = bool(entry.pins) or entry.shared or entry.worth <= worth
-            if kept or any(self.model[child].worth > worth for child in self.below(place)):
+            kept = bool(entry.pins) or entry.shared or entry.worth is Worth.DEAD
+            if kept or any(self.model[child].worth is not Worth.DEAD for child in self.below(place)):
                 break
-            entry.worth = worth
+            entry.worth = Worth.DEAD
             place = self.above(place)
 
     @precondition(lambda self: self.tree.evictable)

@@ -3,9 +3,9 @@
 One node is one page: `page_size` ids, or fewer in a leaf. A node's children are sorted by their ids,
 so the best match of a page, whole or in part, is a neighbour of its place in that order.
 `refs` counts the locks on a node, and its children that have any: one with such is never evicted. Of the other
-leaves the one with the lowest (worth, next use, last use) goes: first what the program has released, then what
-is computed on a guess, then the rest, then what is pinned, its farthest next use first. Time is a
-logical tick. Every namespace has a root: nothing is shared between two of them.
+leaves the one with the lowest (worth, next use, last use) goes: first what the program has released, then the
+rest, then what is pinned, its farthest next use first. Time is a logical tick. Every namespace has a root:
+nothing is shared between two of them.
 No node is reachable whose page a step that is not launched yet will write.
 """
 
@@ -146,7 +146,7 @@ class RadixTree:
     def match(self, ids: Key, limit: int, start: PageNode) -> PrefixMatch:
         """The longest known prefix of ids[:limit]; `start` is a node known to match whole (a root does).
 
-        What matches whole is in use again, if it was dead or speculative.
+        What matches whole is in use again, if it was dead.
         """
         size = self.page_size
         node = start
@@ -227,8 +227,7 @@ class RadixTree:
 
     def _added(self, parent: PageNode, at: int, key: Key, page: int, step: int) -> PageNode:
         """A new child of `parent`, `at` its place."""
-        if parent.worth < _NORMAL:
-            _revive(parent)
+        _revive(parent)
         self._tick += 1
         self._serial += 1
         node = PageNode(parent, key, page, step, self._serial)
@@ -293,17 +292,16 @@ class RadixTree:
             insort(node.next_uses, new)
         self._queue(node)
 
-    def demote(self, node: PageNode, worth: Worth) -> None:
-        """`node`, and what is above it for its sake only, is worth no more than `worth`.
+    def demote(self, node: PageNode) -> None:
+        """`node`, and what is above it for its sake only, is dead.
 
         That ends at the first node which somebody pins, or which another sequence has gone through.
         """
-        assert worth < _NORMAL, "only what is needed less than others is demoted"
         leaf = node
         while node.parent is not None and not (node.pins or node.shared):
-            if node.worth <= worth or any(child.worth > worth for child in node.children):
+            if node.worth == _DEAD or any(child.worth != _DEAD for child in node.children):
                 break
-            node.worth = int(worth)
+            node.worth = _DEAD
             node = node.parent
         self._queue(leaf)
 
@@ -418,8 +416,8 @@ def _end_use(node: PageNode, next_use: int) -> None:
 
 def _revive(node: PageNode) -> None:
     """`node` and all above it is in use (again)."""
-    while node.worth < _NORMAL:
-        node.shared |= node.worth == _DEAD  # somebody else came for it
+    while node.worth == _DEAD:
+        node.shared = True  # somebody else came for it
         node.worth = _NORMAL
         assert node.parent is not None, "a root is always in use"
         node = node.parent

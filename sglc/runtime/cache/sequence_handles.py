@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from sglc.runtime.cache.page_tree import SOME_DAY, Key, PageNode, RadixTree, Worth, resolve
+from sglc.runtime.cache.page_tree import SOME_DAY, Key, PageNode, RadixTree, resolve
 from sglc.runtime.ids import Handle
 from sglc.runtime.step import I32
 
@@ -149,7 +149,7 @@ class Handles:
             while shared.parent is not None and shared.end > kept:  # of a page in part there will be others
                 shared = shared.parent
             shared.shared = True
-        self._tree.demote(node, Worth.DEAD)
+        self._tree.demote(node)
 
     def forget(self, handle: Handle) -> None:
         """The handle ends; its ids may well be asked for again."""
