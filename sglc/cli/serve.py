@@ -255,7 +255,7 @@ def _serve(options: argparse.Namespace) -> int:
             tokenizer: Any = backend.target.tokenizer
             load_template(tokenizer)
             max_len = backend.server_info().get("max_len", _NO_LIMIT)  # loaded
-            patience = Patience(options.stall_timeout, options.keep_alive, options.drain_timeout)
+            patience = Patience(options.keep_alive, options.drain_timeout)
             limits = Limits(
                 body=options.max_body << 20,
                 form=options.max_form << 10,
@@ -277,7 +277,7 @@ def _serve(options: argparse.Namespace) -> int:
             tags = REASONING.get(options.reasoning_parser)
             name = options.name or model
             service = Service(
-                backend, tokenizer, name, max_len, patience.stall_s, tags, limits, folder=backend.folder
+                backend, tokenizer, name, max_len, options.stall_timeout, tags, limits, folder=backend.folder
             )
             beside = None
             if reserved is not None:

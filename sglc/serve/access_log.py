@@ -64,22 +64,22 @@ class AccessLog:
                 span.end(scope[REQUEST_ID], spent, status, complete)
             if self._lines is not None:
                 client = scope.get("client")
-                line = _line(
-                    time=datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds"),
-                    id=scope[REQUEST_ID],
-                    client=client and f"{client[0]}:{client[1]}",
-                    method=scope["method"],
-                    path=scope["path"][:_LONGEST_PATH],
-                    status=status,
-                    complete=complete,
-                    code=spent.code,
-                    seconds=round(ended_s - began_s, 4),
-                    first_s=None if spent.first_s is None else round(spent.first_s - began_s, 4),
-                    prompt_tokens=spent.prompt,
-                    cached_tokens=None if spent.prompt is None else spent.cached,
-                    completion_tokens=spent.completion,
-                )
-                self._lines.put(line)
+                known = {
+                    "time": datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds"),
+                    "id": scope[REQUEST_ID],
+                    "client": client and f"{client[0]}:{client[1]}",
+                    "method": scope["method"],
+                    "path": scope["path"][:_LONGEST_PATH],
+                    "status": status,
+                    "complete": complete,
+                    "code": spent.code,
+                    "seconds": round(ended_s - began_s, 4),
+                    "first_s": None if spent.first_s is None else round(spent.first_s - began_s, 4),
+                    "prompt_tokens": spent.prompt,
+                    "cached_tokens": None if spent.prompt is None else spent.cached,
+                    "completion_tokens": spent.completion,
+                }
+                self._lines.put(json.dumps(known))  # ASCII, whatever stands in a path
 
 
 def name_request(scope: Scope, given: str) -> None:
@@ -95,8 +95,3 @@ def _in_header(scope: Scope) -> str | None:
 
 def _can_be_id(given: str) -> bool:
     return 0 < len(given) <= _LONGEST_ID and all("\x20" < character < "\x7f" for character in given)
-
-
-def _line(**known: str | float | None) -> str:
-    """It is ASCII, whatever stands in a path."""
-    return json.dumps(known)

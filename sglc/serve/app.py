@@ -28,9 +28,9 @@ from sglc.serve.limits import allowed_priority, check_counts, check_lists, check
 from sglc.serve.logprobs import Spelling
 from sglc.serve.ollama import add_ollama, as_ollamas, of_any_type
 from sglc.serve.problems import DESCRIBED, Refusal, as_json, as_response, bad, of_any
-from sglc.serve.prompts import ServedPrompt, at_once_or_apart, calling_of, of_chat, of_given
-from sglc.serve.sending import EventStream, Gone, Nothing, described, while_connected
-from sglc.serve.service import Service, check_model, tags_of
+from sglc.serve.prompts import ServedPrompt, at_once_or_apart, calling_of, of_chat
+from sglc.serve.sending import EventStream, Gone, Nothing, described, first_of, while_connected
+from sglc.serve.service import Service, check_model, prompts_of, tags_of
 from sglc.serve.state import add_state
 from sglc.serve.token_ids import add_token_ids
 from sglc.serve.tools import Calling
@@ -75,7 +75,7 @@ def _made(service: Service) -> tuple[FastAPI, Endpoints]:
     async def prompted(request: Request, body: ChatBody | CompletionBody) -> ServedPrompt:
         if isinstance(body, ChatBody):
             return (await _of_conversation(service, request, body))[0].prompts[0]
-        (prompt,) = await _given(service, body.prompt, "prompt", body.n)
+        (prompt,) = await prompts_of(service, body.prompt, "prompt", body.n)
         _let_in(service, request, body.n)
         return prompt
 
@@ -144,7 +144,7 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
     async def complete(body: CompletionBody, request: Request) -> Response:
         check_model(service, body.model)
         _check_logprobs(service, body.logprobs is not None)
-        prompts = await _given(service, body.prompt, "prompt", body.n)
+        prompts = await prompts_of(service, body.prompt, "prompt", body.n)
         asked = sampling.of_completion(body, service.limits)
         work = _work(service, request, "completions", prompts, asked, body)
         _let_in(service, request, work.choices)
@@ -185,7 +185,7 @@ def _add_generate(app: FastAPI, service: Service) -> Endpoints:
         began = time.perf_counter()
         _check_logprobs(service, body.return_logprob)
         field, given = body.prompts
-        prompts = await _given(service, given, field, body.sampling_params.n)
+        prompts = await prompts_of(service, given, field, body.sampling_params.n)
         work = _work(service, request, "generate", prompts, sampling.of_generate(body, service.limits), body)
         _let_in(service, request, work.choices, body.request_id)
         made = Answer("", "", service.name, spelling)
@@ -255,12 +255,6 @@ def _let_in(service: Service, request: Request, texts: int, rid: str | None = No
     service.drain.name(request.scope, *(name for name in names if name is not None))
 
 
-async def _given(service: Service, given: Sequence[Any], field: str, samples: int) -> list[ServedPrompt]:
-    check_counts(service.limits, given, field, samples)
-    check_sizes(given, field, service.max_len, service.limits.characters)
-    return await at_once_or_apart(given, of_given, service.tokenizer, given, field, service.max_len)
-
-
 async def _ends(service: Service, work: Work, shape: Callable[[Any], Any]) -> Any:
     ends = await done(service.backend, work)
     places = sum(len(end.prompt_logprobs) + sum(len(sample.ids) for sample in end.samples) for end in ends)
@@ -279,14 +273,10 @@ async def _whole(service: Service, request: Request, content: Coroutine[Any, Any
 async def _stream(service: Service, request: Request, parts: AsyncGenerator[list[Any], None]) -> Response:
     """What fails before the first part is an ordinary error: the status is not sent before."""
     try:
-        first = await while_connected(request.receive, _first(parts))
+        first = await while_connected(request.receive, first_of(parts))
     except Gone:
         return Nothing()
     return EventStream(first, parts, service.stall_s)
-
-
-async def _first(parts: AsyncGenerator[list[Any], None]) -> list[Any]:
-    return await anext(parts)
 
 
 def _check_logprobs(service: Service, wanted: bool) -> None:

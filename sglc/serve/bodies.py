@@ -28,7 +28,7 @@ from sglc.serve.forms import Choices, ResponseFormat, Schema, StructuredOutputs,
 from sglc.serve.tools import Called, Function, Named, ToolChoice, Tools
 
 OTHERWISE = "`custom_params` have another value for it"
-_MOST_STOPS, _MOST_CHARACTERS, _MOST_IDS = 64, 4_096, 1_024  # of one field; what is asked for at each token
+MOST_STOPS, MOST_CHARACTERS, MOST_IDS = 64, 4_096, 1_024  # of one field; what is asked for at each token
 
 
 class RequestBody(Body):
@@ -112,8 +112,8 @@ def _biases(value: Any) -> Any:
     """{"15": -1} with ids as keys."""
     if not isinstance(value, dict):
         return value
-    if len(value) > _MOST_IDS:
-        raise wrong("bias_value", f"it has more than {_MOST_IDS} ids")
+    if len(value) > MOST_IDS:
+        raise wrong("bias_value", f"it has more than {MOST_IDS} ids")
     if others := [key for key in value if not (isinstance(key, str) and key.isdecimal() and len(key) < 11)]:
         raise wrong("bias_value", f"`{others[0]}` is no token id")
     return {int(key): bias for key, bias in value.items()}
@@ -123,9 +123,9 @@ def _few(value: Any) -> Any:
     """Stops that are looked for at each token: not too many, and not too long."""
     texts = _texts(value)
     if isinstance(texts, list) and (
-        len(texts) > _MOST_STOPS or sum(len(text) for text in texts if isinstance(text, str)) > _MOST_CHARACTERS
+        len(texts) > MOST_STOPS or sum(len(text) for text in texts if isinstance(text, str)) > MOST_CHARACTERS
     ):
-        raise wrong("stops_value", f"it has more than {_MOST_STOPS} texts, or {_MOST_CHARACTERS} characters")
+        raise wrong("stops_value", f"it has more than {MOST_STOPS} texts, or {MOST_CHARACTERS} characters")
     return texts
 
 
@@ -141,7 +141,7 @@ _OR_TEXT = WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": {**_TEXT,
 _GIVEN_TEXTS = [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]
 _GIVEN_IDS = [_IDS, {"type": "array", "items": _IDS, "minItems": 1}]
 Stops = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_few), _OR_TEXT]
-TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=_MOST_IDS)]
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=MOST_IDS)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TopK = Annotated[int, AfterValidator(_top_k)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]

@@ -58,7 +58,9 @@ class Connection(H11Protocol):
         if self._most is not None and len(self.connections) > self._most:
             self.app = _crowded
             self.timeout_keep_alive = min(self.timeout_keep_alive, _CROWDED_S)
-        self._wait()
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
 
     def data_received(self, data: bytes) -> None:
         """As of every protocol."""
@@ -86,11 +88,6 @@ class Connection(H11Protocol):
         for event in events:
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
-
-    def _wait(self) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(
-            self.timeout_keep_alive, self.timeout_keep_alive_handler
-        )
 
 
 async def _crowded(scope: Scope, receive: Receive, send: Send) -> None:

@@ -27,7 +27,7 @@ from sglc.serve.chat import told_apart
 from sglc.serve.keys import share_of
 from sglc.serve.problems import Refusal, as_json, as_response, bad, of_any, of_body
 from sglc.serve.prompts import ServedPrompt, reasons
-from sglc.serve.sending import Gone, JsonLines, Nothing, described, while_connected
+from sglc.serve.sending import Gone, JsonLines, Nothing, described, first_of, while_connected
 from sglc.serve.service import Service, check_model, tags_of
 from sglc.serve.work import Work, pieces
 
@@ -72,7 +72,7 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
         splitters = [] if tags is None else [Splitter(tags)]
         parts = _lines(service, work, key, began_s, splitters, streams=given.stream)
         if given.stream:
-            first = await while_connected(request.receive, _first(parts))
+            first = await while_connected(request.receive, first_of(parts))
             return JsonLines(first, parts, service.stall_s)
         lines = await while_connected(request.receive, _all(parts))
         return as_json(_whole(lines, key))
@@ -192,10 +192,6 @@ async def _lines(
                     shown.append(_line(service, key, "", **counts))
             if shown:
                 yield shown
-
-
-async def _first(parts: AsyncGenerator[list[Any], None]) -> list[Any]:
-    return await anext(parts)
 
 
 async def _all(parts: AsyncGenerator[list[Any], None]) -> list[Any]:

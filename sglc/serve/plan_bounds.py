@@ -29,7 +29,8 @@ from sglc.ir.plan.without_host import host_part
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText
 from sglc.ir.verify.fields import sampling_problem
-from sglc.serve.problems import Refusal, refusal_of
+from sglc.serve.bodies import MOST_CHARACTERS, MOST_IDS, MOST_STOPS
+from sglc.serve.problems import Refusal, bad, refusal_of
 
 MOST_ITEMS = 100_000  # of its JSON: objects, lists, texts, numbers
 MOST_DEPTH = 64  # of its JSON
@@ -38,8 +39,7 @@ MOST_STEPS = 4_096
 MOST_GENERATIONS = 1_024
 MOST_VARIABLES = 1_024
 MOST_TURNS = 1_000  # of one loop
-_MOST_STOPS, _MOST_CHARACTERS, _MOST_IDS, _MOST_TOPS = 64, 4_096, 1_024, 20  # as of `/generate`
-_MOST = 2**31
+_MOST_TOPS, _MOST = 20, 2**31  # as of `/generate`
 
 
 def plan_of(given: Mapping[str, Any], samples: int, vocabulary: int) -> Plan:
@@ -57,19 +57,19 @@ def plan_of(given: Mapping[str, Any], samples: int, vocabulary: int) -> Plan:
     data = dict(given)
     written = data.pop("hash", None)
     if written is not None and written != hash_of(data):
-        raise _bad("is not as it was written: its hash is another one", "SGLC040")
+        raise bad("plan", "is not as it was written: its hash is another one", "SGLC040")
     if data.get("guards"):
         message = "has guards: see that they hold of the arguments, and send it without"
-        raise _bad(message, "plan_guards")
+        raise bad("plan", message, "plan_guards")
     try:
         plan = plan_from_json(_without_defaults(data), _check_size)
     except SglcError as error:
         refusal = refusal_of(error)
         raise Refusal(400, refusal.message, param="plan", code=error.code) from None
     except RecursionError:
-        raise _bad("is too deep", "SGLC221") from None
+        raise bad("plan", "is too deep", "SGLC221") from None
     if host := host_part(plan):
-        raise _bad(f"is not for a server: {host}", "plan_host")
+        raise bad("plan", f"is not for a server: {host}", "plan_host")
     for step in steps_of(plan):
         if isinstance(step, Segment):
             for node in step.nodes:
@@ -84,7 +84,7 @@ def check_json(given: Any, param: str) -> None:
         items, depth = items + len(level), depth + 1
         if items > MOST_ITEMS or depth > MOST_DEPTH:
             most = f"{MOST_ITEMS} items" if items > MOST_ITEMS else f"{MOST_DEPTH} levels"
-            raise Refusal(400, f"`{param}` has more than {most}", param=param, code="plan_bounds")
+            raise bad(param, f"has more than {most}", "plan_bounds")
         inner: list[Any] = []
         for item in level:
             if type(item) is dict:
@@ -92,7 +92,7 @@ def check_json(given: Any, param: str) -> None:
             elif type(item) is list:
                 inner += item
             elif isinstance(item, int | float) and not abs(item) < 1e300:
-                raise Refusal(400, f"`{param}` has a number that is too large", param=param, code="plan_bounds")
+                raise bad(param, "has a number that is too large", "plan_bounds")
         level = inner
 
 
@@ -123,7 +123,7 @@ def _check_size(plan: Plan) -> None:
                 if not 0 <= number < len(sizes):
                     continue  # no plan
                 if number in held and not isinstance(step, CallStep):
-                    raise _bad(f"has block {number} twice", "plan_bounds")
+                    raise bad("plan", f"has block {number} twice", "plan_bounds")
                 held.add(number)
                 inner = sizes[number]
                 steps, generations = steps + inner[0], generations + inner[1]
@@ -133,15 +133,15 @@ def _check_size(plan: Plan) -> None:
         names = ("steps", "generations", "blocks in each other", "variables")
         for name, count, most in zip(names, sizes[-1], bounds, strict=True):
             if count > most:
-                raise _bad(f"has {count} {name}, and a server takes {most}", "plan_bounds")
+                raise bad("plan", f"has {count} {name}, and a server takes {most}", "plan_bounds")
     if any("." in param.kind for param in plan.params):
-        raise _bad("has arguments of classes, which are the caller's", "plan_host")
+        raise bad("plan", "has arguments of classes, which are the caller's", "plan_host")
 
 
 def _check_turns(step: Step) -> None:
     if isinstance(step, LoopStep) and step.max_iters > MOST_TURNS:
         message = f"has a loop of {step.max_iters} turns, and a server takes {MOST_TURNS}"
-        raise _bad(message, "plan_bounds")
+        raise bad("plan", message, "plan_bounds")
 
 
 def _check_node(node: Node, samples: int, vocabulary: int) -> None:
@@ -167,7 +167,7 @@ def _check_node(node: Node, samples: int, vocabulary: int) -> None:
         case _:
             wrong = "names streams by the server's own numbers"
     if wrong:
-        raise _bad(wrong, "invalid_value")
+        raise bad("plan", wrong, "invalid_value")
 
 
 def _beyond(sampling: Sampling, samples: int) -> str:
@@ -176,8 +176,8 @@ def _beyond(sampling: Sampling, samples: int) -> str:
     ids: Sequence[int] = (*sampling.stop_token_ids, *(id_ for id_, _ in sampling.logit_bias))
     large = {
         "n": sampling.n > samples,
-        "stop": len(stops) > _MOST_STOPS or sum(map(len, stops)) > _MOST_CHARACTERS,
-        "stop_token_ids": len(ids) > _MOST_IDS or max(ids, default=0) >= _MOST,
+        "stop": len(stops) > MOST_STOPS or sum(map(len, stops)) > MOST_CHARACTERS,
+        "stop_token_ids": len(ids) > MOST_IDS or max(ids, default=0) >= _MOST,
         "top_logprobs": sampling.top_logprobs > _MOST_TOPS,
         "max_tokens": max(sampling.max_tokens, sampling.min_tokens) >= _MOST,
         "logprobs_from": (sampling.logprobs_from or 0) >= _MOST,
@@ -185,7 +185,3 @@ def _beyond(sampling: Sampling, samples: int) -> str:
         "logit_bias": any(not abs(bias) < 3e38 for _, bias in sampling.logit_bias),
     }
     return next((f"has a `{name}` that is too large" for name, out in large.items() if out), "")
-
-
-def _bad(message: str, code: str) -> Refusal:
-    return Refusal(400, f"`plan` {message}", param="plan", code=code)

@@ -123,7 +123,7 @@ def of_validation(problems: Sequence[Any], asked: type[Body] | None = None) -> R
     if kind == "missing":
         if param is None:
             return Refusal(400, "the request has no body", code="missing_field")
-        return Refusal(400, f"`{param}` is missing", param=param, code="missing_field")
+        return bad(param, "is missing", "missing_field")
     if kind == "model_attributes_type" and param is None:
         if isinstance(problem.get("input"), bytes):  # the framework reads as JSON only what is called so
             message = "the body is not called JSON: send it with `Content-Type: application/json`"
@@ -143,9 +143,7 @@ def of_body(error: ValidationError, asked: type[Body] | None = None) -> Refusal:
 def _unknown(param: str, where: Sequence[str], asked: type[Body] | None) -> Refusal:
     *path, name = where
     if name in UNSUPPORTED:
-        return Refusal(
-            400, f"`{param}` is not supported{UNSUPPORTED[name]}", param=param, code="unsupported_field"
-        )
+        return bad(param, f"is not supported{UNSUPPORTED[name]}", "unsupported_field")
     near = difflib.get_close_matches(name, fields_at(asked, path) if asked else (), 1)
     hint = f"; is `{near[0]}` meant?" if near else ""
     return Refusal(400, f"there is no field `{param}`{hint}", param=param, code="unknown_field")

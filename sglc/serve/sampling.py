@@ -27,9 +27,9 @@ def check_forms(body: RequestBody, limits: Limits) -> None:
     """Raises Refusal: what a text is to be held to is longer than is taken."""
     match body:
         case GenerateBody():
-            _all_held(body.sampling_params, None, None, limits)
+            _all_held(body.sampling_params, None, limits)
         case Sampled():
-            _all_held(body, body, body.response_format, limits)
+            _all_held(body, body.response_format, limits)
 
 
 def of_completion(body: CompletionBody, limits: Limits) -> Sampling:
@@ -37,7 +37,6 @@ def of_completion(body: CompletionBody, limits: Limits) -> Sampling:
     if body.best_of is not None and body.best_of != body.n:
         raise bad("best_of", f"can only be `n`, which is {body.n}", "unsupported_value")
     return _sampling(
-        body,
         body,
         body.response_format,
         limits=limits,
@@ -66,7 +65,6 @@ def of_chat(body: ChatBody, most: int, limits: Limits, how: CallFormat | None = 
         )
     calls, form = _calls(body, how, limits) if how is not None else (None, body.response_format)
     return _sampling(
-        body,
         body,
         form,
         calls,
@@ -132,7 +130,6 @@ def of_generate(body: GenerateBody, limits: Limits) -> Sampling:
 
 def _sampling(
     body: Steered,
-    openai: Sampled | None = None,
     form: ResponseFormat | None = None,
     calls: str | None = None,
     *,
@@ -143,16 +140,12 @@ def _sampling(
     logprobs_from: int | None,
     top_logprobs: int,
 ) -> Sampling:
-    held = _all_held(body, openai, form, limits)
+    held = _all_held(body, form, limits)
     if calls is not None:
         held.append(("tools", "structural_tag", calls))
     if len(held) > 1:
-        raise Refusal(
-            400,
-            f"a text is held to one of {', '.join(f'`{name}`' for name, _, _ in held)}",
-            param=held[0][0],
-            code="invalid_value",
-        )
+        names = ", ".join(f"`{name}`" for name, _, _ in held)
+        raise Refusal(400, f"a text is held to one of {names}", param=held[0][0], code="invalid_value")
     said = {field: text for _, field, text in held}
     return Sampling(
         max_tokens=max_tokens,
@@ -182,10 +175,8 @@ def _sampling(
     )
 
 
-def _all_held(
-    body: Steered, openai: Sampled | None, form: ResponseFormat | None, limits: Limits
-) -> list[_Held]:  # fmt: skip
-    held = _held(body) + ([] if openai is None else _held_by_clients(openai, form))
+def _all_held(body: Steered, form: ResponseFormat | None, limits: Limits) -> list[_Held]:
+    held = _held(body) + (_held_by_clients(body, form) if isinstance(body, Sampled) else [])
     for name, _, text in held:
         _check_length(name, text, limits)
     return held

@@ -22,7 +22,7 @@ from sglc.serve.bodies import OTHERWISE, GenerateBody
 from sglc.serve.fields import WHOLE_CHARACTERS
 from sglc.serve.limits import check_sizes
 from sglc.serve.logprobs import Tops
-from sglc.serve.problems import Refusal, of_body
+from sglc.serve.problems import Refusal, bad, of_body
 from sglc.serve.prompts import ServedTokenizer
 from sglc.serve.work import Piece, Work, made_by_each, tokens_of, tops_of
 
@@ -55,13 +55,12 @@ def body_of(request: Any, most: Callable[[int], int], max_len: int) -> GenerateB
     """
     for field, value in request.ListFields():
         if field.name not in _TAKEN | _ADVISORY and (field.message_type is None or value):
-            raise _unsupported(field.name)
+            raise bad(field.name, "is not supported", "unsupported_field")
     if not request.HasField("tokenized"):
-        raise Refusal(400, "`tokenized` is missing", param="tokenized", code="missing_field")
+        raise bad("tokenized", "is missing", "missing_field")
     check_sizes([request.tokenized.input_ids], "input_ids", max_len, 0)
     if len(request.request_id) > _LONGEST_ID:
-        message = f"`request_id` has more than {_LONGEST_ID} characters"
-        raise Refusal(400, message, param="request_id", code="invalid_value")
+        raise bad("request_id", f"has more than {_LONGEST_ID} characters")
     ids = list(request.tokenized.input_ids)
     asked = _sampling(request.sampling_params) | _of_id(request.request_id)
     given: dict[str, Any] = {
@@ -77,10 +76,6 @@ def body_of(request: Any, most: Callable[[int], int], max_len: int) -> GenerateB
         return GenerateBody.model_validate(given, context=WHOLE_CHARACTERS)
     except ValidationError as error:
         raise of_body(error, GenerateBody) from None
-
-
-def _unsupported(name: str) -> Refusal:
-    return Refusal(400, f"`{name}` is not supported", param=name, code="unsupported_field")
 
 
 def _sampling(sampling: Any) -> dict[str, Any]:
@@ -111,8 +106,7 @@ def _custom(given: Any) -> dict[str, Any]:
         said = f"has more than {_MOST_BYTES} bytes"
     except ValueError:  # as JSON has no number for it
         said = "has a number that is not finite"
-    name = "sampling_params.custom_params"
-    raise Refusal(400, f"`{name}` {said}", param=name, code="invalid_value")
+    raise bad("sampling_params.custom_params", said)
 
 
 def _of_id(request_id: str) -> Any:
@@ -120,9 +114,7 @@ def _of_id(request_id: str) -> Any:
     try:
         return json.loads(found[1]) if found else {}
     except (ValueError, RecursionError):
-        raise Refusal(
-            400, "`request_id` is no JSON behind its colon", param="request_id", code="invalid_value"
-        ) from None
+        raise bad("request_id", "is no JSON behind its colon") from None
 
 
 def _short(value: float) -> float:

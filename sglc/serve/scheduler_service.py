@@ -31,19 +31,18 @@ from starlette.types import Message, Receive, Scope, Send
 
 from sglc.errors import BackendError, SglcError
 from sglc.passes.chat.tool_markup import template_format, template_with_tools
-from sglc.runtime.model.registry import TEXT_FILES
+from sglc.runtime.model.registry import text_files
 from sglc.runtime.model_files import read_json
 from sglc.serve import sampling
 from sglc.serve.access_log import REQUEST_ID, name_request
 from sglc.serve.cache_messages import kv_batches
 from sglc.serve.door import Access, guarded
 from sglc.serve.keys import share_of
-from sglc.serve.limits import check_counts
-from sglc.serve.problems import Refusal, as_response, of_any
-from sglc.serve.prompts import ServedTokenizer, at_once_or_apart, of_given
+from sglc.serve.problems import Refusal, as_response, bad, of_any
+from sglc.serve.prompts import ServedTokenizer
 from sglc.serve.scheduler_messages import Answering, body_of
 from sglc.serve.sending import Patience
-from sglc.serve.service import Service
+from sglc.serve.service import Service, prompts_of
 from sglc.serve.state import HEALTH_S, Shared, load_of
 from sglc.serve.work import Choices, Work, done
 from sglc.serve.writing import Writing
@@ -166,8 +165,7 @@ class SchedulerService:
         most = lambda size: max(1, min(service.limits.chat_tokens, service.max_len - size))  # noqa: E731
         body = body_of(request, most, service.max_len)
         field, given = body.prompts
-        check_counts(service.limits, given, field, body.sampling_params.n)
-        prompts = await at_once_or_apart(given, of_given, service.tokenizer, given, field, service.max_len)
+        prompts = await prompts_of(service, given, field, body.sampling_params.n)
         asked = sampling.of_generate(body, service.limits)
         work = Work("generate", prompts, asked, 0, share_of(scope), body.cache_salt)
         request_id = request.request_id or scope[REQUEST_ID]
@@ -198,7 +196,7 @@ class SchedulerService:
 
     async def _abort(self, request: Any, scope: Scope, writing: Writing) -> Any:
         if not request.request_id:
-            raise Refusal(400, "`request_id` is missing", param="request_id", code="missing_field")
+            raise bad("request_id", "is missing", "missing_field")
         found = self._service.drain.abort(request.request_id)
         message = f"{found} requests were ended" if found else "no such request is being answered"
         return pb.AbortResponse(success=bool(found), message=message)
@@ -248,11 +246,9 @@ class SchedulerService:
 
     async def _loads(self, request: Any, scope: Scope, writing: Writing) -> Any:
         if unknown := sorted(set(request.include) - _SECTIONS):
-            raise Refusal(
-                400, f"`include` has no section `{unknown[0]}`", param="include", code="invalid_value"
-            )
+            raise bad("include", f"has no section `{unknown[0]}`")
         if request.dp_rank:
-            raise Refusal(400, "`dp_rank` can only be 0", param="dp_rank", code="invalid_value")
+            raise bad("dp_rank", "can only be 0")
         service = self._service
         load, metrics = load_of(await self._info.ask(), service.limits.queue), service.metrics
         running, waiting = load["num_running_reqs"], load["num_waiting_reqs"]
@@ -306,8 +302,7 @@ class SchedulerService:
         if self._followers >= _FOLLOWERS:
             raise Refusal(429, f"{_FOLLOWERS} clients follow the cache already", code="queue_full")
         if request.start_sequence_number > _LAST_NUMBER:
-            name = "start_sequence_number"
-            raise Refusal(400, f"`{name}` is above 2^63-1", param=name, code="invalid_value")
+            raise bad("start_sequence_number", "is above 2^63-1")
         self._service.drain.stay(scope)
         self._followers += 1
         count, number = -1, request.start_sequence_number or 1
@@ -397,7 +392,7 @@ def _archive(service: Service) -> bytes:
     """
     folder, tokenizer = service.folder, service.tokenizer
     assert folder is not None
-    files = {name: (folder / name).read_bytes() for name in TEXT_FILES if (folder / name).is_file()}
+    files = text_files(folder)
     if tokenizer.template is not None and _knows_no_tools(tokenizer):
         files["chat_template.jinja"] = template_with_tools(tokenizer.template).encode()
     made = io.BytesIO()

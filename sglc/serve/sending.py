@@ -123,6 +123,11 @@ class JsonLines(EventStream):
         return _ENCODER.encode({"error": refusal.message}) + b"\n"
 
 
+async def first_of(parts: AsyncGenerator[list[Any], None]) -> list[Any]:
+    """The first of `parts`, as work that `while_connected` takes."""
+    return await anext(parts)
+
+
 def described(stream: type[EventStream]) -> dict[int | str, dict[str, Any]]:
     """What `/openapi.json` says of an endpoint that may answer with such events."""
     return {200: {"content": {stream.media_type: {}}}}

@@ -86,12 +86,10 @@ class Patience:
     """How long the server waits, in seconds.
 
     Fields:
-        stall_s: for a client that does not read what was sent to it.
         keep_alive_s: for the whole head of the next request on a connection.
         drain_s: for answers to end when the server is told to.
     """
 
-    stall_s: float = 60.0
     keep_alive_s: float = 75.0
     drain_s: float = 30.0
 
@@ -116,7 +114,7 @@ def serve(
         UsageError: SGLC038, another program has come to have the address.
     """
     # A connection that was given up must not stay for what its client never reads.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * patience.stall_s))
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * service.stall_s))
     config = uvicorn.Config(
         guarded(
             make_direct(service), access, service.limits, service.drain, service.queue, service.metrics

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sglc.frontend.language.reasoning import Tags
 from sglc.ir.sampling import Sampling
 from sglc.serve.drain import Drain
-from sglc.serve.limits import Limits, Queue
+from sglc.serve.limits import Limits, Queue, check_counts, check_sizes
 from sglc.serve.metrics import Metrics
 from sglc.serve.problems import Refusal
-from sglc.serve.prompts import ServedTokenizer
+from sglc.serve.prompts import ServedPrompt, ServedTokenizer, at_once_or_apart, of_given
 from sglc.serve.sampling import held_at_once
 from sglc.serve.work import ServedBackend
 
@@ -51,3 +53,16 @@ def check_model(service: Service, model: str | None) -> None:
 def tags_of(service: Service, sampling: Sampling) -> Tags | None:
     """What a chat's answer has its reasoning between; one held to a form from its first token on has none."""
     return None if held_at_once(sampling) else service.reasoning
+
+
+async def prompts_of(
+    service: Service, given: Sequence[Any], field: str, samples: int = 1
+) -> list[ServedPrompt]:
+    """The prompts of a `field`, texts or lists of token ids, of each of which so many samples are wanted.
+
+    Raises:
+        Refusal: more of them than are taken, or what `of_given` says of one.
+    """
+    check_counts(service.limits, given, field, samples)
+    check_sizes(given, field, service.max_len, service.limits.characters)
+    return await at_once_or_apart(given, of_given, service.tokenizer, given, field, service.max_len)

@@ -9,8 +9,8 @@ from sglc.serve.bodies import ChatBody, DetokenizeBody, TokenizeBody
 from sglc.serve.direct import Endpoints
 from sglc.serve.limits import check_counts, check_lists, check_sizes
 from sglc.serve.problems import as_json
-from sglc.serve.prompts import at_once_or_apart, encoded, of_chat, of_given
-from sglc.serve.service import Service, check_model
+from sglc.serve.prompts import at_once_or_apart, encoded, of_chat
+from sglc.serve.service import Service, check_model, prompts_of
 
 
 def add_token_ids(app: FastAPI, service: Service) -> Endpoints:
@@ -46,10 +46,7 @@ def add_token_ids(app: FastAPI, service: Service) -> Endpoints:
         check_model(service, body.model)
         if not body.tokens:  # which are no prompt
             return as_json({"text": "", "prompt": ""})
-        check_sizes([body.tokens], "tokens", service.max_len, limits.characters)
-        (prompt,) = await at_once_or_apart(
-            [body.tokens], of_given, tokenizer, [body.tokens], "tokens", service.max_len
-        )
+        (prompt,) = await prompts_of(service, [body.tokens], "tokens")
         return as_json({"text": prompt.text, "prompt": prompt.text})  # SGLang's name, and vLLM's
 
     return {"/tokenize": (TokenizeBody, tokenize), "/detokenize": (DetokenizeBody, detokenize)}

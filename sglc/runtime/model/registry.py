@@ -47,7 +47,7 @@ _FAILED: dict[Path, tuple[float, BackendError]] = {}  # when a model could not b
 _FORMATS = {"models": 2, "gguf": 3, "dummy": 2}
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+\Z")
 _HUB_FILES = ["*.json", "*.jinja", "*.safetensors"]
-TEXT_FILES = (
+_TEXT_FILES = (
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -165,6 +165,11 @@ def prepare(spec: str) -> Path:
     )
 
 
+def text_files(folder: Path) -> dict[str, bytes]:
+    """By name, the files of a model folder that say what it is and how texts become ids."""
+    return {name: (folder / name).read_bytes() for name in _TEXT_FILES if (folder / name).is_file()}
+
+
 def _known(name: str) -> WheelFile:
     if name not in REGISTRY:
         raise BackendError(
@@ -222,7 +227,7 @@ def _dummy(source: Path) -> Path:
             "SGLC510", f"there is no folder `{source}`", hint="`dummy:` takes a folder that has a config.json"
         )
     load_config(source)
-    files = {name: (source / name).read_bytes() for name in TEXT_FILES if (source / name).is_file()}
+    files = text_files(source)
     digest = hashlib.sha256()
     for name, content in files.items():
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
