@@ -56,7 +56,7 @@ def held(grammar: str, constraints: Constraints = CONSTRAINTS) -> PushdownAutoma
 def test_texts_are_those_of_the_parser(name: str) -> None:
     """Byte for byte along random texts: what may come next, and whether the text may end."""
     rng = Random(name)
-    ours, theirs = held(GRAMMARS[name]), CONSTRAINTS._grammars.ebnf(GRAMMARS[name])
+    ours, theirs = held(GRAMMARS[name]), CONSTRAINTS._grammars.begun("ebnf", GRAMMARS[name])
     for _ in range(at_depth(3, 5, 200)):
         at, other = ours.start, theirs.start
         for _ in range(80):

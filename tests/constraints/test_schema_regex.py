@@ -69,7 +69,7 @@ def differs(schema: dict[str, Any], rng: Random, steps: int = 60) -> bool:
     assert schema_rules(text) is not None, text
     try:
         made = CONSTRAINTS._automaton("json_schema", text)
-        theirs = CONSTRAINTS._grammars.json_schema(text)
+        theirs = CONSTRAINTS._grammars.begun("json_schema", text)
     except SglcError:  # one does not hold it: they need not agree on what is too large or impossible
         return False
     if made is None:  # the next byte does not tell

@@ -48,7 +48,7 @@ CONSTRAINTS = Constraints(BYTES, SIZE)
 
 def parsed(schema: Any) -> GrammarConstraint:
     """By a parser, also where an automaton would do."""
-    return CONSTRAINTS._grammars.json_schema(json.dumps(schema))
+    return CONSTRAINTS._grammars.begun("json_schema", json.dumps(schema))
 
 
 def of(schema: Any) -> Constraint:
@@ -190,13 +190,13 @@ def test_what_is_compiled_is_kept_while_it_is_small_enough(monkeypatch: pytest.M
     first, second = 'root ::= "a" | "b"', 'root ::= "c" | "d"'
     kept = Grammars(BYTES, SIZE)
     for text in (first, second, first, second):
-        kept.ebnf(text)
+        kept.begun("ebnf", text)
     assert made == [first, second]
     monkeypatch.setattr(grammar_matcher, "_BYTES", 1)
     made.clear()
     kept = Grammars(BYTES, SIZE)
     for text in (first, first, second, first):
-        kept.ebnf(text)
+        kept.begun("ebnf", text)
     assert made == [first, second, first]
 
 

@@ -25,6 +25,14 @@ from sglc.runtime.constraints.token_automaton import TokenAutomaton, Vocabulary,
 _AUTOMATA, _BYTES = 128, 256 << 20  # kept for each tokenizer: so many, and so many bytes of them
 _Automaton = TokenAutomaton | PushdownAutomaton
 _SLOW_S = 0.1  # what takes longer to compile is worth keeping, however small it is
+_KINDS = ("regex", "json_schema", "ebnf", "structural_tag")
+
+
+def form_of(sampling: Sampling) -> tuple[str, str] | None:
+    """What a generation is held to, if to anything: a field of `Sampling`, and the text there."""
+    if not sampling.constrained:
+        return None
+    return next((kind, text) for kind in _KINDS if (text := getattr(sampling, kind)) is not None)
 
 
 class Constraints:
@@ -63,20 +71,11 @@ class Constraints:
 
     def at_hand(self, sampling: Sampling) -> bool:
         """Whether `of` takes no time."""
-        match sampling:
-            case Sampling(regex=str(pattern)):
-                return ("regex", pattern) in self._automata
-            case Sampling(json_schema=str(schema)):
-                return self._is_at_hand("json_schema", schema)
-            case Sampling(ebnf=str(grammar)):
-                return self._is_at_hand("ebnf", grammar)
-            case Sampling(structural_tag=str(tag)):
-                return self._grammars.at_hand("structural_tag", tag)
-        return True
-
-    def _is_at_hand(self, kind: str, text: str) -> bool:
-        made = self._automata.get((kind, text))
-        return (made is not None and not made[0].worn) or self._grammars.at_hand(kind, text)
+        form = form_of(sampling)
+        if form is None:
+            return True
+        made = self._automata.get(form)
+        return (made is not None and not made[0].worn) or self._grammars.at_hand(*form)
 
     def of(self, sampling: Sampling) -> Constraint | None:
         """What a generation with `sampling` is held to, if to anything.
@@ -85,37 +84,25 @@ class Constraints:
             LegalizeError: as `compile_regex`, `json_grammar`, `check_gbnf`, `tag_grammar`.
             RunError: this model cannot do it: SGLC454, SGLC456 to SGLC459.
         """
-        match sampling:
-            case Sampling(regex=str(pattern)):
-                return self._of_regex(pattern)[sampling.canonical]
-            case Sampling(json_schema=str(schema)):
-                if (held := self._held("json_schema", schema)) is not None:
-                    return held[sampling.canonical]
-                constraint = self._grammars.json_schema(schema)
-            case Sampling(ebnf=str(grammar)):
-                if (held := self._held("ebnf", grammar)) is not None:
-                    return held[sampling.canonical]
-                constraint = self._grammars.ebnf(grammar)
-            case Sampling(structural_tag=str(tag)):
-                constraint = self._grammars.structural_tag(tag)
-            case _:
+        match form_of(sampling):
+            case None:
                 return None
+            case "regex", pattern:
+                return self._of_regex(pattern)[sampling.canonical]
+            case kind, text:
+                held = None if kind == "structural_tag" else self._held(kind, text)
+                if held is not None:
+                    return held[sampling.canonical]
+                constraint = self._grammars.begun(kind, text)
         return self._spelled(constraint) if sampling.canonical else constraint
 
     def is_kept(self, sampling: Sampling) -> bool:
         """Whether the schema or grammar of `sampling` was compiled before, by whichever process."""
-        match sampling:
-            case Sampling(json_schema=str(schema)):
-                return self._is_kept("json_schema", schema)
-            case Sampling(ebnf=str(grammar)):
-                return self._is_kept("ebnf", grammar)
-            case Sampling(structural_tag=str(tag)):
-                return self._grammars.is_kept("structural_tag", tag)
-        return False
-
-    def _is_kept(self, kind: str, text: str) -> bool:
-        paths = self._path(kind, text), self._pushdown_path(kind, text)
-        return any(path is not None and path.exists() for path in paths) or self._grammars.is_kept(kind, text)
+        form = form_of(sampling)
+        if form is None or form[0] == "regex":
+            return False
+        paths = self._path(*form), self._pushdown_path(*form)
+        return any(path is not None and path.exists() for path in paths) or self._grammars.is_kept(*form)
 
     def _held(self, kind: str, text: str) -> tuple[_Automaton, Constraint] | None:
         """The automaton of a schema or grammar; None if a parser holds it, or it cannot be spelled."""
@@ -127,11 +114,9 @@ class Constraints:
         return None
 
     def _spelled(self, constraint: Constraint) -> Constraint:
-        return (
-            constraint
-            if self._encode is None
-            else CanonicalTokens(constraint, self._vocabulary(), self._encode)
-        )
+        if self._encode is None:
+            return constraint
+        return CanonicalTokens(constraint, self._vocabulary(), self._encode)
 
     def regex(self, pattern: str) -> TokenAutomaton:
         """The automaton of a pattern. The last ones are kept.

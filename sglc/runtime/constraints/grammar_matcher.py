@@ -73,39 +73,23 @@ class Grammars:
         if ebnf:
             self._tokenizer_info, self._next_bytes(), self._surrogates()
 
-    def json_schema(self, schema: str) -> GrammarConstraint:
-        """A constraint to documents of `schema`, on one line, with `", "` and `": "` between their parts.
-
-        Raises:
-            LegalizeError: SGLC450, SGLC451, SGLC455, SGLC456, SGLC458, as `json_grammar`.
-            RunError: SGLC459, as `ebnf`.
-        """
-        return self._start("json_schema", schema)
-
     @cached_property
     def _guidance(self) -> Guidance:
         return Guidance(self._token_bytes, self._size)
 
-    def ebnf(self, grammar: str) -> GrammarConstraint:
-        """A constraint to texts of `grammar`, in GBNF; they begin with the rule `root`.
+    def begun(self, kind: str, text: str) -> GrammarConstraint:
+        """A constraint to what a `text` of this `kind` says.
+
+        Args:
+            kind: `json_schema`: documents of a schema, on one line, with `", "` and `": "` between their parts;
+                `ebnf`: texts of a grammar in GBNF, which begin with the rule `root`; `structural_tag`: texts
+                in which markers begin what a structural tag says.
 
         Raises:
-            LegalizeError: SGLC457, as `check_gbnf`.
+            LegalizeError: as `json_grammar`, `check_gbnf`, `tag_grammar`.
             RunError: SGLC456, SGLC457 xgrammar does not take it, or it derives no finite text; SGLC458 xgrammar
                 is not installed; SGLC459 the model cannot write any such text.
         """
-        return self._start("ebnf", grammar)
-
-    def structural_tag(self, tag: str) -> GrammarConstraint:
-        """A constraint to texts in which markers begin what the structural tag `tag` says.
-
-        Raises:
-            LegalizeError: SGLC458, SGLC464, SGLC465, and of its parts, as `tag_grammar`.
-            RunError: SGLC459, as `ebnf`.
-        """
-        return self._start("structural_tag", tag)
-
-    def _start(self, kind: str, text: str) -> GrammarConstraint:
         compiled, form = self._compiled(kind, text)
         constraint = self._constraint(kind, compiled, form)
         if constraint.done(constraint.start):
@@ -218,7 +202,7 @@ class Grammars:
 
 @lru_cache(maxsize=1)  # where no automaton holds it, it is compiled next
 def _parsed(text: str) -> tuple[Grammar, str]:
-    """A grammar in GBNF as xgrammar parses it, and the same serialized. Raises as `Grammars.ebnf`."""
+    """A grammar in GBNF as xgrammar parses it, and the same serialized. Raises as `Grammars.begun`."""
     check_gbnf(text)
     from xgrammar import Grammar
 

@@ -27,6 +27,7 @@ from sglc.ir.plan.segment import (
 )
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Tokenizer
+from sglc.runtime.constraints.constraint import form_of
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.engine import Engine, Handle, QueuePosition, RequestId
 from sglc.runtime.engine.generation import Call, CallOutcome, EngineModel, GenCall, SelectCall
@@ -335,9 +336,8 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
             self._constraints[index] = constraints.of(sampling)
             return True
         assert self.place  # it has its turn as if it began now
-        form = (sampling.regex, sampling.json_schema, sampling.ebnf, sampling.structural_tag)
         self.machine.engine.threads.begin(
-            form,
+            form_of(sampling),
             lambda: self._read(sampling),
             lambda given: self._has_come(index, given),
             may_take_s=_READING_MAY_TAKE_S,
