@@ -16,31 +16,6 @@ from dataclasses import dataclass
 from sglc.ir.grammar.stops import StopPattern
 
 
-class TextStream:
-    """Text of a growing list of ids; holds back the bytes of a character that is not complete yet.
-
-    Args:
-        token_bytes: bytes of every id, index = id.
-    """
-
-    def __init__(self, token_bytes: Sequence[bytes]) -> None:
-        self._bytes = token_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, token: int) -> str:
-        """The characters that `token` completes (invalid UTF-8 as U+FFFD)."""
-        return self._decoder.decode(self._bytes[token])
-
-    def finish(self) -> str:
-        """The rest: U+FFFD if the ids end inside a character, else nothing."""
-        return self._decoder.decode(b"", True)
-
-    @property
-    def whole(self) -> bool:
-        """Whether the ids so far end at the end of a character."""
-        return not self._decoder.getstate()[0]
-
-
 @dataclass(frozen=True, slots=True)
 class StopMatch:
     """Where a stop string, or a pattern, ended the text.
@@ -57,9 +32,10 @@ class StopMatch:
 
 
 class StopStream:
-    """A `TextStream` that ends at the first of `stops` or `patterns`, and holds back what may begin one.
+    """Text of a growing list of ids, which ends at the first of `stops` or `patterns`.
 
-    `match` is set once one is found; further ids are ignored.
+    It holds back what may begin one, and the bytes of a character that is not complete yet; invalid UTF-8 is
+    U+FFFD. `match` is set once one is found; further ids are ignored.
 
     Args:
         token_bytes: bytes of every id, index = id.
@@ -74,7 +50,8 @@ class StopStream:
     ) -> None:
         assert all(stops), "an empty stop string stops nothing"
         self.match: StopMatch | None = None
-        self._stream = TextStream(token_bytes)
+        self._bytes = token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stops = tuple(stops)
         # What may still become a stop string. Only looked up, never listed.
         self._beginnings = frozenset(stop[:n] for stop in stops for n in range(1, len(stop)))
@@ -87,14 +64,8 @@ class StopStream:
         # the last one in the text given out so far; `_recent` begins there.
         self._seams: list[tuple[int, int]] = [(0, 0)]
         self._recent = ""
-        self._pieces: list[str] = []
         self._given = 0  # characters given out
         self._searched = 0  # characters that hold no match of a pattern
-
-    @property
-    def text(self) -> str:
-        """Everything given out so far."""
-        return "".join(self._pieces)
 
     @property
     def certain_tokens(self) -> int:
@@ -105,7 +76,7 @@ class StopStream:
         """The characters that are now certain to belong to the text."""
         if self.match is not None:
             return ""
-        piece = self._stream.push(token)
+        piece = self._decoder.decode(self._bytes[token])
         self._tokens += 1
         if not self._stops and not self._patterns:
             return self._pass(piece)
@@ -116,7 +87,7 @@ class StopStream:
         if self.match is not None:
             return self._give(self.match.cut)
         base = self._seams[0][1]
-        if self._stream.whole:
+        if self._is_whole:
             self._seams.append((self._tokens, base + len(self._recent)))
         out = self._give(base + len(self._recent) - self._open_length())
         self._forget()
@@ -126,15 +97,18 @@ class StopStream:
         """No more ids: what was held back; U+FFFD if they end inside a character. Idempotent."""
         if self.match is not None:
             return ""
-        self._recent += self._stream.finish()
+        self._recent += self._decoder.decode(b"", True)
         return self._give(self._seams[0][1] + len(self._recent))
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the ids so far end at the end of a character."""
+        return not self._decoder.getstate()[0]
 
     def _pass(self, piece: str) -> str:
         """Give out `piece`, where nothing stops the text."""
-        if piece:
-            self._pieces.append(piece)
-            self._given += len(piece)
-        if self._stream.whole:
+        self._given += len(piece)
+        if self._is_whole:
             self._seams[0], self._recent = (self._tokens, self._given), ""
         else:
             self._recent += piece
@@ -192,9 +166,7 @@ class StopStream:
         """Give out the text up to its character `until`."""
         base = self._seams[0][1]
         piece = self._recent[self._given - base : until - base]
-        if piece:
-            self._pieces.append(piece)
-            self._given += len(piece)
+        self._given += len(piece)
         return piece
 
     def _forget(self) -> None:
