@@ -85,9 +85,9 @@ class GenCall:
         stream: TokenStream,
         emit: Callable[[Event], None],
         *,
-        streams: bool = True,
-        turn: QueuePosition | None = None,
-        constraint: Constraint | None = None,
+        streams: bool,
+        turn: QueuePosition,
+        constraint: Constraint | None,
     ) -> None:
         """Held to `constraint`. With `streams`, sample 0 is emitted as it comes.
 
@@ -275,7 +275,7 @@ class SelectCall:
         stream: TokenStream,
         texts: tuple[str, ...],
         *,
-        turn: QueuePosition | None = None,
+        turn: QueuePosition,
     ) -> None:
         """Raises RunError: an empty choice, no prompt, or more than the engine can take."""
         self.node = node

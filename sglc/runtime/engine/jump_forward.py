@@ -58,9 +58,7 @@ def forced_run(request: EngineRequest, state: int, made: int) -> JumpForward | N
     return JumpForward(len(request.ids) + made, tuple(ids), state, finish) if ids else None
 
 
-def look_ahead(
-    request: EngineRequest, state: int, token: int | None, made: int, *, last: bool = False
-) -> Lookahead:
+def look_ahead(request: EngineRequest, state: int, token: int | None, made: int, *, last: bool) -> Lookahead:
     """What a sample goes on with behind its `made` ids; before the last one, `token`, it was at `state`.
 
     If that is the last one there may be, only whether it ends the text is looked at.

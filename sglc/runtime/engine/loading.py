@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sglc.runtime.engine.machine import Machine
     from sglc.runtime.executor.torch_executor import TorchExecutor
     from sglc.runtime.model.config import ModelConfig
+    from sglc.runtime.step import Executor, StepCost
 
 _KV_BYTES = 2 << 30  # on the CPU; a CUDA device gives what it has free
 _PAGE_SIZE = 16  # tokens
@@ -75,18 +76,21 @@ def load(options: LocalOptions, folder: Path, tokenizer: Tokenizer | None) -> Ma
     dtype: torch.dtype = getattr(torch, name)
     config = load_config(folder)
     max_rows, token_budget = limits(options, device)
+    executor: Executor
+    cost: StepCost | None
     if device == "cuda":
-        return _on_cuda(options, config, load_weights(folder, config, dtype, device), tokenizer)
-    token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
-    pages = (options.kv_bytes or _KV_BYTES) // (token_bytes * options.page_size)
-    exact = options.dtype != "auto"
-    executor = cpu_executor(folder, config, dtype, options.page_size, pages, tokenizer.eos_ids, exact)
+        executor, cost = _cuda_executor(options, config, load_weights(folder, config, dtype, device), tokenizer)
+    else:
+        pages = _pages(options.kv_bytes or _KV_BYTES, options, config, dtype)
+        exact = options.dtype != "auto"
+        executor = cpu_executor(folder, config, dtype, options.page_size, pages, tokenizer.eos_ids, exact)
+        cost = executor.measure()
     engine_config = EngineConfig(
         token_budget=token_budget,
         max_rows=max_rows,
         cache=options.cache,
-        max_len=_max_len(options, config, pages),
-        cost=executor.measure(),
+        max_len=_max_len(options, config, executor.pages),
+        cost=cost,
     )
     return Machine(Engine(executor, engine_config), tokenizer)
 
@@ -135,19 +139,17 @@ def cpu_executor(
     )
 
 
-def _on_cuda(
+def _cuda_executor(
     options: LocalOptions, config: ModelConfig, weights: Mapping[str, Tensor], tokenizer: Tokenizer
-) -> Machine:
+) -> tuple[Executor, StepCost]:
+    """The executor, its kernels compiled, and what its steps cost."""
     import torch
 
-    from sglc.runtime.engine.engine import Engine, EngineConfig
-    from sglc.runtime.engine.machine import Machine
     from sglc.runtime.executor.cuda_executor import CudaExecutor
 
     max_rows, token_budget = limits(options, "cuda")
     kv_dtype = torch.float8_e4m3fn if options.kv_dtype == "fp8" else next(iter(weights.values())).dtype
-    token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * kv_dtype.itemsize
-    pages = None if options.kv_bytes is None else options.kv_bytes // (token_bytes * options.page_size)
+    pages = None if options.kv_bytes is None else _pages(options.kv_bytes, options, config, kv_dtype)
     executor = CudaExecutor(
         config,
         weights,
@@ -163,17 +165,15 @@ def _on_cuda(
     telling = Timer(_SOON_S, lambda: print(_COMPILING, file=sys.stderr, flush=True))
     telling.start()
     try:
-        cost = executor.warm_up(max_rows)
+        return executor, executor.warm_up(max_rows)
     finally:
         telling.cancel()
-    engine_config = EngineConfig(
-        token_budget=token_budget,
-        max_rows=max_rows,
-        cache=options.cache,
-        max_len=_max_len(options, config, executor.pages),
-        cost=cost,
-    )
-    return Machine(Engine(executor, engine_config), tokenizer)
+
+
+def _pages(kv_bytes: int, options: LocalOptions, config: ModelConfig, dtype: torch.dtype) -> int:
+    """Pages that `kv_bytes` have room for, with keys and values of `dtype`."""
+    token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
+    return kv_bytes // (token_bytes * options.page_size)
 
 
 def _max_len(options: LocalOptions, config: ModelConfig, pages: int) -> int:

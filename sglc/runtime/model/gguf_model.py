@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 from sglc.errors import BackendError
 from sglc.runtime.model.config import load_config, tensor_shapes
 from sglc.runtime.model.packed_weights import PackedMatrix, joined, pack_gguf, write_packed
-from sglc.runtime.model_files import damaged_hint
+from sglc.runtime.model_files import Json, damaged_hint
 from sglc.runtime.tokenizer.gguf_tokenizer import (
     TokenizerSpec,
     tokenizer_definition,
@@ -30,7 +30,6 @@ from sglc.runtime.tokenizer.gguf_tokenizer import (
 )
 
 Array = NDArray[np.float32]
-Json = dict[str, object]
 
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 _SHARD_BYTES = 2 << 30  # of float32; more is never in memory at a time

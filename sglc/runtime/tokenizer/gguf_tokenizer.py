@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sglc.errors import BackendError
-
-Json = dict[str, object]
+from sglc.runtime.model_files import Json
 
 # GGUF token types
 _CONTROL, _USER_DEFINED = 3, 4
