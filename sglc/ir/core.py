@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
 from sglc.errors import Loc
@@ -230,14 +230,14 @@ def values_in(item: object) -> Iterator[Value]:
                     yield from values_in(part)
         case str() | None:
             return
-        case Mapping():
-            for part in item.values():
-                yield from values_in(part)
         case Region():
             inner = {*item.params, *definitions(item.ops)}
             reads: list[Value] = []
             _read_in(item, reads)
             yield from (value for value in reads if value not in inner)
+        case Mapping():
+            for part in item.values():
+                yield from values_in(part)
         case _:
             return
 
@@ -265,8 +265,8 @@ def substitute(item: Any, rename: Mapping[Value, Value]) -> Any:
             return rename.get(item, item)
         case tuple():
             return tuple(substitute(part, rename) for part in item)
-        case Mapping():
-            return {key: substitute(part, rename) for key, part in item.items()}
+        case str() | None:
+            return item
         case Region():
             return replace(
                 item,
@@ -274,13 +274,21 @@ def substitute(item: Any, rename: Mapping[Value, Value]) -> Any:
                 ops=tuple(renamed(op, rename) for op in item.ops),
                 results=substitute(item.results, rename),
             )
+        case Mapping():
+            return {key: substitute(part, rename) for key, part in item.items()}
         case _:
             return item
 
 
+def content(o: Op) -> tuple[Any, ...]:
+    """What the op is without what it gives and its place: equal for ops that make the same of the same."""
+    return (o.mnemonic, *[getattr(o, name) for name in o.own_fields])
+
+
 def renamed(o: Op, rename: Mapping[Value, Value]) -> Op:
     """The op with every value replaced as `rename` says: what it reads, what it gives, and in its regions."""
-    changed = {name: substitute(item, rename) for name, item in attributes(o)}
+    names = (*o.input_fields, *o.region_fields)
+    changed = {name: substitute(getattr(o, name), rename) for name in names}
     return replace(o, results=substitute(o.results, rename), **changed)
 
 
@@ -363,4 +371,4 @@ def definitions(ops: Iterable[Op]) -> Iterator[Value]:
 
 def next_id(program: Program) -> int:
     """The first id above all that the program uses."""
-    return 1 + max((value.id for value in definitions((*program.params, *program.ops))), default=-1)
+    return 1 + max(map(attrgetter("id"), definitions((*program.params, *program.ops))), default=-1)

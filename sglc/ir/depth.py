@@ -81,19 +81,27 @@ def room() -> Iterator[None]:
 
     The limit belongs to the whole process: the last to leave puts it back.
     """
+    _enter()
+    try:
+        yield
+    finally:
+        _leave()
+
+
+def _enter() -> None:
     with _LOCK:
         found = sys.getrecursionlimit()
         if not _RUNNING:
             sys.setrecursionlimit(found + MAX_DEPTH * _FRAMES)
         _RUNNING.append(found)
-    try:
-        yield
-    finally:
-        with _LOCK:
-            first = _RUNNING[0]
-            _RUNNING.pop()
-            if not _RUNNING:
-                sys.setrecursionlimit(first)
+
+
+def _leave() -> None:
+    with _LOCK:
+        first = _RUNNING[0]
+        _RUNNING.pop()
+        if not _RUNNING:
+            sys.setrecursionlimit(first)
 
 
 def with_room(walk: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -101,7 +109,10 @@ def with_room(walk: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @functools.wraps(walk)
     def entered(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        with room():
+        _enter()
+        try:
             return walk(*args, **kwargs)
+        finally:
+            _leave()
 
     return entered

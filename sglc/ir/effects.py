@@ -6,6 +6,7 @@ from enum import Flag, auto
 
 from sglc.ir.core import OPS, Op, Program, walk
 from sglc.ir.ops import (
+    Call,
     Cond,
     Gen,
     HostCall,
@@ -69,7 +70,8 @@ def effects_of(op: Op) -> Effect:
 
 def any_effect(op: Op, wanted: Effect) -> bool:
     """Whether the op, or anything in it, has one of these effects."""
-    return any(effects_of(inner) & wanted for inner in everywhere((op,)))
+    inside = everywhere((op,)) if op.region_fields or isinstance(op, Call) else (op,)
+    return any((own := effects_of(inner)) is not Effect.NOTHING and own & wanted for inner in inside)
 
 
 def variable_of(op: Op) -> str | None:

@@ -55,7 +55,7 @@ def _fold(program: Program) -> Program:
 
 
 def _formats(program: Program) -> Program:
-    """Flatten formats into the formats and appends that use them; drop those that nothing uses."""
+    """Flatten formats into the formats and appends that use them."""
     flat: dict[Value, _Parts] = {}
     rename: dict[Value, Value] = {}
 
@@ -89,8 +89,7 @@ def _formats(program: Program) -> Program:
         ops = block(before.ops)
         return with_fields(before, ops=ops, results=substitute(before.results, rename))
 
-    made = with_fields(program, ops=block(program.ops), returns=substitute(program.returns, rename))
-    return _without_unused_formats(made)
+    return with_fields(program, ops=block(program.ops), returns=substitute(program.returns, rename))
 
 
 class _Appends:
@@ -167,9 +166,13 @@ class _Appends:
 
 
 def _without_unused_formats(program: Program) -> Program:
-    used = set(values_in(program.returns))
+    used, formats = set(values_in(program.returns)), set[Value]()
     for op in walk(program.ops):
         used.update(inputs(op), *(region.results for region in regions(op)))
+        if isinstance(op, Format):
+            formats.update(op.results)
+    if formats <= used:
+        return program
 
     def kept(op: Op) -> Op | None:
         return None if isinstance(op, Format) and op.results[0] not in used else op

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
@@ -13,6 +12,7 @@ from sglc.ir.core import (
     Region,
     Type,
     Value,
+    content,
     inputs,
     next_id,
     reading,
@@ -100,7 +100,7 @@ def _key(op: Op) -> Hashable:
     """Equal for ops that make the same. In plain data, 1, 1.0 and True are not the same."""
     if op.tree_fields:
         return (op.mnemonic, *(repr(getattr(op, name)) for name in op.own_fields))
-    return replace(op, results=())
+    return content(op)
 
 
 def _fork_meetings(program: Program) -> Program:
@@ -111,16 +111,18 @@ def _fork_meetings(program: Program) -> Program:
     return _Forking(program, meetings).program()
 
 
-def _meetings(ops: Iterable[Op]) -> Counter[Value]:
+def _meetings(ops: Iterable[Op]) -> dict[Value, int]:
     """How many ops continue each stream on the path where most do, blocks included."""
-    found: Counter[Value] = Counter()
+    found: dict[Value, int] = {}
     for op in ops:
-        found.update(continued(op))
+        for stream in continued(op):
+            found[stream] = found.get(stream, 0) + 1
         inner = [_meetings(region.ops) for region in regions(op)]
         if isinstance(op, Cond | Switch):  # one of them runs
-            inner = [Counter({stream: max(arm[stream] for arm in inner) for arm in inner for stream in arm})]
+            inner = [{stream: max(arm.get(stream, 0) for arm in inner) for arm in inner for stream in arm}]
         for region in inner:
-            found.update(region)
+            for stream, number in region.items():
+                found[stream] = found.get(stream, 0) + number
     return found
 
 

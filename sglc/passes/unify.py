@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import replace
 
-from sglc.ir.core import Op, Program, Type, Value, reading, regions, with_fields
+from sglc.ir.core import Op, Program, Type, Value, content, reading, regions, with_fields
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Fork, Gen, ScopeBegin, ScopeEnd, Select
 from sglc.ir.remark import Remark, place
@@ -68,7 +67,7 @@ def _remarks(ops: Iterable[Op], around: Mapping[Value, Value]) -> Iterator[Remar
                     said = f"`{read.site.name}` has the answer of `{twin.site.name}`, which asks for the same"
                     yield Remark("unify", said, place(read.loc))
             case _ if read.pure and not read.tree_fields and any(v.type is Type.STREAM for v in op.results):
-                twin = first.setdefault(replace(read, results=()), op)
+                twin = first.setdefault(content(read), op)
                 same.update(zip(op.results, twin.results, strict=True))
         for region in regions(read):
             yield from _remarks(region.ops, same)

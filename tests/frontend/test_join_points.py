@@ -15,6 +15,8 @@ import pytest
 import sglc as sgl
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.frontend.tracing import join_points, trace
+from sglc.frontend.tracing.control import asked_of_texts
+from sglc.frontend.tracing.interpreter import operations
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.ir.core import walk
 from sglc.ir.ops import Cond, Switch
@@ -54,6 +56,14 @@ def twenty_questions(s: Any, text: str) -> None:
         if s[f"q{i}"] == "yes":
             s += " since" + sgl.gen(f"why{i}", max_tokens=3)
     s += "That is all."
+
+
+@sgl.function
+def watches_for_words(s: Any) -> None:
+    for word in ("stop", "wait", "end"):
+        s += sgl.gen("said", max_tokens=3)
+        if s["said"] == word:
+            s += " indeed"
 
 
 @sgl.function
@@ -139,6 +149,18 @@ def test_what_knows_the_arms_apart_is_recorded_path_by_path(
 
     monkeypatch.setattr(trace, "_on_all_paths", path_by_path)
     assert to_text(made) == to_text(trace.record(program.definition, Sampling()))
+
+
+def test_what_a_branch_asks_is_recorded_once_for_its_arms(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def counted(tracer: Tracer, op: Any, left: Any, right: Any, *others: Any) -> Any:
+        asked.append(right)
+        return asked_of_texts(tracer, op, left, right, *others)
+
+    monkeypatch.setattr(operations, "asked_of_texts", counted)
+    assert len(branches(watches_for_words)) == 3
+    assert asked == ["stop", "wait", "end"]
 
 
 def test_no_more_arms_are_recorded_than_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from sglc.errors import LegalizeError, UsageError, VerifyError
 from sglc.ir.core import Program
+from sglc.ir.plan import asked
 from sglc.ir.target import Target
 from sglc.ir.text.printer import from_text, to_text
+from sglc.passes import fold_text
 from sglc.passes.base import PASSES, Exactness, Pass, run_pipeline
+from sglc.passes.compile import compile_program
 from sglc.passes.pipelines import LOCAL, pipeline_for
 from tests.depth import at_depth
 from tests.random_programs import random_program
@@ -32,6 +37,29 @@ def f():
 
 def program() -> Program:
     return from_text(TEXT, "f.sglir")
+
+
+def test_nothing_is_looked_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first call waits for these walks: for texts that nothing uses, and for questions that are marked."""
+    calls: list[str] = []
+
+    def counted(module: ModuleType, name: str) -> None:
+        before = getattr(module, name)
+
+        def count(*args: Any) -> Any:
+            calls.append(name)
+            return before(*args)
+
+        monkeypatch.setattr(module, name, count)
+
+    counted(fold_text, "_without_unused_formats")
+    counted(asked, "numbered")
+    sampled = from_text(
+        "def f():\n    s0 = root()\n    s1, t0 = gen(s0, 'x', max_tokens=2)\n    return t0\n",
+        "f.sglir",
+    )
+    assert asked.asked_in_plan(compile_program(sampled, PLAIN).plan) is asked.NOTHING_ASKED
+    assert calls == ["_without_unused_formats"] * LOCAL.count("fold_text")
 
 
 def test_passes_run_in_order_and_are_observed() -> None:

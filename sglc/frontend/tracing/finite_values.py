@@ -154,9 +154,10 @@ class FiniteValues:
     def made_by(self, value: Value) -> Op | None:
         """The op that made the value, inside of regions too; None for an argument."""
         for frame in reversed(self.frames):
-            if value not in frame.made:
-                _index(frame)
-            if (op := frame.made.get(value)) is not None:
+            op = frame.made.get(value)
+            if op is None and _index(frame):
+                op = frame.made.get(value)
+            if op is not None:
                 return op
         return None
 
@@ -185,16 +186,17 @@ def _question(op: Op | None) -> tuple[Any, ...] | None:
             return None
 
 
-def _index(frame: Frame) -> None:
-    """Enter who made what in a frame since it was asked last."""
-    made = frame.made
+def _index(frame: Frame) -> bool:
+    """Enter who made what in a frame since it was asked last; whether anything has been made."""
+    made, count = frame.made, len(frame.made)
     for op in reversed(frame.ops):  # what is asked for is mostly new
         if op.results and op.results[0] in made:
-            return
+            break
         if op.region_fields:
             made.update((result, inner) for inner in _nested(op) for result in inner.results)
         for result in op.results:
             made[result] = op
+    return len(made) > count
 
 
 def _nested(op: Op) -> Iterator[Op]:

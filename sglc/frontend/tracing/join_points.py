@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sglc.errors import SglcError
@@ -21,6 +22,7 @@ from sglc.frontend.tracing.tracer import Snapshot, Tracer
 from sglc.frontend.values.block_exit import Unsettled
 from sglc.frontend.values.graph_breaks import ArmsApart, ArmsDiffer
 from sglc.frontend.values.recorded import Generated, Turns
+from sglc.frontend.values.symbolic import SymbolicBool
 from sglc.ir.core import Value
 
 Rule = Callable[[CallFrame, Any], Any]
@@ -88,6 +90,16 @@ class _Point:
             )
         )
 
+    def has_only_asked(self) -> bool:
+        """Whether nothing has happened since but that ops were recorded: these stand before the statement."""
+        tracer = self.tracer
+        return (
+            tracer.changes == self.changes
+            and tracer.called_tool == self.called_tool
+            and len(tracer.graph_breaks) == self.breaks
+            and self.same_to_python()
+        )
+
     def can_repeat(self) -> bool:
         """Whether the statement can be run more than once: an iterator would have moved on."""
         found: dict[int, Any] = {}
@@ -104,37 +116,53 @@ class Deciding(BaseException):
         self.point = point
 
 
-def meeting(rule: Rule) -> Rule:
-    """The rule of a statement, so that its arms meet behind it if they can."""
+def meeting(ask: Rule, rule: Callable[[CallFrame, Any, Any], Any]) -> Rule:
+    """The rule of a statement, so that its arms meet behind it if they can.
+
+    Args:
+        ask: evaluates what the statement begins with; `rule` is given that, and does the rest.
+    """
+
+    def whole(frame: CallFrame, node: ast.stmt) -> Any:
+        return rule(frame, node, ask(frame, node))
 
     def run(frame: CallFrame, node: ast.stmt) -> Any:
         tracer = frame.tracer
         if not tracer.joins or node in tracer.apart:
-            return rule(frame, node)
+            return whole(frame, node)
         point = _Point.of(tracer)
         points = tracer.frames[-1].points
         points.append(point)
+        arm = partial(whole, frame, node)
         try:
-            return rule(frame, node)
+            asked = ask(frame, node)
+            if not (point.has_only_asked() and _is_open(tracer, asked)):
+                return rule(frame, node, asked)
+            arm = partial(rule, frame, node, asked)
         except Deciding as deciding:
             if deciding.point is not point:
                 raise
+            point.restore()
         finally:
             points.pop()
-        point.restore()
-        if point.can_repeat() and _as_block(frame, node, rule, point):
+        if point.can_repeat() and _as_block(frame, node, arm, point):
             return None
         if node in tracer.joined:
             raise ArmsDiffer  # the runs of other paths have taken it for a block
         tracer.apart.add(node)
         point.restore()
-        return rule(frame, node)
+        return whole(frame, node)
 
     return run
 
 
-def _as_block(frame: CallFrame, node: ast.stmt, rule: Rule, point: _Point) -> bool:
-    """Record a statement as a block; whether its arms meet behind it."""
+def _is_open(tracer: Tracer, asked: Any) -> bool:
+    """Whether a statement that asks this first decides, before anything else."""
+    return isinstance(asked, SymbolicBool) and asked.known is None and tracer.known(asked.value) is None
+
+
+def _as_block(frame: CallFrame, node: ast.stmt, arm: Callable[[], Any], point: _Point) -> bool:
+    """Record a statement, of which `arm` runs one arm, as a block; whether its arms meet behind it."""
     tracer = frame.tracer
     frame.node = node
     loc = frame.loc()
@@ -149,7 +177,7 @@ def _as_block(frame: CallFrame, node: ast.stmt, rule: Rule, point: _Point) -> bo
             raise ArmsDiffer
         point.restore_python()
         try:
-            left = rule(frame, node)
+            left = arm()
         except Exception:
             raise ArmsApart from None
         if left is not None or not point.same_to_python():
@@ -179,6 +207,7 @@ def _as_block(frame: CallFrame, node: ast.stmt, rule: Rule, point: _Point) -> bo
         if min(made) < max(made):
             tracer.uneven.setdefault(key, max(made))
     tracer.recorder.ops += block.ops
+    tracer.unchecked = dict(point.unchecked)
     tracer.go_on(block.exit)
     for state, *_, variables, _ in point.snapshot.states:
         for name, item in state._variables.items():

@@ -11,6 +11,7 @@ from sglc.ir.plan.segment import (
     ForkNode,
     GenNode,
     KeepNode,
+    Node,
     NodeResult,
     OpenNode,
     Part,
@@ -51,12 +52,12 @@ def asked_in_plan(plan: Plan) -> Asked:
     top = {id(step) for step in plan.steps}
     blocks = False
     for segment in steps_of(plan):
-        if not isinstance(segment, Segment):
+        if not isinstance(segment, Segment) or not any(map(_is_marked, segment.nodes)):
             continue
         for node, read, signature in zip(
             segment.nodes, _read(segment), numbered(segment, numbers), strict=True
         ):
-            if not (isinstance(node, GenNode | SelectNode) and node.unify):
+            if not _is_marked(node):
                 continue
             own = tuple([name for name in plan.names if Slot(name) in read])
             arguments[own if id(segment) in top and len(own) == len(read) else plan.names] = None
@@ -66,6 +67,10 @@ def asked_in_plan(plan: Plan) -> Asked:
         return NOTHING_ASKED
     repeated = any(isinstance(step, LoopStep | MapStep | CallStep) for step in steps_of(plan))
     return Asked(tuple(arguments), len(set(signatures)) < len(signatures) or (blocks and repeated))
+
+
+def _is_marked(node: Node) -> bool:
+    return isinstance(node, GenNode | SelectNode) and node.unify
 
 
 def known_questions(plan: Plan, texts: Mapping[str, str]) -> list[Hashable]:

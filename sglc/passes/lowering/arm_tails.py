@@ -60,6 +60,8 @@ class _Tails:
 
     def block(self, ops: Sequence[Op], given: set[Value], ends: Iterable[Value]) -> tuple[Op, ...]:
         """The ops of a block that is `given` values from its beginning, and hands on those of `ends`."""
+        if not any(op.region_fields for op in ops):
+            return tuple(ops)
         uses = Counter(ends)
         for op in ops:
             uses.update(self.reads(op))

@@ -134,11 +134,12 @@ class _BlockLowering:
         ops = self.live(wanted)
         joined = self.mask(ops)
         self.sink(ops, wanted)
-        uses = Counter(self.scope.own(value) for op in ops for value in operands(op))
-        uses.update(wanted)
         self.divide(ops, joined)
-        for unit in self.units:
-            if unit.ops:
+        segments = [unit for unit in self.units if unit.ops]
+        if segments:
+            read = [self.scope.own(value) for op in ops for value in operands(op)]
+            uses = Counter([*read, *wanted])
+            for unit in segments:
                 unit.nodes = Nodes(self.scope, self.lowering.target, unit.ops, uses)
         results = tuple(self.ending(tree, (), keep_returns) for tree in ends)
         variables = self.variables(ops)

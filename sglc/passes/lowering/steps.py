@@ -33,6 +33,8 @@ from sglc.ir.pure import PURE
 from sglc.ir.values import OPERATIONS
 from sglc.passes.lowering.segments import LoweringScope
 
+_NOTICED = ~Effect.DECIDES
+
 
 def decision(
     op: Op,
@@ -85,7 +87,8 @@ def put_together(value: Value, scope: LoweringScope, reader: Op) -> Step:
 
 def may_hand_over(op: Op) -> bool:
     """Whether ordinary Python may take over at the op."""
-    return any(effects_of(inner) & Effect.LEAVES for inner in walk((op,)))
+    inside = walk((op,)) if op.region_fields else (op,)
+    return any((own := effects_of(inner)) is not Effect.NOTHING and own & Effect.LEAVES for inner in inside)
 
 
 def is_quick(op: Op) -> bool:
@@ -100,7 +103,7 @@ def calls_tools(op: Op) -> bool:
 
 def has_to_run(op: Op) -> bool:
     """Whether leaving the op out would be noticed, even if nothing reads what it gives."""
-    return any_effect(op, ~Effect.DECIDES)
+    return any_effect(op, _NOTICED)
 
 
 def _only(gives: Sequence[Slot | Held]) -> str:

@@ -203,8 +203,9 @@ def _raise(frame: CallFrame, node: ast.Raise) -> None:
 # -- statements that hold others -------------------------------------------------------------------
 
 
-def _if(frame: CallFrame, node: ast.If) -> Leaves | None:
-    return run_block(frame, node.body if tested(frame, node.test) else node.orelse)
+def _if(frame: CallFrame, node: ast.If, test: Any) -> Leaves | None:
+    frame.node = node.test
+    return run_block(frame, node.body if truth(frame, test) else node.orelse)
 
 
 def _for(frame: CallFrame, node: ast.For) -> Leaves | None:
@@ -304,8 +305,7 @@ def _handled(frame: CallFrame, node: ast.Try, problem: Exception) -> tuple[Leave
     return None, problem
 
 
-def _match(frame: CallFrame, node: ast.Match) -> Leaves | None:
-    subject = evaluate(frame, node.subject)
+def _match(frame: CallFrame, node: ast.Match, subject: Any) -> Leaves | None:
     for case in node.cases:
         frame.node = node.subject
         bound: dict[str, Any] = {}
@@ -409,10 +409,10 @@ _RULES: dict[type, Callable[[CallFrame, Any], Leaves | None]] = {
     ast.ImportFrom: _import_from,
     ast.Assert: _assert,
     ast.Raise: _raise,
-    ast.If: meeting(_if),
+    ast.If: meeting(lambda frame, node: evaluate(frame, node.test), _if),
     ast.For: _for,
     ast.While: _while,
     ast.With: lambda frame, node: _managed(frame, node.items, node.body),
     ast.Try: _try,
-    ast.Match: meeting(_match),
+    ast.Match: meeting(lambda frame, node: evaluate(frame, node.subject), _match),
 }
