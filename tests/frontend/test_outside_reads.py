@@ -118,6 +118,13 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     "pure function": (_PURE.format("MARK = 'a'"), "f('x')", "@sgl.pure\ndef f(x: str) -> str: return x"),
     "pure function's global": (_PURE.format("MARK = 'a'"), "f('x')", "MARK = 'b'"),
     "pure function in a dict": (_PURE.format("MARK = 'a'") + "T = {'f': f}", "T['f']('x')", "MARK = 'b'"),
+    "pure function, five deep": ("class K: pass\nk = K(); k.a = K(); k.a.b = K(); k.a.b.c = K()\n"
+                                 "k.a.b.c.d = 'a'\n@sgl.pure\ndef f(x: str) -> str: return x + k.a.b.c.d",
+                                 "f('x')", "k.a.b.c.d = 'b'"),
+    "pure function, by name": ("class K: v = 'a'\nk = K()\n@sgl.pure\ndef f(x: str) -> str:\n"
+                               "    return x + getattr(k, 'v')", "f('x')", "k.v = 'b'"),
+    "pure function, order of a set": ("S = {0, 8}\n@sgl.pure\ndef f(x: str) -> str: return x + str(list(S))",
+                                      "f('x')", "S = {8, 0}"),
     "order of a set": ("S = {0, 8}", "str(list(S))", "S = {8, 0}"),
     "bytearray": ("B = bytearray(b'a')", "str(B)", "B[:] = b'b'"),
     "memoryview": ("B = bytearray(b'a'); V = memoryview(B)", "str(bytes(V))", "B[:] = b'b'"),
