@@ -153,7 +153,9 @@ CHANGES: dict[str, tuple[str, str, str]] = {
                                  _OTHER.format("X.__str__")),
     "how a list has items": ("class L(list): pass\nL1 = L(['a'])", "L1[0]", _OTHER.format("L.__getitem__")),
     "class of a module": ("import types\nM = types.ModuleType('M')\nM.v = 'a'", "M.v",
-                          "class K(types.ModuleType):\n    v = property(lambda self: 'b', lambda self, v: None)\nM.__class__ = K"),
+                          "class K(types.ModuleType):\n"
+                          "    v = property(lambda self: 'b', lambda self, v: None)\n"
+                          "M.__class__ = K"),
     "module": ("", _MODULE.format("import extra_module", "extra_module.level"), "extra.level = 'b'"),
     "name from a module": ("", _MODULE.format("from extra_module import level", "level"), "extra.level = 'b'"),
     "module in its place": ("", _MODULE.format("import extra_module", "extra_module.level"),
