@@ -82,6 +82,8 @@ def _of_its_file(code: CodeType, text: str, futures: int) -> FunctionSource:
     tree, definitions = _parsed(text, code.co_filename, futures)
     definition, statement = definitions.get((code.co_name, code.co_firstlineno), (None, None))
     if definition is None or statement is None:
+        if code.co_name.isidentifier():  # it had its definition there
+            raise SyntaxError("it has changed since it was imported")
         raise SyntaxError("not a plain function definition")
     # A cell of a notebook compiles each statement by itself: what another one imports is no import to it.
     matches = any(code in _codes(part, code.co_filename, futures) for part in (tree.body, [statement]))
