@@ -18,8 +18,10 @@ import typing_extensions
 
 import sglc as sgl
 from sglc.backends.scripted import ScriptedBackend
-from sglc.errors import RunError, TraceError
+from sglc.errors import Loc, RunError, TraceError
+from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.outputs.typed import arguments_of, form_of
+from sglc.frontend.tracing import makers
 from sglc.ir.core import NOWHERE
 from sglc.ir.grammar.json_schema import enforced
 from sglc.ir.grammar.schema_check import check_value
@@ -384,3 +386,20 @@ def test_a_limit_leaves_values_as_their_classes_read_them() -> None:
 
 def test_a_dataclass_may_derive_from_one_of_pydantic() -> None:
     assert read_as(Derived, '{"a": 1, "b": "y"}') == Derived(1, "y")
+
+
+@sgl.function
+def halved(s: Any) -> Any:
+    s += sgl.gen("x", dtype=Point)
+    return s["x"]
+
+
+def test_readers_are_kept_of_the_newest_programs_and_a_plan_keeps_its_own() -> None:
+    def run() -> Any:
+        return halved.run(backend=says('{"x": 1, "y": 2.0}'), mode="plan").ret_value
+
+    assert run() == Point(1, 2.0)
+    for cell in range(makers._MOST + 1):
+        makers.declare_reader(OutputParser("Point", str, Loc(f"<cell {cell}>", 1, 1), Point))
+    assert len(makers.MAKERS) == makers._MOST
+    assert run() == Point(1, 2.0)

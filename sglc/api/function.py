@@ -661,7 +661,11 @@ class Function:
         if at_once:
             return None
         if mode == "plan":
-            raise UsageError("SGLC058", f"`{self.__name__}` runs as Python: {why}", self.definition.loc)
+            from sglc.frontend.tracing.call_frame import has_source
+
+            # Without a source another line may stand there now.
+            loc = self.definition.loc if has_source(self.definition.code) else None
+            raise UsageError("SGLC058", f"`{self.__name__}` runs as Python: {why}", loc)
         from sglc.execution.lifecycle import Run
 
         return Run(setup, arguments, lambda run: self._python_part(sampling, run), why_python=why)

@@ -58,7 +58,7 @@ def _of_its_lines(code: CodeType, lines: Sequence[str], text: str, futures: int)
     first = code.co_firstlineno - 1
     if not lines[first : first + 1] or lines[first][0].isspace():
         return None
-    ends = (end for part in (code, *_inner(code)) for _, end, _, _ in part.co_positions() if end)
+    ends = (end for part in (code, *inner_codes(code)) for _, end, _, _ in part.co_positions() if end)
     last = max(ends, default=first + 1)
     idle = itertools.takewhile(lambda line: line[0].isspace(), lines[last:])  # `pass` and the like are no code
     own = "".join((*lines[first:last], *idle))
@@ -82,6 +82,8 @@ def _of_its_file(code: CodeType, text: str, futures: int) -> FunctionSource:
     tree, definitions = _parsed(text, code.co_filename, futures)
     definition, statement = definitions.get((code.co_name, code.co_firstlineno), (None, None))
     if definition is None or statement is None:
+        if code.co_name.isidentifier():  # it had its definition there
+            raise SyntaxError("it has changed since it was imported")
         raise SyntaxError("not a plain function definition")
     # A cell of a notebook compiles each statement by itself: what another one imports is no import to it.
     matches = any(code in _codes(part, code.co_filename, futures) for part in (tree.body, [statement]))
@@ -121,11 +123,12 @@ def _codes(statements: list[ast.stmt], file: str, futures: int) -> Iterator[Code
     """All code that compiling statements gives."""
     with warnings.catch_warnings(action="ignore"):
         code = compile(ast.Module(statements, []), file, "exec", futures | _FLAGS, dont_inherit=True)
-    yield from _inner(code)
+    yield from inner_codes(code)
 
 
-def _inner(code: CodeType) -> Iterator[CodeType]:
+def inner_codes(code: CodeType) -> Iterator[CodeType]:
+    """The code of what is defined in some code, and in that."""
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield constant
-            yield from _inner(constant)
+            yield from inner_codes(constant)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -579,6 +582,26 @@ def test_a_name_is_declared_once() -> None:
     with pytest.raises(TraceError, match="declared twice") as caught:
         make(False)
     assert caught.value.code == "SGLC149"
+
+
+def test_a_module_that_is_loaded_again_brings_its_newest_functions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever line they are in now. Two of one name in it are still a mistake."""
+    function = "\n@sgl.{}\ndef named_once(a: str) -> str:\n    return a + '{}'\n"
+    path = tmp_path / "loaded_again.py"
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    path.write_text("import sglc as sgl\n" + function.format("tool", 1))
+    module = importlib.import_module("loaded_again")
+    monkeypatch.setitem(sys.modules, "loaded_again", module)
+    for number, kind in ((2, "pure"), (3, "tool")):
+        path.write_text("# moved\n" * number + "import sglc as sgl\n" + function.format(kind, number))
+        importlib.reload(module)
+        assert module.named_once("a") == tools_of()["loaded_again.named_once"]("a") == f"a{number}"
+    path.write_text("import sglc as sgl\n" + function.format("tool", 4) + function.format("tool", 5))
+    with pytest.raises(TraceError, match="declared twice"):
+        importlib.reload(module)
 
 
 def test_a_tool_is_a_function() -> None:

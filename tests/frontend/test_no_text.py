@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -133,3 +134,15 @@ def test_what_they_stand_for_goes_into_the_prompt() -> None:
     assert result.text() == "a<x><inner><x><inner>"
     assert result.ret_value is True
     assert f"{result}" == str(result) == "ProgramState(a<x><inner><x><inner>)"  # outside of any prompt
+
+
+def test_what_was_not_awaited_says_so() -> None:
+    @sgl.function
+    async def program(s: Any) -> None:
+        later = asyncio.Future[str]()
+        s += sgl.gen("x") + later
+
+    error = program.run(backend=BACKEND).error()
+    assert isinstance(error, TraceError)
+    assert (error.code, error.message) == ("SGLC102", "`Future` cannot be part of a prompt")
+    assert error.hint.startswith("await it")

@@ -36,6 +36,10 @@ _MODULE = (
     "sys.modules['extra_module'] = extra\n@sgl.function\ndef program(s):\n    {}\n    s += {} + sgl.gen('g')\n"
 )
 
+_ENUM = "import enum\nclass E(enum.Enum):\n    A = 'a'\nE.A.more = 'm'\n"
+_NAMED = "from typing import NamedTuple\nclass N(NamedTuple):\n    v: str = 'a'\nn = N()\n"
+_OTHER = "{} = lambda self, *more: 'other'"
+
 # What is defined, what the program says (or the program itself), what is changed then.
 CHANGES: dict[str, tuple[str, str, str]] = {
     "global": ("MARK = 'a'", "MARK", "MARK = 'b'"),
@@ -114,6 +118,44 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     "pure function": (_PURE.format("MARK = 'a'"), "f('x')", "@sgl.pure\ndef f(x: str) -> str: return x"),
     "pure function's global": (_PURE.format("MARK = 'a'"), "f('x')", "MARK = 'b'"),
     "pure function in a dict": (_PURE.format("MARK = 'a'") + "T = {'f': f}", "T['f']('x')", "MARK = 'b'"),
+    "pure function, five deep": ("class K: pass\nk = K(); k.a = K(); k.a.b = K(); k.a.b.c = K()\n"
+                                 "k.a.b.c.d = 'a'\n@sgl.pure\ndef f(x: str) -> str: return x + k.a.b.c.d",
+                                 "f('x')", "k.a.b.c.d = 'b'"),
+    "pure function, by name": ("class K: v = 'a'\nk = K()\n@sgl.pure\ndef f(x: str) -> str:\n"
+                               "    return x + getattr(k, 'v')", "f('x')", "k.v = 'b'"),
+    "pure function, order of a set": ("S = {0, 8}\n@sgl.pure\ndef f(x: str) -> str: return x + str(list(S))",
+                                      "f('x')", "S = {8, 0}"),
+    "order of a set": ("S = {0, 8}", "str(list(S))", "S = {8, 0}"),
+    "bytearray": ("B = bytearray(b'a')", "str(B)", "B[:] = b'b'"),
+    "memoryview": ("B = bytearray(b'a'); V = memoryview(B)", "str(bytes(V))", "B[:] = b'b'"),
+    "view of a dict": ("D = {'k': 'a'}; V = D.items()", "str(list(V))", "D['k'] = 'b'"),
+    "proxy of a dict": ("import types\nD = {'k': 'a'}; V = types.MappingProxyType(D)", "str(dict(V))",
+                        "D['k'] = 'b'"),
+    "text of the library's": ("import collections\nT = collections.UserString('a')", "str(T)", "T.data = 'b'"),
+    "attribute of a member": (_ENUM, "E.A.more", "E.A.more = 'n'"),
+    "value of a member": (_ENUM, "E.A.value", "E.A._value_ = 'n'"),
+    "how a member is shown": (_ENUM, "f'{E.A}'", _OTHER.format("E.__str__")),
+    "how an object is shown": (_POINT + "P = Point(1)", "f'{P}'", _OTHER.format("Point.__repr__")),
+    "how an object is formatted": (_POINT + "P = Point(1)", "f'{P}'", _OTHER.format("Point.__format__")),
+    "how an object is compared": (_POINT + "P = Point(1)", "str(P == Point(1))", _OTHER.format("Point.__eq__")),
+    "how an object in a list is compared": (_POINT + "P = [Point(1)]", "str(Point(1) in P)",
+                                            "Point.__eq__ = lambda self, other: False"),
+    "whether an object is true": (_POINT + "P = Point(1)", "'yes' if P else 'no'",
+                                  "Point.__bool__ = lambda self: False"),
+    "how an object is made": (_POINT, "str(Point(1).x)",
+                              "def _init(self, x): self.x = 7\nPoint.__init__ = _init"),
+    "base of an object's class": (_POINT + "class Q(Point): pass\nP = Q(1)", "f'{P}'",
+                                  _OTHER.format("Point.__str__")),
+    "how an object gets attributes": (_CLASS, "getattr(c, 'more', 'none')", _OTHER.format("C.__getattr__")),
+    "how a named tuple is shown": (_NAMED, "str(n)", _OTHER.format("N.__str__")),
+    "default of a named tuple": (_NAMED, "N().v", "N.__new__.__defaults__ = ('b',)"),
+    "how an exception is shown": ("class X(ValueError): pass\nx = X('a')", "str(x)",
+                                 _OTHER.format("X.__str__")),
+    "how a list has items": ("class L(list): pass\nL1 = L(['a'])", "L1[0]", _OTHER.format("L.__getitem__")),
+    "class of a module": ("import types\nM = types.ModuleType('M')\nM.v = 'a'", "M.v",
+                          "class K(types.ModuleType):\n"
+                          "    v = property(lambda self: 'b', lambda self, v: None)\n"
+                          "M.__class__ = K"),
     "module": ("", _MODULE.format("import extra_module", "extra_module.level"), "extra.level = 'b'"),
     "name from a module": ("", _MODULE.format("from extra_module import level", "level"), "extra.level = 'b'"),
     "module in its place": ("", _MODULE.format("import extra_module", "extra_module.level"),

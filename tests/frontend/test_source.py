@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sglc.backends.scripted import ScriptedBackend
+from sglc.errors import UsageError
 from sglc.frontend.source import source_of
 from tests.frontend.programs import body_source, from_file
 
@@ -73,6 +74,20 @@ def test_a_file_that_changed_is_no_source(tmp_path: Path) -> None:
     backend = ScriptedBackend(lambda asked: "<x>")
     assert "graph break at" in program.explain(backend).text()
     assert program.run("", backend=backend).text() == "a<x>"
+
+
+_BODY = body_source('s += "a"\ns += gen("x")')
+
+
+@pytest.mark.parametrize("now", ["# moved\n" * 9 + _BODY, "def other(): ...\n"])
+def test_a_function_that_is_elsewhere_now_has_changed(now: str, tmp_path: Path) -> None:
+    program = from_file(tmp_path, _BODY)
+    (tmp_path / "program.py").write_text(now)
+    backend = ScriptedBackend(lambda asked: "<x>")
+    assert "it has changed since it was imported" in program.run("", backend=backend).why_python
+    with pytest.raises(UsageError, match="it has changed since it was imported") as refused:
+        program.run("", backend=backend, mode="plan")
+    assert "-->" not in str(refused.value), "a line that is not the program's is shown"
 
 
 def test_what_is_no_plain_function_has_no_source() -> None:

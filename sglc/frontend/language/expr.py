@@ -5,7 +5,7 @@ Expressions are frozen descriptions; nothing happens until one is appended to a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -489,8 +489,16 @@ def checked(item: object) -> Appendable:
     raise TraceError(
         "SGLC102", f"`{type(item).__name__}` cannot be part of a prompt", here(),
         note="a prompt takes text, `gen`, `select`, roles, and their `+`",
-        hint="convert it with `str(...)`" if item is not None else "it is None: is a `return` missing?",
+        hint=_text_instead(item),
     )  # fmt: skip
+
+
+def _text_instead(item: object) -> str:
+    if item is None:
+        return "it is None: is a `return` missing?"
+    if isinstance(item, Awaitable):
+        return "await it: `s += await ...`, in an `async def`"
+    return "convert it with `str(...)`"
 
 
 def _shown(expr: Expr) -> str:

@@ -50,6 +50,15 @@ def definition_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef:
     return _SOURCES[id(code)][1]
 
 
+def has_source(code: CodeType) -> bool:
+    """Whether what stands in its file now is what the code was compiled from."""
+    try:
+        definition_of(code)
+    except (OSError, SyntaxError):
+        return False
+    return True
+
+
 def bindings_of(node: ast.AST) -> Bindings:
     """The names that a function or comprehension binds."""
     if id(node) not in _BINDINGS:

@@ -20,7 +20,7 @@ from sglc.frontend.language.function import Definition
 Fingerprint = Mapping[str, object]
 
 _V = TypeVar("_V")
-_DEEPEST = 3  # attributes of attributes
+_DEEPEST = 8  # attributes of attributes
 _MOST_ENTRIES = 64
 _DEEPEST_DATA = 20  # containers in containers
 
@@ -53,7 +53,7 @@ def frozen(item: Any, depth: int = 0) -> Hashable:
             pairs = [(frozen(key, depth + 1), frozen(value, depth + 1)) for key, value in item.items()]
             return ("dict", tuple(pairs))
         case set() | frozenset() if type(item) in (set, frozenset):
-            return (type(item).__name__, frozenset([frozen(part, depth + 1) for part in item]))
+            return (type(item).__name__, tuple([frozen(part, depth + 1) for part in item]))
         case _:
             return Same(item)
 
@@ -61,14 +61,15 @@ def frozen(item: Any, depth: int = 0) -> Hashable:
 def fingerprint(function: Callable[..., Any]) -> Fingerprint:
     """What recording `function` reads, by a name for people."""
     found: dict[str, object] = {}
-    _function(function, "", found, [])
+    _function(function, "", found, set())
     return found
 
 
-def _function(function: Any, name: str, found: dict[str, object], seen: list[Any]) -> None:
-    if any(function is other for other in seen):
+def _function(function: Any, name: str, found: dict[str, object], seen: set[int]) -> None:
+    """`seen`: the ids of functions and objects that were gone through."""
+    if id(function) in seen:
         return
-    seen.append(function)
+    seen.add(id(function))
     code = function.__code__
     found[f"{name}code"] = Same(code)
     found[f"{name}defaults"] = (frozen(function.__defaults__), frozen(function.__kwdefaults__))
@@ -88,13 +89,15 @@ def _function(function: Any, name: str, found: dict[str, object], seen: list[Any
 def _names(code: CodeType) -> Iterator[str]:
     """Names that the code looks up: globals and attributes, those of functions in it too."""
     yield from code.co_names
+    if "getattr" in code.co_names:
+        yield from (text for text in code.co_consts if isinstance(text, str) and text.isidentifier())
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)
 
 
 def _value(
-    item: Any, name: str, names: tuple[str, ...], found: dict[str, object], seen: list[Any], depth: int
+    item: Any, name: str, names: tuple[str, ...], found: dict[str, object], seen: set[int], depth: int
 ) -> None:
     kept = frozen(item)
     found[name] = kept
@@ -102,7 +105,8 @@ def _value(
     if inner is not None:
         found[name] = "a function"
         _function(inner, f"{name}: ", found, seen)
-    elif isinstance(kept, Same) and depth < _DEEPEST and not _package(item):
+    elif isinstance(kept, Same) and depth < _DEEPEST and id(item) not in seen and not _package(item):
+        seen.add(id(item))
         for attribute in names:
             try:
                 value = inspect.getattr_static(item, attribute)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import EnumMeta
 from functools import partial
+from threading import Lock
 from typing import Any, Literal, Union
 
 from sglc.errors import Loc, RunError
@@ -21,20 +22,28 @@ from sglc.frontend.outputs.typed import form_of
 from sglc.ir.core import Site
 from sglc.ir.pure import FACTORIES, STORED, is_written, sets_up_itself
 
-MAKERS: dict[str, Callable[..., Any]] = {}  # by their names in a plan
+# By their names in a plan, the newest last. What has a plan holds its own: each cell of a notebook brings more.
+MAKERS: dict[str, Callable[..., Any]] = {}
+_MOST = 1000
+_ADDING = Lock()
 
 
 def declare_class(kind: type) -> str:
     """Make a class known whose objects a program makes of data; gives its name in a plan."""
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    MAKERS[name] = kind
-    return name
+    return _known(f"{kind.__module__}.{kind.__qualname__}", kind)
 
 
 def declare_parser(parser: OutputParser) -> str:
     """Make known what reads typed values from texts; gives its name in a plan."""
-    name = _name_of(parser)
-    MAKERS[name] = parser.parse
+    return _known(_name_of(parser), parser.parse)
+
+
+def _known(name: str, maker: Callable[..., Any]) -> str:
+    with _ADDING:  # calls may come from several threads
+        MAKERS.pop(name, None)
+        MAKERS[name] = maker
+        while len(MAKERS) > _MOST:
+            del MAKERS[next(iter(MAKERS))]
     return name
 
 
@@ -54,9 +63,7 @@ class NoValue:
 
 def declare_reader(parser: OutputParser) -> str:
     """Make known what reads a variable's typed value at the end; gives its name in a plan."""
-    name = _name_of(parser) + STORED
-    MAKERS[name] = partial(_softly, parser.parse)
-    return name
+    return _known(_name_of(parser) + STORED, partial(_softly, parser.parse))
 
 
 def _softly(parse: Callable[[str], Any], text: str) -> Any:

@@ -29,6 +29,7 @@ from sglc.frontend.tracing.reads import (
     Reads,
     TooDeep,
     behind_function,
+    can_change,
     fixed_arguments,
     imported,
     in_cell,
@@ -36,6 +37,7 @@ from sglc.frontend.tracing.reads import (
     in_module,
     of_object,
     of_pythons,
+    special_methods,
 )
 from sglc.frontend.tracing.stores import VARIABLES, Stores
 from sglc.frontend.values.graph_breaks import BEHIND_TOOL, GUARDED, OUTSIDE, GraphBreak
@@ -179,11 +181,11 @@ class OutsideState:
 
     def read_attribute(self, frame: Frame, owner: Any, name: str, value: Any) -> Any:
         """An attribute of something outside."""
-        if not self.is_outside(owner) and not isinstance(owner, _FIXED):
+        if not self.is_outside(owner) and not isinstance(owner, (*_FIXED, Enum)):
             return value
         if is_sglc(owner):
             return self.note(value)  # no tool patches it in a run; before one, a guard sees it
-        if isinstance(owner, ModuleType | type):
+        if isinstance(owner, ModuleType | type | Enum):
             names = vars(owner) if isinstance(owner, ModuleType) else None
             self._check_named(frame, f"{name_of(owner)}.{name}", name, value, names)
         elif type(owner) is tuple and _is_constant(value):
@@ -194,16 +196,21 @@ class OutsideState:
 
     def look_up(self, frame: Frame, owner: Any, name: str) -> None:
         """An attribute is about to be read: of an object, or of its class if the object is the program's."""
-        if not self.is_outside(owner) and not isinstance(owner, _FIXED):
+        if not self.is_outside(owner) and not isinstance(owner, (*_FIXED, Enum)):
             owner = type(owner)
         if is_sglc(owner):
             self._keep(frame, in_module, vars(owner), name)  # quick: every program reads some
         elif not _ours(owner):
             self._keep(frame, of_object, owner, name)
 
+    def look_up_class(self, kind: type) -> None:
+        """Python is about to look up a special method of a class."""
+        if can_change(kind) and not kind.__module__.startswith("sglc."):
+            self.reads.add(special_methods, kind, "")
+
     def look_up_pythons(self, frame: Frame, owner: Any, name: str) -> None:
-        """`look_up` of an object of Python's own."""
-        if self.is_outside(owner) or isinstance(owner, _FIXED):
+        """`look_up` of an object of Python's own, or of what Python stores in one."""
+        if self.is_outside(owner) or isinstance(owner, (*_FIXED, Enum)):
             self._keep(frame, of_pythons, owner, name)
 
     def import_module(self, frame: Frame, name: str) -> None:

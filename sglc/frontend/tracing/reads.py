@@ -9,21 +9,62 @@ from __future__ import annotations
 import builtins
 import collections
 import functools
+import gc
 import inspect
+import operator
 import string
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass, replace
-from types import BuiltinFunctionType, CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    FunctionType,
+    GetSetDescriptorType,
+    MappingProxyType,
+    MemberDescriptorType,
+)
 from typing import Any
 
 from sglc.frontend.tracing.guards import Same, fingerprint, frozen
 
 _DEEPEST = 20  # containers in containers
 _PLAIN = (str, int, float, bool, bytes, type(None))
+_NONE: dict[Any, Any] = {}
+_VIEWS = (type(_NONE.keys()), type(_NONE.values()), type(_NONE.items()), MappingProxyType)
 
 
 ABSENT = object()  # stands for what is not there
+
+# What Python calls of an object that is compared, shown, asked, gone through or computed with.
+RUN_BY_PYTHON = (
+    "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__bool__", "__len__",
+    "__str__", "__repr__", "__format__", "__iter__", "__next__", "__contains__", "__getitem__",
+    "__reversed__", "__index__", "__int__", "__float__", "__abs__", "__round__", "__neg__", "__pos__",
+    "__invert__", "__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__", "__mul__",
+    "__rmul__", "__imul__", "__truediv__", "__rtruediv__", "__itruediv__", "__floordiv__", "__rfloordiv__",
+    "__ifloordiv__", "__mod__", "__rmod__", "__imod__", "__pow__", "__rpow__", "__ipow__", "__and__",
+    "__rand__", "__iand__", "__or__", "__ror__", "__ior__", "__xor__", "__rxor__", "__ixor__", "__matmul__",
+    "__rmatmul__", "__imatmul__", "__lshift__", "__rlshift__", "__ilshift__", "__rshift__", "__rrshift__",
+    "__irshift__", "__divmod__", "__rdivmod__",
+)  # fmt: skip
+_SPECIAL = frozenset([
+    *RUN_BY_PYTHON, "__new__", "__init__", "__post_init__", "__setattr__", "__getattr__", "__getattribute__",
+    "_missing_",
+])  # fmt: skip
+_CAN_CHANGE = 1 << 9  # a flag of the classes that Python code makes
+
+
+class Each(tuple[Any, ...]):
+    """Objects that are known by identity."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Each and len(self) == len(other) and all(map(operator.is_, self, other))
+
+    def __hash__(self) -> int:
+        return len(self)
 
 
 class TooDeep(Exception):
@@ -149,7 +190,7 @@ def kept(value: Any, depth: int = 0) -> Hashable:
     kind = type(value)
     if kind in _PLAIN:
         return frozen(value)
-    if kind is Same:
+    if kind is Same or kind is Each:
         return value  # type: ignore[no-any-return]
     if depth > _DEEPEST:
         raise TooDeep
@@ -162,20 +203,31 @@ def kept(value: Any, depth: int = 0) -> Hashable:
         held = value.items() if _known(kind) else dict.items(value)
         pairs = tuple([(kept(key, depth + 1), kept(item, depth + 1)) for key, item in held])
         return _whose(value, kind), pairs
-    if kind in (set, frozenset):
-        return kind, frozenset([kept(item, depth + 1) for item in value])
+    if kind in (set, frozenset):  # two that are equal may have different orders
+        return kind, tuple([kept(item, depth + 1) for item in value])
+    if kind in (bytearray, memoryview):
+        return Same(value), _bytes_of(value)
+    if isinstance(value, _VIEWS):
+        return Same(value), kept(gc.get_referents(value), depth + 1)
     if kind is functools.partial:
         return kind, kept((value.func, value.args, value.keywords), depth + 1)
     if kind is string.Template:
         return Same(value), value.template
     if isinstance(value, BaseException):
         return Same(value), kept(value.args, depth + 1)
-    if is_dataclass(kind):
+    if is_dataclass(kind) or kind.__module__ == "collections":
         fields = own_fields(value)
         if fields is None:
-            fields = {name: of_object(value, name) for name in kind.__dataclass_fields__}
+            fields = {name: of_object(value, name) for name in getattr(kind, "__dataclass_fields__", ())}
         return Same(value), kept(fields, depth + 1)
     return Same(value)
+
+
+def _bytes_of(value: bytearray | memoryview) -> bytes | None:
+    try:
+        return bytes(value)
+    except ValueError:  # it was released
+        return None
 
 
 def _whose_own(value: Any) -> Hashable:
@@ -237,6 +289,23 @@ def of_pythons(owner: Any, name: str) -> Any:
     """An attribute of an object of Python's own."""
     found = getattr(owner, name, ABSENT)
     return name if isinstance(found, BuiltinFunctionType) else found
+
+
+def special_methods(kind: type, name: str) -> Any:
+    """What Python itself looks up in a class: code of the user's may come there later."""
+    del name
+    found: list[Any] = []
+    for base in kind.__mro__:
+        if can_change(base):
+            names = vars(base)
+            for each in _SPECIAL.intersection(names):
+                found += each, names[each]
+    return Each(found)
+
+
+def can_change(kind: type) -> bool:
+    """Whether the user's code can store in a class."""
+    return bool(kind.__flags__ & _CAN_CHANGE) and kind.__module__ != "enum"
 
 
 def imported(modules: Mapping[str, Any], name: str) -> Any:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from sglc.errors import Loc, Paused, RunError, TraceError, ends_run, located
 from sglc.frontend.locate import here, of_code
 from sglc.frontend.recorder.form import BODY
+from sglc.frontend.source import inner_codes
 from sglc.frontend.tracing.makers import MAKERS
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer, current, turned_to
@@ -247,8 +249,16 @@ def _declare(function: Any, *, effects: bool, idempotent: bool = False, ordered:
 
 
 def _are_apart(one: CodeType, other: CodeType) -> bool:
-    """Whether two functions stand in one file. In a notebook a new one comes from another cell."""
-    return one.co_filename == other.co_filename and one.co_firstlineno != other.co_firstlineno
+    """Whether one file brings two functions. In a notebook a new one comes from another cell, and a module
+    that is loaded again runs new code, which the earlier one is no part of."""
+    if one.co_filename != other.co_filename or one.co_firstlineno == other.co_firstlineno:
+        return False
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if any(code is one for code in inner_codes(frame.f_code)):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _type_of(function: FunctionType) -> Type:

@@ -291,6 +291,7 @@ def _constructed(frame: CallFrame, kind: type, args: list[Any], named: dict[str,
     """An object of a class that only holds what it is given; `_UNKNOWN` for a class of Python's own."""
     if kind is string.Template or kind is type:
         return _UNKNOWN
+    frame.tracer.outside.look_up_class(kind)
     if not dataclasses.is_dataclass(kind) and not hasattr(kind, "_fields"):
         # A class of Python's own goes through what it is given, one of the user's keeps it.
         refuse_foreign(frame.tracer, f"`{kind.__name__}`", *args)
@@ -302,8 +303,9 @@ def _constructed(frame: CallFrame, kind: type, args: list[Any], named: dict[str,
             args = [args[0].observe(UNDECLARED, f"`{kind.__name__}(...)`")]
         return kind(*args)
     elif not isinstance(kind, EnumMeta) and only_holds(kind):
-        if dataclasses.is_dataclass(kind):
-            frame.tracer.outside.enter(inspect.getattr_static(kind, "__init__"))
+        for made in (getattr(kind, "__new__"), getattr(kind, "__init__")):  # noqa: B009  # of the class itself
+            if isinstance(made, types.FunctionType):  # its defaults may change
+                frame.tracer.outside.enter(made)
         return kind(*args, **named)
     elif kind is contextlib.nullcontext or kind is collections.deque:
         return kind(*args)

@@ -14,6 +14,7 @@ from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine
 from sglc.frontend.tracing.makers import declare_class
 from sglc.frontend.tracing.outside import behind_tool
 from sglc.frontend.tracing.pytree import tree_of
+from sglc.frontend.tracing.reads import RUN_BY_PYTHON
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.graph_breaks import FOREIGN, ITERATION, NO_DATA, UNDECLARED, BreakKind, GraphBreak
 from sglc.frontend.values.known import computed
@@ -78,15 +79,15 @@ def holds_symbols(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(map(holds_symbols, value))
 
 
-def is_foreign(value: Any, depth: int = 0) -> bool:
+def is_foreign(tracer: Tracer, value: Any, depth: int = 0) -> bool:
     """Whether using a value could run code that is not known: it is an object of the user's, or holds one."""
     if type(value) in _ATOMS:
         return False
     if type(value) in _CONTAINERS:
         items = [*value, *value.values()] if type(value) is dict else value
-        return depth > 8 or any(is_foreign(item, depth + 1) for item in items)
+        return depth > 8 or any(is_foreign(tracer, item, depth + 1) for item in items)
     if isinstance(value, Enum | BaseException):
-        return any(is_written(type(value), name) for name in _RUN_BY_PYTHON)
+        return _runs_its_own(tracer, type(value))
     known = isinstance(value, _HARMLESS + _ITERATORS + (Symbolic,)) or is_ours(value)
     if known or isinstance(value, GeneratorType):
         return False
@@ -95,23 +96,14 @@ def is_foreign(value: Any, depth: int = 0) -> bool:
         return False
     if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
         held = value if isinstance(value, tuple) else getattr(value, "__dict__", {}).values()
-        own = any(is_written(kind, name) for name in _RUN_BY_PYTHON)
-        return own or depth > 8 or any(is_foreign(item, depth + 1) for item in held)
+        own = _runs_its_own(tracer, kind)
+        return own or depth > 8 or any(is_foreign(tracer, item, depth + 1) for item in held)
     return True
 
 
-# What Python calls of an object that is compared, shown, asked, gone through or computed with.
-_RUN_BY_PYTHON = (
-    "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__bool__", "__len__",
-    "__str__", "__repr__", "__format__", "__iter__", "__next__", "__contains__", "__getitem__",
-    "__reversed__", "__index__", "__int__", "__float__", "__abs__", "__round__", "__neg__", "__pos__",
-    "__invert__", "__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__", "__mul__",
-    "__rmul__", "__imul__", "__truediv__", "__rtruediv__", "__itruediv__", "__floordiv__", "__rfloordiv__",
-    "__ifloordiv__", "__mod__", "__rmod__", "__imod__", "__pow__", "__rpow__", "__ipow__", "__and__",
-    "__rand__", "__iand__", "__or__", "__ror__", "__ior__", "__xor__", "__rxor__", "__ixor__", "__matmul__",
-    "__rmatmul__", "__imatmul__", "__lshift__", "__rlshift__", "__ilshift__", "__rshift__", "__rrshift__",
-    "__irshift__", "__divmod__", "__rdivmod__",
-)  # fmt: skip
+def _runs_its_own(tracer: Tracer, kind: type) -> bool:
+    tracer.outside.look_up_class(kind)
+    return any(is_written(kind, name) for name in RUN_BY_PYTHON)
 
 
 def refuse_foreign(tracer: Tracer, what: str, *values: Any, kind: BreakKind = FOREIGN) -> None:
@@ -121,7 +113,7 @@ def refuse_foreign(tracer: Tracer, what: str, *values: Any, kind: BreakKind = FO
         GraphBreak: it could.
     """
     for value in values:
-        if is_foreign(value):
+        if is_foreign(tracer, value):
             reason = f"{what} of a `{type(value).__name__}` could run code of its own"
             raise GraphBreak(reason, tracer.place(), kind)
         if hasattr(type(value), "__next__") and tracer.outside.is_outside(value):
@@ -303,11 +295,11 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
         case tuple() if hasattr(type(item), "_fields") and not sets_up_itself(type(item)):
             return _object(tracer, type(item), tuple(operand(tracer, part, name) for part in item), {})
         case _ if dataclasses.is_dataclass(item) and not isinstance(item, type):
-            fields = dataclasses.fields(item)
-            if not all(field.init for field in fields) or is_foreign(item) or sets_up_itself(type(item)):
+            fields, kind = dataclasses.fields(item), type(item)
+            if not all(field.init for field in fields) or is_foreign(tracer, item) or sets_up_itself(kind):
                 return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
             held = {field.name: operand(tracer, getattr(item, field.name), name) for field in fields}
-            return _object(tracer, type(item), (), held)
+            return _object(tracer, kind, (), held)
         case list() | tuple() | dict() | set():
             raise GraphBreak(f"a `{type(item).__name__}` is given to `{name}`", tracer.place(), NO_DATA)
         case Iterable() if isinstance(item, (*_ITERATORS, GeneratorType)):

@@ -277,6 +277,7 @@ def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
         return pure_call(frame.tracer, "sglc.slice", value, *parts, kind=kind_of(value))
     if type(value).__module__ == "typing" or (isinstance(value, type) and value.__module__ in _GENERIC):
         return value[index]
+    frame.tracer.outside.look_up_class(type(value))
     if getattr(type(value), "__getitem__", None) not in _GETITEMS:
         raise GraphBreak(f"`[...]` of a `{type(value).__name__}` is ordinary Python", frame.loc(), OPERATOR)
     refuse_foreign(frame.tracer, "an index", index, kind=OPERATOR)
@@ -315,11 +316,16 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
         return _of_call(frame, value, name)
     if is_ours(value):
         return getattr(value, name)
-    outside = frame.tracer.outside
+    outside, kind = frame.tracer.outside, type(value)
     if isinstance(value, types.ModuleType):
         if is_sglc(value):
             getattr(value, name)  # it is loaded, so that it is there from now on
         outside.look_up(frame, value, name)
+        if not is_sglc(value):
+            outside.look_up_pythons(frame, value, "__class__")
+            in_class = None if kind is types.ModuleType else inspect.getattr_static(kind, name, None)
+            if hasattr(type(in_class), "__set__"):
+                return _refused(frame, value, name)
         if name not in vars(value):
             return _refused(frame, value, name) if hasattr(value, "__getattr__") else getattr(value, name)
         return outside.read_attribute(frame, value, name, vars(value)[name])
@@ -338,15 +344,17 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
             case _ if not hasattr(type(found), "__get__"):
                 return outside.read_attribute(frame, value, name, found)
         return _refused(frame, value, name)
-    kind = type(value)
     if isinstance(value, Enum) and name in ("value", "name", "_value_", "_name_"):
-        return value._value_ if "value" in name else value._name_
+        stored = "_value_" if "value" in name else "_name_"
+        outside.look_up_pythons(frame, value, stored)
+        return getattr(value, stored)
     if kind.__module__ in _PYTHONS:
         outside.look_up_pythons(frame, value, name)
         found = getattr(value, name)
         return found if called else outside.read_attribute(frame, value, name, found)
     if issubclass(kind, BaseException) and name == "args":
         return value.args
+    outside.look_up_class(kind)
     if not isinstance(kind.__getattribute__, types.WrapperDescriptorType):
         return _refused(frame, value, name)
     outside.look_up(frame, value, name)
@@ -425,6 +433,7 @@ def store_attribute(frame: CallFrame, value: Any, name: str, item: Any) -> None:
     """`value.name = item`: of an object of a dataclass that the program made."""
     frame.tracer.change(value, f"`.{name} = ...`")
     kind = type(value)
+    frame.tracer.outside.look_up_class(kind)
     if inspect.getattr_static(kind, "__setattr__") is not object.__setattr__ or (
         hasattr(type(inspect.getattr_static(kind, name, None)), "__set__")
         and not isinstance(inspect.getattr_static(kind, name), types.MemberDescriptorType)
