@@ -309,6 +309,41 @@ def test_every_text_is_of_its_keys_share() -> None:
     assert len({"", *one, *two}) == 3
 
 
+ALLOWED = {"authorization": "Bearer one"}
+AT_THE_DOOR = {
+    "no key": (401, {}),
+    "two lengths": (400, {"transfer-encoding": "chunked", **ALLOWED}),
+    "another name": (400, {"host": "other", **ALLOWED}),
+    "a large body": (413, {"content-length": "99999", **ALLOWED}),
+    "no room": (429, ALLOWED),
+}
+
+
+@pytest.mark.parametrize("case", AT_THE_DOOR)
+def test_who_is_turned_away_is_told_in_the_words_of_the_path(case: str) -> None:
+    expected, headers = AT_THE_DOOR[case]
+    served = replace(service(), limits=Limits(body=10_000, queue=1))
+    if case == "no room":
+        served.queue.let_in({}, 1, 1)
+    app = guarded(
+        make_direct(served), Access(Keys.of(["one"]), hosts=("m",)), served.limits, served.drain,
+        served.queue, served.metrics,
+    )  # fmt: skip
+    errors = []
+    for path, given in (("/generate", {"text": "a"}), ("/api/generate", {"model": "m", "prompt": "a"})):
+        status, content = told(sent(app, json.dumps(given).encode(), path=path, **{"host": "m", **headers}))
+        assert status == expected
+        errors.append(json.loads(content)["error"])
+    assert errors[1] == errors[0]["message"]
+
+
+def test_a_body_in_chunks_that_is_too_large_is_told_so() -> None:
+    status, content = told(sent(make_direct(service()), b" " * 10_001, **{"content-length": ""}))
+    error = json.loads(content)["error"]
+    assert (status, error["code"]) == (413, "body_too_large")
+    assert error["message"] == "the body is larger than the server takes"
+
+
 def test_a_fault_of_the_server_is_told_and_logged() -> None:
     def broken(_: Any) -> str:
         raise ZeroDivisionError("bug")

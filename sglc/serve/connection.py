@@ -97,4 +97,4 @@ async def _crowded(scope: Scope, receive: Receive, send: Send) -> None:
     refusal = Refusal(
         503, "there are more connections than the server takes", code="too_many_connections", closes=True
     )
-    await as_response(refusal)(scope, receive, send)
+    await as_response(refusal, scope["path"])(scope, receive, send)

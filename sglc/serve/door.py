@@ -68,7 +68,7 @@ def _well_framed(app: ASGIApp) -> ASGIApp:
         if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
             message = "`Content-Length` and `Transfer-Encoding` exclude each other"
             refusal = Refusal(400, message, code="bad_request", closes=True)
-            await as_response(refusal)(scope, receive, send)
+            await as_response(refusal, scope["path"])(scope, receive, send)
         else:
             await app(scope, receive, send)
 
@@ -96,7 +96,7 @@ class _Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As of every ASGI application."""
         if refusal := self._refusal(scope):
-            await as_response(refusal)(scope, receive, send)
+            await as_response(refusal, scope["path"])(scope, receive, send)
             return
         try:
             await self._app(scope, receive, send)
