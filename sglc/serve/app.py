@@ -29,6 +29,7 @@ from sglc.serve.logprobs import Spelling
 from sglc.serve.ollama import add_ollama, of_any_type
 from sglc.serve.problems import DESCRIBED, Refusal, as_json, as_response, bad, of_any
 from sglc.serve.prompts import ServedPrompt, at_once_or_apart, calling_of, of_chat, of_given
+from sglc.serve.reading import JsonRoute
 from sglc.serve.sending import EventStream, Gone, Nothing, described, while_connected
 from sglc.serve.service import Service, check_model, tags_of
 from sglc.serve.state import add_state
@@ -65,8 +66,12 @@ def _made(service: Service) -> tuple[FastAPI, Endpoints]:
         title="sglc",
         max_body_size=service.limits.body,
         responses={"default": DESCRIBED},
+        redirect_slashes=False,  # to a place that is made of the client's `Host`
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
         telemetry={"exclude": lambda scope: True},  # it tells of paths and bodies; we have spans of our own
     )
+    app.router.route_class = JsonRoute
     for kind in (Refusal, SglcError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _refused)
     endpoints = {**_add_openai(app, service), **_add_generate(app, service)}

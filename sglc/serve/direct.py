@@ -19,7 +19,7 @@ from sglc.serve.bodies import RequestBody
 from sglc.serve.body_checker import BodyChecker
 from sglc.serve.limits import Limits
 from sglc.serve.problems import Refusal, as_response, of_any
-from sglc.serve.reading import OtherJson, checked, decoded, validated
+from sglc.serve.reading import OtherJson, checked, decoded, read, validated
 
 _AT_ONCE = 1 << 18  # bytes of a body that is read where nothing else is done meanwhile, and nowhere before
 # By their path: the class of the body, and what answers it.
@@ -76,6 +76,7 @@ class Direct:
         given = await self._checker.given(kind, content) if large else None
         if given is None:
             given = decoded(content)
+            await asyncio.to_thread(read, content) if large else read(content)  # no name stands twice
         checked(kind, given, self._limits, self._max_len)
         # Of a model's whole length of messages each is read by Python, which others get between.
         return await asyncio.to_thread(validated, kind, given) if large else validated(kind, given)

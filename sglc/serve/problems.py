@@ -169,6 +169,8 @@ def of_any(error: Exception, asked: type[Body] | None = None) -> Refusal:
             return of_validation(error.errors(), asked)
         case RecursionError():
             return Refusal(400, "the body is nested too deeply", code="invalid_value")
+        case HTTPException(__cause__=Refusal() as refusal):  # of a body, whatever the framework says of it
+            return refusal
         case HTTPException():
             return of_text(error.status_code, str(error.detail))
         case _:

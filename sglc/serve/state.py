@@ -103,6 +103,8 @@ def add_state(app: FastAPI, service: Service) -> None:
 
     @app.post("/abort_request")
     async def abort_request(body: AbortBody) -> Response:
+        if not (body.rid or body.abort_all):
+            raise Refusal(400, "`rid` is missing", param="rid", code="missing_field")
         return as_json({"aborted": service.drain.abort(None if body.abort_all else body.rid)})
 
     @app.post("/flush_cache")
