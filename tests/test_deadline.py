@@ -41,7 +41,7 @@ async def asked(
         if stalls is not None:
             await stalls(message)
 
-    scope = {"type": "http", "headers": [(b"content-length", b"2")]}
+    scope = {"type": "http", "path": "/generate", "headers": [(b"content-length", b"2")]}
     await Deadline(app, drain, request_s, body_s)(scope, receive, send)
     return sent
 
@@ -84,6 +84,18 @@ def test_a_stream_ends_with_an_event() -> None:
     _, first, last = asyncio.run(asked(never_ends, Drain(), request_s=0.02))
     assert first["body"] == b"data: 1\n\n"
     assert code(last) == "timed_out"
+
+
+def test_a_stream_of_lines_ends_with_a_line() -> None:
+    async def never_ends(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({**EVENTS, "headers": [(b"content-type", b"application/x-ndjson")]})
+        await asyncio.Future()
+
+    _, last = asyncio.run(asked(never_ends, Drain(), request_s=0.02))
+    assert last["body"].count(b"\n") == 1
+    assert "`--request-timeout`" in json.loads(last["body"])["error"]
+    assert last["more_body"] is False
 
 
 def test_the_end_of_the_server_cuts_what_runs() -> None:

@@ -38,13 +38,18 @@ def service(backend: ScriptedBackend | None = None) -> Service:
 
 
 def sent(
-    app: ASGIApp, *parts: bytes, path: str = "/v1/completions", leaves: bool = False, **headers: str
+    app: ASGIApp,
+    *parts: bytes,
+    path: str = "/v1/completions",
+    method: str = "POST",
+    leaves: bool = False,
+    **headers: str,
 ) -> list[Message]:
     """What `app` answers to a body that comes in parts; the client stays until then, unless it `leaves`."""
     fields = {"content-type": "application/json", "content-length": str(sum(map(len, parts))), **headers}
     scope = {
         "type": "http",
-        "method": "POST",
+        "method": method,
         "path": path,
         "raw_path": path.encode(),
         "query_string": b"",
@@ -90,6 +95,7 @@ NOT_TAKEN = {
     "more than a number holds": b'{"prompt": "a", "temperature": 1e999}',
     "a large number": b'{"prompt": "a", "n": 1000000000000000000000000000000}',
     "a deep one": b'{"prompt": ' + b"[" * 5_000,
+    "many digits": b'{"prompt": "a", "n": ' + b"9" * 5_000 + b"}",
     "a long one": b'{"prompt": "' + b"a" * 10_000 + b'"}',
     "another model": b'{"prompt": "a", "model": "other"}',
     "two limits": b'{"prompt": "a", "regex": "a", "ebnf": "root ::= \\"a\\""}',
@@ -307,6 +313,89 @@ def test_every_text_is_of_its_keys_share() -> None:
     one, two = shares[:5], shares[5:]
     assert (len(set(one)), len(set(two)), len(shares)) == (1, 1, 10)
     assert len({"", *one, *two}) == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"prompt": "\xff"}', "UTF-8"),
+        (b'{"prompt": ' + b"[" * 5_000, "nested too deeply"),
+        (b'{"prompt": ' + b"9" * 5_000 + b"}", "4300 digits"),
+    ],
+)
+def test_why_a_body_cannot_be_read_is_told(body: bytes, said: str) -> None:
+    status, content = told(sent(make_direct(service()), body))
+    assert status == 400
+    assert said in json.loads(content)["error"]["message"]
+
+
+def test_who_has_no_key_is_told_so() -> None:
+    served = service()
+    access = Access(Keys.of(["one"]))
+    app = guarded(make_direct(served), access, served.limits, served.drain, served.queue, served.metrics)
+    for given, said in (
+        ("", "no key is given"),
+        ("Basic a", "no key is given"),
+        ("Bearer a", "not this server's"),
+    ):
+        status, content = told(sent(app, GIVEN, authorization=given))
+        assert status == 401
+        assert said in json.loads(content)["error"]["message"]
+
+
+def test_what_is_aborted_is_named() -> None:
+    asked: tuple[tuple[dict[str, Any], int], ...] = (
+        ({}, 400), ({"rid": ""}, 400), ({"rid": "a"}, 200), ({"abort_all": True}, 200),
+    )  # fmt: skip
+    for given, status in asked:
+        answered, content = told(
+            sent(make_direct(service()), json.dumps(given).encode(), path="/abort_request")
+        )
+        assert answered == status
+        assert status == 200 or json.loads(content)["error"]["param"] == "rid"
+
+
+ALLOWED = {"authorization": "Bearer one"}
+AT_THE_DOOR = {
+    "no key": (401, {}),
+    "two lengths": (400, {"transfer-encoding": "chunked", **ALLOWED}),
+    "another name": (400, {"host": "other", **ALLOWED}),
+    "a large body": (413, {"content-length": "99999", **ALLOWED}),
+    "an encoding": (415, {"content-encoding": "gzip", **ALLOWED}),
+    "no room": (429, ALLOWED),
+}
+
+
+@pytest.mark.parametrize("case", AT_THE_DOOR)
+def test_who_is_turned_away_is_told_in_the_words_of_the_path(case: str) -> None:
+    expected, headers = AT_THE_DOOR[case]
+    served = replace(service(), limits=Limits(body=10_000, queue=1))
+    if case == "no room":
+        served.queue.let_in({}, 1, 1)
+    app = guarded(
+        make_direct(served), Access(Keys.of(["one"]), hosts=("m",)), served.limits, served.drain,
+        served.queue, served.metrics,
+    )  # fmt: skip
+    errors = []
+    for path, given in (("/generate", {"text": "a"}), ("/api/generate", {"model": "m", "prompt": "a"})):
+        status, content = told(sent(app, json.dumps(given).encode(), path=path, **{"host": "m", **headers}))
+        assert status == expected
+        errors.append(json.loads(content)["error"])
+    assert errors[1] == errors[0]["message"]
+
+
+def test_a_body_in_chunks_that_is_too_large_is_told_so() -> None:
+    status, content = told(sent(make_direct(service()), b" " * 10_001, **{"content-length": ""}))
+    error = json.loads(content)["error"]
+    assert (status, error["code"]) == (413, "body_too_large")
+    assert error["message"] == "the body is larger than the server takes"
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/completions/", "/v1/models/", "/health/", "/redoc", "/docs/oauth2-redirect"]
+)
+def test_other_paths_are_not_there(path: str) -> None:
+    assert told(sent(make_direct(service()), GIVEN, path=path, method="GET"))[0] == 404
 
 
 def test_a_fault_of_the_server_is_told_and_logged() -> None:

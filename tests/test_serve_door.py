@@ -249,6 +249,15 @@ def test_a_server_is_asked_by_its_name(client: httpx2.Client) -> None:
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unknown_host")
 
 
+def test_a_host_that_the_target_names_is_the_one(named: Server) -> None:
+    host, _, port = named.url.removeprefix("http://").partition(":")
+    for target, other, status in (("http://127.0.0.1", "evil", 200), ("http://evil", "127.0.0.1", 400)):
+        with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
+            head = f"GET {target}/health HTTP/1.1\r\nhost: {other}\r\nconnection: close\r\n\r\n"
+            connection.sendall(head.encode())
+            assert connection.makefile("rb").read().startswith(b"HTTP/1.1 %d " % status)
+
+
 # -- what is known of a request --------------------------------------------------------------------
 
 

@@ -234,6 +234,53 @@ def test_what_is_no_request_is_answered_as_any_other(server: Server) -> None:
         assert json.loads(body)["error"]["code"] == "bad_request"
 
 
+HEAD = b"GET /health HTTP/1.1\r\nhost: a\r\n"
+POST = HEAD.replace(b"GET /health", b"POST /generate")
+FAULTS = {
+    b"GET /health HTTP/1.1\r\n\r\n": "`Host` is missing",
+    HEAD + b"host: b\r\n\r\n": "two `Host`",
+    POST + b"content-length: 2\r\ncontent-length: 3\r\n\r\n{}": "two `Content-Length`",
+    POST + b"content-length: -2\r\n\r\n{}": "`Content-Length` is no length",
+    POST + b"transfer-encoding: gzip, chunked\r\n\r\n": "not `chunked` alone",
+}
+
+
+@pytest.mark.parametrize("data", FAULTS, ids=FAULTS.values())
+def test_what_is_wrong_with_a_head_is_told(server: Server, data: bytes) -> None:
+    head, _, body = raw(server, data).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert FAULTS[data] in json.loads(body)["error"]["message"]
+
+
+@pytest.mark.parametrize("size", [65_536, 65_537, 300_000])
+@pytest.mark.parametrize("part", [1 << 20, 40_000])
+def test_a_head_has_a_limit_however_it_comes(server: Server, size: int, part: int) -> None:
+    data = HEAD + b"connection: close\r\nx: "
+    data += b"a" * (size - len(data) - 4) + b"\r\n\r\n"
+    head, _, body = raw(server, *(data[at : at + part] for at in range(0, size, part))).partition(b"\r\n\r\n")
+    if size > 65_536:
+        assert head.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+        assert json.loads(body)["error"]["code"] == "head_too_large"
+    else:
+        assert head.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/v1/completions", "/tokenize"])
+@pytest.mark.parametrize("megabytes", [4, 20])  # it takes 16
+def test_who_is_refused_reads_so_though_the_body_is_not_read(server: Server, path: str, megabytes: int) -> None:
+    size = megabytes << 20
+    head = f"POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {size}\r\n\r\n"
+    answer = raw(server, head.encode(), b"[" * size)
+    status = 413 if megabytes > 16 else 404 if path == "/nothing" else 400
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_a_target_may_name_the_host(server: Server) -> None:
+    for target, status in (("http://b/health", 200), ("HTTP://b:80/nothing", 404), ("http://b?x", 404)):
+        answer = raw(server, f"GET {target} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n".encode())
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
+
+
 TURN = {"role": "user", "content": "a"}
 
 

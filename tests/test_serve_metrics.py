@@ -18,6 +18,7 @@ import httpx2
 import openai
 import pytest
 from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 import sglc as sgl
@@ -330,13 +331,28 @@ def test_each_rule_finds_what_breaks_it(rule: str) -> None:
     assert [line for line in said if rule in line], said
 
 
-def test_both_forms_are_spoken(counted: Server) -> None:
+OPEN = "application/openmetrics-text;version=1.0.0"
+ACCEPTED = {
+    "nothing": "",
+    "Prometheus 2": f"{OPEN},application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5",
+    "Prometheus 3": f"{OPEN};escaping=allow-utf-8;q=0.6,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4",
+    "dots": f"{OPEN};escaping=dots",
+    "plain, of version 1": "text/plain;version=1.0.0",
+}
+
+
+@pytest.mark.parametrize("asked", ACCEPTED)
+def test_both_forms_are_spoken_with_the_same_names(counted: Server, asked: str) -> None:
     with httpx2.Client(base_url=counted.url) as client:
-        plain = client.get("/metrics")
-        open_metrics = client.get("/metrics", headers={"accept": "application/openmetrics-text;version=1.0.0"})
-    assert plain.headers["content-type"].startswith("text/plain; version=")
-    assert open_metrics.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
-    assert open_metrics.text.endswith("# EOF\n")
+        page = client.get("/metrics", headers={"accept": ACCEPTED[asked]})
+    opens = OPEN in ACCEPTED[asked]
+    kind = "application/openmetrics-text; version=1.0.0" if opens else "text/plain; version="
+    assert page.headers["content-type"].startswith(kind)
+    assert page.text.endswith("# EOF\n") == opens
+    read = open_metrics_families if opens else text_string_to_metric_families
+    names = {family.name: family.type for family in read(page.text)}
+    assert names.keys() >= SGLANGS
+    assert "unknown" not in names.values(), "a sample of no `# TYPE`"
 
 
 # -- the dashboard ---------------------------------------------------------------------------------

@@ -117,6 +117,7 @@ def test_a_body_without_end_is_refused(server: Server) -> None:
 def test_deeply_nested_json_is_refused(server: Server) -> None:
     status, content = server.ask("POST", "/v1/completions", b'{"prompt": ' + b"[" * 200_000)
     assert (status, content["error"]["code"]) == (400, "bad_request")
+    assert content["error"]["message"] == "the body is nested too deeply"
     assert server.ask("GET", "/health") == (200, {"status": "ok"})
 
 

@@ -26,9 +26,10 @@ from sglc.serve.hints import allowed_hints, hinted_priority
 from sglc.serve.keys import share_of
 from sglc.serve.limits import allowed_priority, check_counts, check_lists, check_sizes
 from sglc.serve.logprobs import Spelling
-from sglc.serve.ollama import add_ollama, as_ollamas, of_any_type
+from sglc.serve.ollama import add_ollama, of_any_type
 from sglc.serve.problems import DESCRIBED, Refusal, as_json, as_response, bad, of_any
 from sglc.serve.prompts import ServedPrompt, at_once_or_apart, calling_of, of_chat
+from sglc.serve.reading import JsonRoute
 from sglc.serve.sending import EventStream, Gone, Nothing, described, first_of, while_connected
 from sglc.serve.service import Service, check_model, prompts_of, tags_of
 from sglc.serve.state import add_state
@@ -65,8 +66,12 @@ def _made(service: Service) -> tuple[FastAPI, Endpoints]:
         title="sglc",
         max_body_size=service.limits.body,
         responses={"default": DESCRIBED},
+        redirect_slashes=False,  # to a place that is made of the client's `Host`
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
         telemetry={"exclude": lambda scope: True},  # it tells of paths and bodies; we have spans of our own
     )
+    app.router.route_class = JsonRoute
     for kind in (Refusal, SglcError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _refused)
     endpoints = {**_add_openai(app, service), **_add_generate(app, service)}
@@ -94,7 +99,7 @@ def _made(service: Service) -> tuple[FastAPI, Endpoints]:
 async def _refused(request: Request, error: Exception) -> Response:
     field = getattr(request.scope.get("route"), "body_field", None)
     refusal = of_any(error, None if field is None else field.field_info.annotation)
-    response = as_ollamas(refusal) if request.url.path.startswith("/api/") else as_response(refusal)
+    response = as_response(refusal, request.url.path)
     allowed = error.headers.get("Allow") if isinstance(error, HTTPException) and error.headers else None
     if allowed is not None:
         response.headers["allow"] = "GET, HEAD" if "GET" in allowed else allowed

@@ -1,18 +1,34 @@
-"""A connection of the server: the head of its next request is there in time, or it is closed."""
+"""A connection of the server: the head of its next request is there in time, or it is closed.
+
+It is not closed on what still comes of a request that has been answered, or the client would lose the answer.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import re
+from collections.abc import Callable
+from typing import Any, cast
 
 import h11
 import msgspec
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from sglc.serve.problems import Refusal, as_response
 
 _LONGEST_HEAD = 1 << 16  # bytes, as uvicorn has it
+_ABSOLUTE = re.compile(rb"https?://([^/?#]+)([^#]*)", re.IGNORECASE)
+_LINGER_S, _LINGER_BYTES = 5, 64 << 20  # for what comes of a request behind its answer, and is dropped
+# What h11 says of a head; what we say.
+_FAULTS = {
+    "Missing mandatory Host: header": ": `Host` is missing",
+    "Found multiple Host: headers": ": it has two `Host`",
+    "conflicting Content-Length headers": ": it has two `Content-Length`",
+    "bad Content-Length": ": its `Content-Length` is no length",
+    "multiple Transfer-Encoding headers": ": it has two `Transfer-Encoding`",
+    "Only Transfer-Encoding: chunked is supported": ": its `Transfer-Encoding` is not `chunked` alone",
+}
 _CHUNKED = b"\r\ntransfer-encoding: chunked\r\n"
 _CROWDED_S = 5  # that a connection too many may take for the request that it gets its refusal for
 
@@ -25,6 +41,21 @@ class _Framing(h11.Connection):
 
     _chunks = False  # whether parts of an answer in chunks may come
     _head = b""  # of one that is not in chunks, whose parts come at once
+    fault: h11.RemoteProtocolError | None = None  # what is wrong with what has come
+
+    def next_event(self) -> Any:
+        """As of every connection of h11, which minds the length of a head only while it is not whole."""
+        before = len(self._receive_buffer)
+        try:
+            event = super().next_event()
+            if type(event) is not h11.Request:
+                return event
+            if before - len(self._receive_buffer) > _LONGEST_HEAD:
+                raise h11.RemoteProtocolError("a long head", error_status_hint=431)
+            return event if event.target.startswith(b"/") else _in_origin_form(event)
+        except h11.RemoteProtocolError as error:
+            self.fault = error
+            raise
 
     def send(self, event: Any) -> Any:
         """As of every connection of h11."""
@@ -40,12 +71,83 @@ class _Framing(h11.Connection):
         return head + (written or b"") if head else written
 
 
+def _in_origin_form(asked: h11.Request) -> h11.Request:
+    """RFC 9112, 3.2.2: a target may name a host, which is asked then, whatever `Host` says."""
+    found = _ABSOLUTE.fullmatch(asked.target)
+    if found is None:
+        return asked
+    others = [(name, value) for name, value in asked.headers if name != b"host"]
+    target = found[2] if found[2].startswith(b"/") else b"/" + found[2]
+    return h11.Request(
+        method=asked.method, headers=[(b"host", found[1]), *others], target=target,
+        http_version=asked.http_version,
+    )  # fmt: skip
+
+
+class _Lingering:
+    """A transport that, while a request is not `read` to its end, is closed for what is written alone.
+
+    The kernel resets a connection that is closed with something unread, and the client loses the answer.
+    """
+
+    def __init__(
+        self, transport: asyncio.Transport, protocol: asyncio.Protocol, read: Callable[[], bool]
+    ) -> None:
+        self._transport = transport
+        self._protocol = protocol
+        self._read = read
+        self._lingers = False
+        self.write = transport.write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        """As of every transport."""
+        return self._lingers or self._transport.is_closing()
+
+    def close(self) -> None:
+        """As of every transport; the second time it is closed at once."""
+        if self.is_closing() or self._read():
+            self._transport.close()
+            return
+        self._lingers = True
+        self._transport.set_protocol(_Dropping(self._transport, self._protocol))
+
+
+class _Dropping(asyncio.Protocol):
+    """In the place of `protocol`: drops what comes, until the client closes or it is too much."""
+
+    def __init__(self, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
+        self._transport = transport
+        self._protocol = protocol
+        self._left = _LINGER_BYTES
+        self._timer = asyncio.get_running_loop().call_later(_LINGER_S, transport.close)
+        if transport.can_write_eof():
+            transport.write_eof()
+        if not transport.is_reading():
+            transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """As of every protocol."""
+        self._left -= len(data)
+        if self._left < 0:
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As of every protocol."""
+        self._timer.cancel()
+        self._protocol.connection_lost(exc)
+
+
 class Connection(H11Protocol):
     """Waits for each head as long as the server keeps connections alive.
 
     uvicorn would wait for ever before the first request, and for the rest of a head that has begun. Requests of
     connections beyond the limit are refused by us: uvicorn says so in plain text, and not when to come again.
     """
+
+    conn: _Framing
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -54,7 +156,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """As of every protocol."""
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, _Lingering(transport, self, self._has_read)))
         if self._most is not None and len(self.connections) > self._most:
             self.app = _crowded
             self.timeout_keep_alive = min(self.timeout_keep_alive, _CROWDED_S)
@@ -73,7 +175,7 @@ class Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """What has come is no request; as uvicorn does, in the form of all errors."""
-        refusal = Refusal(400, "this is no HTTP request", code="bad_request")
+        refusal = _refusal(self.conn.fault)
         body = msgspec.json.encode(refusal.body())
         headers = [
             (b"content-type", b"application/json"),
@@ -81,7 +183,7 @@ class Connection(H11Protocol):
             (b"connection", b"close"),
         ]
         events = (
-            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Response(status_code=refusal.status, headers=headers, reason=STATUS_PHRASES[refusal.status]),
             h11.Data(data=body),
             h11.EndOfMessage(),
         )
@@ -89,9 +191,20 @@ class Connection(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
+    def _has_read(self) -> bool:
+        """Whether there is nothing more to come of a request."""
+        return self.conn.their_state is not h11.SEND_BODY and self.conn.fault is None
+
+
+def _refusal(fault: h11.RemoteProtocolError | None) -> Refusal:
+    """What is wrong with what has come."""
+    if fault is not None and fault.error_status_hint == 431:
+        return Refusal(431, f"the head is longer than {_LONGEST_HEAD} bytes", code="head_too_large")
+    return Refusal(400, f"this is no HTTP request{_FAULTS.get(str(fault), '')}", code="bad_request")
+
 
 async def _crowded(scope: Scope, receive: Receive, send: Send) -> None:
     refusal = Refusal(
         503, "there are more connections than the server takes", code="too_many_connections", closes=True
     )
-    await as_response(refusal)(scope, receive, send)
+    await as_response(refusal, scope["path"])(scope, receive, send)

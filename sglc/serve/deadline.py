@@ -7,7 +7,7 @@ import asyncio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sglc.serve.drain import Drain
-from sglc.serve.problems import Refusal, as_last_events, as_response
+from sglc.serve.problems import Refusal, as_last_part, as_response
 
 _LAST_S = 0.5  # that the client may take to read why it ends
 
@@ -69,9 +69,8 @@ async def _end(refusal: Refusal, started: Message | None, scope: Scope, receive:
     try:
         async with asyncio.timeout(_LAST_S):
             if started is None:
-                await as_response(refusal)(scope, receive, send)
-            elif _of_events(started):
-                last = as_last_events(refusal)
+                await as_response(refusal, scope["path"])(scope, receive, send)
+            elif last := as_last_part(refusal, _kind(started)):
                 await send({"type": "http.response.body", "body": last, "more_body": False})
     except TimeoutError:
         return  # the connection is closed by the server, as behind part of any other answer
@@ -84,7 +83,7 @@ def _has_body(scope: Scope) -> bool:
     )
 
 
-def _of_events(started: Message) -> bool:
-    return (b"content-type", b"text/event-stream") in [
-        (name.lower(), value.partition(b";")[0]) for name, value in started["headers"]
-    ]
+def _kind(started: Message) -> str:
+    """The media type of an answer."""
+    fields = {name.lower(): value for name, value in started["headers"]}
+    return str(fields.get(b"content-type", b"").partition(b";")[0], "latin-1")

@@ -51,7 +51,7 @@ class Direct:
         try:
             body = await self._body(kind, content)
         except Refusal as refusal:
-            await as_response(refusal)(scope, receive, send)
+            await as_response(refusal, scope["path"])(scope, receive, send)
             return
         except OtherJson:
             await self._app(scope, _again(came, receive), send)
@@ -59,9 +59,9 @@ class Direct:
         try:
             response = await endpoint(body, Request(scope, receive))
         except (Refusal, SglcError) as error:
-            response = as_response(of_any(error))
+            response = as_response(of_any(error), scope["path"])
         except Exception as error:
-            await as_response(of_any(error))(scope, receive, send)
+            await as_response(of_any(error), scope["path"])(scope, receive, send)
             raise  # into the server's log
         await response(scope, receive, send)
 

@@ -59,18 +59,24 @@ def guarded(
 
 
 def _well_framed(app: ASGIApp) -> ASGIApp:
-    """`app` for requests that end where everybody on their way thinks that they do.
+    """`app` for requests that end where everybody on their way thinks that they do, and are not encoded.
 
     Of two lengths, who stands between may take the other one, and see another request behind this one.
     """
 
     async def framed(scope: Scope, receive: Receive, send: Send) -> None:
-        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+        fields = dict(scope["headers"])
+        encoding = fields.get(b"content-encoding", b"identity")
+        if b"content-length" in fields and b"transfer-encoding" in fields:
             message = "`Content-Length` and `Transfer-Encoding` exclude each other"
             refusal = Refusal(400, message, code="bad_request", closes=True)
-            await as_response(refusal)(scope, receive, send)
+        elif encoding.lower() != b"identity":
+            message = "the body has a `Content-Encoding`, and is taken only without"
+            refusal = Refusal(415, message, code="content_encoded")
         else:
             await app(scope, receive, send)
+            return
+        await as_response(refusal, scope["path"])(scope, receive, send)
 
     return framed
 
@@ -96,7 +102,7 @@ class _Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As of every ASGI application."""
         if refusal := self._refusal(scope):
-            await as_response(refusal)(scope, receive, send)
+            await as_response(refusal, scope["path"])(scope, receive, send)
             return
         try:
             await self._app(scope, receive, send)
@@ -134,5 +140,8 @@ class _Door:
             return None
         if known:
             return Refusal(403, f"`{path}` takes an admin key", code="no_admin_key")
-        message = "the key in `Authorization: Bearer KEY` is not this server's"
+        if given:
+            message = "the key in `Authorization: Bearer KEY` is not this server's"
+        else:
+            message = "no key is given: send `Authorization: Bearer KEY`"
         return Refusal(401, message, code="invalid_api_key")

@@ -8,12 +8,14 @@ Labels have nothing that a client can choose.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.registry import Collector
 
 from sglc.serve.metrics import Metrics
@@ -44,6 +46,9 @@ _HISTOGRAMS = (
     ("step_seconds", "sglc_step_duration_seconds", "A step of the model and what it sets in motion."),
 )
 
+# How names are to be written that Prometheus did not always take; ours, it did.
+_ESCAPING = re.compile(r";\s*escaping=[^;,]*")
+
 
 class Exposition(Collector):
     """All that is told, at the time of asking."""
@@ -62,8 +67,9 @@ class Exposition(Collector):
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
         ProcessCollector(registry=registry)
-        encode, kind = choose_encoder(accept)
-        return encode(registry), kind
+        # Underscores are its default, by which it leaves a colon in `# TYPE` and takes it out of the samples.
+        encode, kind = choose_encoder(_ESCAPING.sub("", accept))
+        return encode(registry, escaping=ALLOWUTF8), kind  # type: ignore[call-arg]
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the names follow from what is counted."""

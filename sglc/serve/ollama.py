@@ -25,7 +25,7 @@ from sglc.serve import sampling
 from sglc.serve.bodies import ChatBody, CompletionBody, OllamaBody, OllamaChat, OllamaGenerate, OllamaShow
 from sglc.serve.chat import told_apart
 from sglc.serve.keys import share_of
-from sglc.serve.problems import Refusal, as_json, as_response, bad, of_any, of_body
+from sglc.serve.problems import OLLAMAS, Refusal, as_json, as_response, bad, of_any, of_body
 from sglc.serve.prompts import ServedPrompt, reasons
 from sglc.serve.sending import Gone, JsonLines, Nothing, described, first_of, while_connected
 from sglc.serve.service import Service, check_model, tags_of
@@ -91,7 +91,7 @@ def add_ollama(app: FastAPI, service: Service, prompted: Prompted) -> None:
             refusal = of_body(error)
         except (Refusal, SglcError) as error:
             refusal = of_any(error)
-        return as_ollamas(refusal)
+        return as_response(refusal, request.url.path)
 
     @app.post("/api/generate", responses=_REFUSED | described(JsonLines))
     async def generate(body: OllamaGenerate, request: Request) -> Response:
@@ -134,19 +134,13 @@ def of_any_type(app: ASGIApp) -> ASGIApp:
     """
 
     async def reading(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith("/api/"):
+        if scope["type"] == "http" and scope["path"].startswith(OLLAMAS):
             headers = MutableHeaders(scope=scope)
             if "origin" not in headers:
                 headers["content-type"] = "application/json"
         await app(scope, receive, send)
 
     return reading
-
-
-def as_ollamas(refusal: Refusal) -> Response:
-    """An error as Ollama's clients know it: its text alone."""
-    as_response(refusal)  # is counted
-    return as_json({"error": refusal.message}, refusal.status)
 
 
 def _now() -> str:

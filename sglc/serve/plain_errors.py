@@ -1,25 +1,10 @@
-"""Errors in plain text, from the libraries that stand before our endpoints, become OpenAI's error object."""
+"""Errors in plain text, from the libraries that stand before our endpoints, become errors as all others are."""
 
 from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sglc.serve.problems import Refusal, as_response
-
-# What they say begins with this; the code, and what we say.
-_SAID = {
-    "Invalid host header": ("unknown_host", "the server is not asked by this name"),
-    "Disallowed CORS origin": ("origin_not_allowed", "pages of this origin may not ask"),
-    "Content Too Large": ("body_too_large", "the body is larger than the server takes"),
-}
-
-
-def refusal_of_text(status: int, text: str) -> Refusal:
-    """What a plain text says."""
-    for begin, (code, message) in _SAID.items():
-        if text.startswith(begin):
-            return Refusal(status, message, code=code)
-    return Refusal(status, text or "the request cannot be answered", code="bad_request")
+from sglc.serve.problems import as_response, of_text
 
 
 def in_one_form(app: ASGIApp) -> ASGIApp:
@@ -38,7 +23,8 @@ def in_one_form(app: ASGIApp) -> ASGIApp:
             else:
                 text.extend(message.get("body", b""))
                 if not message.get("more_body", False):
-                    body = as_response(refusal_of_text(head["status"], text.decode("utf-8", "replace"))).body
+                    refusal = of_text(head["status"], text.decode("utf-8", "replace"))
+                    body = as_response(refusal, scope["path"]).body
                     kept = [each for each in head["headers"] if not each[0].startswith(b"content-")]
                     described = [
                         (b"content-type", b"application/json"),

@@ -1,4 +1,4 @@
-"""What a client is told when a request fails: a status, and OpenAI's error object."""
+"""What a client is told when a request fails: a status, and OpenAI's error object, or Ollama's."""
 
 from __future__ import annotations
 
@@ -58,6 +58,13 @@ DESCRIBED: dict[str, Any] = {
 _RETRY_S = "1"
 _FINAL = ("aborted", "timed_out")  # not to be asked again, though clients do so at these statuses
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed"}
+# What libraries that stand before our endpoints say begins with this; the code, and what we say.
+_SAID = {
+    "Invalid host header": ("unknown_host", "the server is not asked by this name"),
+    "Disallowed CORS origin": ("origin_not_allowed", "pages of this origin may not ask"),
+    "Content Too Large": ("body_too_large", "the body is larger than the server takes"),
+}
+OLLAMAS = "/api/"  # its paths begin with this
 
 
 class Refusal(Exception):
@@ -160,18 +167,28 @@ def of_any(error: Exception, asked: type[Body] | None = None) -> Refusal:
             return of_validation(error.errors(), asked)
         case RecursionError():
             return Refusal(400, "the body is nested too deeply", code="invalid_value")
+        case HTTPException(__cause__=Refusal() as refusal):  # of a body, whatever the framework says of it
+            return refusal
         case HTTPException():
-            code = _OF_STATUS.get(error.status_code, "bad_request")
-            return Refusal(error.status_code, str(error.detail), code=code)
+            return of_text(error.status_code, str(error.detail))
         case _:
             what = f"the server failed: `{type(error).__name__}`: {error}"
             return Refusal(500, what, code="internal_error")
 
 
-def as_response(refusal: Refusal) -> Response:
-    """The answer. Who is turned away for now is told when to come again."""
+def of_text(status: int, text: str) -> Refusal:
+    """What a plain text of a library says."""
+    for begin, (code, message) in _SAID.items():
+        if text.startswith(begin):
+            return Refusal(status, message, code=code)
+    return Refusal(status, text or "the request cannot be answered", code=_OF_STATUS.get(status, "bad_request"))
+
+
+def as_response(refusal: Refusal, path: str) -> Response:
+    """The answer, as clients of this path know it. Who is turned away for now is told when to come again."""
     _told(refusal)
-    response = as_json(refusal.body(), refusal.status)
+    content = _ollamas(refusal) if path.startswith(OLLAMAS) else refusal.body()
+    response = as_json(content, refusal.status)
     if refusal.code in _FINAL:
         response.headers["x-should-retry"] = "false"  # which the vendors' clients go by
     elif refusal.status in (429, 503):
@@ -183,10 +200,22 @@ def as_response(refusal: Refusal) -> Response:
     return response
 
 
-def as_last_events(refusal: Refusal) -> bytes:
-    """What a stream of events ends with where it fails."""
+def as_last_part(refusal: Refusal, kind: str) -> bytes:
+    """What a stream of this media type ends with where it fails; nothing, if there are no streams of it."""
+    match kind:
+        case "text/event-stream":
+            last = b"data: " + msgspec.json.encode(refusal.body()) + b"\n\ndata: [DONE]\n\n"
+        case "application/x-ndjson":
+            last = msgspec.json.encode(_ollamas(refusal)) + b"\n"
+        case _:
+            return b""
     _told(refusal)
-    return b"data: " + msgspec.json.encode(refusal.body()) + b"\n\ndata: [DONE]\n\n"
+    return last
+
+
+def _ollamas(refusal: Refusal) -> dict[str, Any]:
+    """An error as Ollama's clients know it: its text alone."""
+    return {"error": _writable(refusal.message)}
 
 
 def _told(refusal: Refusal) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
+from fastapi import Request
+from fastapi.routing import APIRoute
 from pydantic import ValidationError
+from starlette.responses import Response
 
 from sglc.ir.plan.events import PackedIds
 from sglc.serve.bodies import RequestBody
@@ -36,6 +41,45 @@ def decoded(content: bytes) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise OtherJson
     return given
+
+
+def read(content: bytes) -> Any:
+    """The JSON that a body is, as Python takes it.
+
+    Raises:
+        JSONDecodeError: it is none.
+        Refusal: 400, it is none that is taken.
+    """
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError:
+        raise
+    except RecursionError:
+        message = "the body is nested too deeply"
+    except UnicodeDecodeError:
+        message = "the body is no UTF-8"
+    except ValueError:
+        message = f"the body has an integer of more than {sys.get_int_max_str_digits()} digits"
+    raise Refusal(400, message, code="bad_request") from None
+
+
+class JsonRoute(APIRoute):
+    """An endpoint of the framework whose body is what `read` says."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """As of every route."""
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            return await handle(_JsonRequest(request.scope, request.receive))
+
+        return handled
+
+
+class _JsonRequest(Request):
+    async def json(self) -> Any:
+        """As of every request."""
+        return read(await self.body())
 
 
 def checked(kind: type[RequestBody], given: dict[str, Any], limits: Limits, max_len: int) -> None:
@@ -102,11 +146,11 @@ def _are_ids(value: Any) -> bool:
 def _no_object(content: bytes) -> Refusal | None:
     """What the framework says of what is no JSON object; None: it is one, of a kind that Python takes."""
     try:
-        given = json.loads(content)
+        given = read(content)
     except json.JSONDecodeError as error:
         return of_validation([{"type": "json_invalid", "loc": ("body",), "ctx": {"error": error.msg}}])
-    except (RecursionError, UnicodeDecodeError):
-        return Refusal(400, "There was an error parsing the body", code="bad_request")
+    except Refusal as refusal:
+        return refusal
     if isinstance(given, dict):
         return None
     return of_validation([{"type": "model_attributes_type", "loc": ("body",)}])

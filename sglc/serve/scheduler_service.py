@@ -334,7 +334,7 @@ async def _called(scope: Scope, receive: Receive, send: Send) -> None:
     try:
         scope[_ANSWER] = await scope[_CALL](scope)
     except Exception as error:
-        await as_response(of_any(error))(scope, receive, send)
+        await as_response(of_any(error), scope["path"])(scope, receive, send)
         if not isinstance(error, Refusal | SglcError):
             raise  # into the server's log
         return

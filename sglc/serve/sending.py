@@ -15,7 +15,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from sglc.serve.problems import Refusal, as_last_events, of_any
+from sglc.serve.problems import as_last_part, of_any
 
 _T = TypeVar("_T")
 _DONE = b"data: [DONE]\n\n"
@@ -101,15 +101,12 @@ class EventStream(Response):
                     await put(self._message(contents))
                 last = self._end
             except Exception as error:
-                last = self._failed(of_any(error))
+                last = as_last_part(of_any(error), self.media_type)
             await put({"type": "http.response.body", "body": last, "more_body": False})
 
     def _message(self, contents: list[Any]) -> Message:
         data = b"".join([self._frame % _ENCODER.encode(content) for content in contents])
         return {"type": "http.response.body", "body": data, "more_body": True}
-
-    def _failed(self, refusal: Refusal) -> bytes:
-        return as_last_events(refusal)
 
 
 class JsonLines(EventStream):
@@ -117,10 +114,6 @@ class JsonLines(EventStream):
 
     media_type = "application/x-ndjson"
     _frame, _end = b"%b\n", b""
-
-    def _failed(self, refusal: Refusal) -> bytes:
-        as_last_events(refusal)  # is counted
-        return _ENCODER.encode({"error": refusal.message}) + b"\n"
 
 
 async def first_of(parts: AsyncGenerator[list[Any], None]) -> list[Any]:

@@ -17,7 +17,7 @@ from sglc.ir.plan.hints import HINTS_VERSION
 from sglc.ir.plan.plan_json import PLAN_VERSION
 from sglc.serve.bodies import AbortBody
 from sglc.serve.exposition import Exposition
-from sglc.serve.problems import Refusal, as_json, as_response
+from sglc.serve.problems import Refusal, as_json
 from sglc.serve.service import Service
 
 _METRICS: dict[int | str, dict[str, Any]] = {200: {"content": {"application/openmetrics-text": {}}}}
@@ -39,7 +39,7 @@ def add_state(app: FastAPI, service: Service) -> None:
                 await info.ask()
         except TimeoutError:
             message = "the runtime does not answer: it is loading the model, or very busy"
-            return as_response(Refusal(503, message, code="not_ready"))
+            raise Refusal(503, message, code="not_ready") from None
         return as_json({"status": "ok"})
 
     @app.get("/get_model_info")
@@ -103,6 +103,8 @@ def add_state(app: FastAPI, service: Service) -> None:
 
     @app.post("/abort_request")
     async def abort_request(body: AbortBody) -> Response:
+        if not (body.rid or body.abort_all):
+            raise Refusal(400, "`rid` is missing", param="rid", code="missing_field")
         return as_json({"aborted": service.drain.abort(None if body.abort_all else body.rid)})
 
     @app.post("/flush_cache")
