@@ -17,6 +17,7 @@ import sglc as sgl
 from sglc.backends.anthropic import AnthropicBackend
 from sglc.backends.openai import OpenAIBackend
 from sglc.backends.registry import connect, disconnect
+from sglc.backends.retry import Trouble
 from sglc.errors import BackendError, LegalizeError, RunError, UsageError
 from sglc.ir.plan.events import Usage
 from sglc.ir.target import Takes
@@ -474,6 +475,17 @@ def test_a_key_that_litellm_lacks_is_named(
         _ = question.run(backend=connect(name), stream=live)["answer"]
     assert key in caught.value.hint
     disconnect()
+
+
+@WITH_LITELLM
+def test_a_limit_of_litellm_s_has_everybody_wait() -> None:
+    import litellm
+
+    info = '{"error": {"details": [{"retryDelay": "2s"}]}}'
+    error = litellm.RateLimitError(f"slow: {info}", "gemini", "gemini/m")
+    trouble = sgl.LiteLLM("gemini/gemini-2.5-flash", api_key="k").trouble(error)
+    assert isinstance(trouble, Trouble)
+    assert (trouble.wait_s, trouble.limited) == (2.0, True)
 
 
 @WITH_LITELLM

@@ -23,6 +23,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
+OPENAI, CLAUDE, GEMINI = "openai:gpt-4o", "anthropic:claude-opus-5-5", "gemini:gemini-2.5-flash"
 TARGETS = [
     name
     for name in (
@@ -58,6 +59,7 @@ BROKEN = {
     "nothing": Fault(200, body="null"),
     "a list": Fault(200, body="[]"),
     "a page": Fault(200, body="<html>hello</html>"),
+    "no end of brackets": Fault(200, body="[" * 100_000),
 }
 FOUND_OUT = [(name, what) for name in TARGETS for what in PASSING]
 
@@ -158,6 +160,17 @@ def test_bytes_that_are_no_text_are_asked_for_again(name: str, fault: Fault) -> 
     with serving(then_fine(fault)) as api, at(api, name) as backend:
         assert question.run(backend=backend)["answer"] == "fine"
         assert len(api.bodies) == 2
+
+
+@pytest.mark.parametrize("name", [OPENAI, CLAUDE, GEMINI])
+def test_what_nobody_expects_is_counted(name: str) -> None:
+    with serving(lambda body: "fine") as api, at(api, name) as backend:
+        backend.trouble = lambda error: error  # type: ignore[method-assign]
+        api.answer = lambda body: Fault(400)
+        result = question.run(backend=backend)
+        error = result.error()
+        assert isinstance(error, BackendError)
+        assert (error.code, error.loc is not None, result.usage.calls) == ("SGLC502", True, 1)
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -339,7 +352,6 @@ def _told(kind: str) -> str:
     return f"event: error\ndata: {json.dumps(error)}\n\n"
 
 
-OPENAI, CLAUDE, GEMINI = "openai:gpt-4o", "anthropic:claude-opus-5-5", "gemini:gemini-2.5-flash"
 _BEGUN = list(anthropic_chunks("so far", _BODY, breaks=True))
 STREAMS: Mapping[str, tuple[str, Iterable[str], str | None, int]] = {
     "Claude refuses": (CLAUDE, anthropic_chunks("so", _BODY, breaks=False, stop="refusal"), "SGLC545", 1),

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sglc.errors import BackendError
+from sglc.errors import BackendError, SglcError
 from sglc.ir.plan.events import Usage
 
 _T = TypeVar("_T")
@@ -37,7 +37,7 @@ class Patience:
 class Trouble(Exception):
     """An attempt failed. `again`: another one may do better; `wait_s` is what the server asks for.
 
-    `limited`: so it does of everybody who asks with the same key: there were too many requests.
+    `limited`: there were too many requests, whoever asked with the same key.
     """
 
     def __init__(
@@ -49,7 +49,12 @@ class Trouble(Exception):
         self.again = again
         self.wait_s = wait_s
         self.hint = hint
-        self.limited = limited and wait_s is not None
+        self._limited = limited
+
+    @property
+    def limited(self) -> bool:
+        """Whether all who ask with the same key are to wait, and how long is known."""
+        return self._limited and self.wait_s is not None
 
 
 class Paid:
@@ -92,10 +97,23 @@ def asked_wait_s(headers: Mapping[str, str]) -> float | None:
         try:
             return max(0.0, float(raw) * unit)
         except ValueError:
-            when = email.utils.parsedate_tz(raw)
-            if when is not None:
-                return max(0.0, email.utils.mktime_tz(when) - time.time())
+            if (when := _moment(raw)) is not None:
+                return max(0.0, when - time.time())
     return None
+
+
+def _moment(date: str) -> float | None:
+    """The time that a header says; None if it says none, or one that no clock has."""
+    when = email.utils.parsedate_tz(date)
+    try:
+        return None if when is None else float(email.utils.mktime_tz(when))
+    except (ValueError, OverflowError):
+        return None
+
+
+def unexpected(error: Exception) -> BackendError:
+    """The error of what no back end should raise."""
+    return BackendError("SGLC502", f"the back end failed: `{type(error).__name__}`: {error}")
 
 
 class Limit:
@@ -207,7 +225,7 @@ async def patiently(
     Raises:
         BackendError: SGLC542, the API refuses the request; SGLC543, it could not be had in as many attempts,
             or in as much time, as `patience` has.
-        what `meaning` makes of a failure, if that is no `Trouble`.
+        what `meaning` makes of a failure, if that is no `Trouble`; SGLC502, if it is no error of sglc's.
     """
     jitter: random.Random | None = None  # seeding one takes longer than most of what is done here
     left_s, limit = patience.total_s, places.limit
@@ -233,7 +251,7 @@ async def patiently(
             left_s -= time.monotonic() - began
         with Paid(Usage(calls=number)):
             if not isinstance(trouble, Trouble):
-                raise trouble from None
+                raise trouble if isinstance(trouble, SglcError) else unexpected(trouble) from None
             if not trouble.again:
                 raise _given_up("SGLC542", "refuses", name, trouble, number)
             if told():

@@ -23,7 +23,8 @@ _STATUSES = {
 
 def network_trouble(error: Exception) -> Exception:
     """What a failure below the SDK means; itself, if it is none."""
-    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) or _is_http(error, "DecodingError"):
+    unread = json.JSONDecodeError | UnicodeDecodeError | RecursionError  # the latter of too many brackets
+    if isinstance(error, unread) or _is_http(error, "DecodingError"):
         return Trouble(f"the answer is malformed: {said(error)}")
     if _is_http(error, "RequestError"):
         return _unconnected("broke", error)
