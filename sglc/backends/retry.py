@@ -20,6 +20,7 @@ from sglc.ir.plan.events import Usage
 
 _T = TypeVar("_T")
 _AGAIN = (408, 409, 429)
+KEY_HINT = "check the API key in the environment"
 _SPREAD_S = 5.0  # at most: over so long those go on that have waited for one limit
 
 
@@ -78,7 +79,7 @@ def status_trouble(status: int, message: str, headers: Mapping[str, str], *, fin
     asked = headers.get("x-should-retry", "").lower()
     again = asked == "true" or (asked != "false" and (status in _AGAIN or status >= 500))
     hints = {
-        401: "check the API key in the environment", 403: "check what the API key may do",
+        401: KEY_HINT, 403: "check what the API key may do",
         404: "check the model's name and the base URL",
     }  # fmt: skip
     text = f"HTTP {status}" + (f": {message}" if message else "")

@@ -6,7 +6,7 @@ import sys
 
 from sglc.backends.remote.connection import unreachable
 from sglc.backends.remote.sdk_errors import said
-from sglc.backends.retry import Trouble
+from sglc.backends.retry import KEY_HINT, Trouble
 
 LOG_IN = "log in with `gcloud auth application-default login`"
 _PACKAGES = ("google.auth", "google.oauth2")
@@ -31,6 +31,13 @@ def login_trouble(name: str, error: Exception) -> Exception:
     if _raised_in(error, *_PACKAGES):  # by what it read in an answer that was none
         return Trouble("the log-in failed: its answer is malformed")
     return error
+
+
+def not_let_in(trouble: Exception) -> Exception:
+    """A failure of a request to Vertex AI, with a hint at the log-in where another one would be at a key."""
+    if isinstance(trouble, Trouble) and trouble.hint == KEY_HINT:
+        trouble.hint = f"{LOG_IN}, or {KEY_HINT}"
+    return trouble
 
 
 def _raised_in(error: Exception, *modules: str) -> bool:
