@@ -173,12 +173,21 @@ def test_what_nobody_expects_is_counted(name: str) -> None:
         assert (error.code, error.loc is not None, result.usage.calls) == ("SGLC502", True, 1)
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", [name for name in TARGETS if name != GEMINI])
 def test_redirects_without_end_are_no_answer(name: str) -> None:
     with serving(lambda body: Fault(307, {"location": "?"})) as api, at(api, name) as backend:
         error = question.run(backend=backend).error()
         assert "SGLC543" in str(error)
         assert "redirects" in str(error)
+
+
+@pytest.mark.parametrize("name", [OPENAI, CLAUDE, GEMINI])
+def test_a_redirect_takes_no_key_along(name: str) -> None:
+    with serving(lambda body: "fine") as other, serving(lambda body: "fine") as api, at(api, name) as backend:
+        api.answer = lambda body: Fault(307, {"location": f"{other.url.removesuffix('/v1')}{api.paths[-1]}"})
+        error = question.run(backend=backend).error()
+        assert all("k" not in header.values() for header in other.headers)
+        assert ("check the base URL" in str(error)) == (name == GEMINI)
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -82,10 +82,10 @@ def status_trouble(status: int, message: str, headers: Mapping[str, str], *, fin
         401: KEY_HINT, 403: "check what the API key may do",
         404: "check the model's name and the base URL",
     }  # fmt: skip
+    hint = "check the base URL" if 300 <= status < 400 else hints.get(status, "")
     text = f"HTTP {status}" + (f": {message}" if message else "")
     return Trouble(
-        text, again=again and not final, wait_s=asked_wait_s(headers), hint=hints.get(status, ""),
-        limited=status == 429,
+        text, again=again and not final, wait_s=asked_wait_s(headers), hint=hint, limited=status == 429,
     )  # fmt: skip
 
 

@@ -116,9 +116,13 @@ class GeminiBackend(ApiBackend):
             from google.genai import Client as GoogleClient
         except ImportError as error:
             raise missing(name, "google-genai", self.kind, error) from None
-        http = {"timeout": round(self.options.patience.attempt_s * 1000)}
+        # A redirect may lead to somebody else, and the key would go there, too.
+        http: dict[str, Any] = {
+            "timeout": round(self.options.patience.attempt_s * 1000),
+            "async_client_args": {"follow_redirects": False},
+        }
         if self.options.base_url is not None:
-            http["base_url"] = self.options.base_url  # type: ignore[assignment]
+            http["base_url"] = self.options.base_url
         given: dict[str, Any] = {"http_options": http, **self.options.client}
         hint = "set `GEMINI_API_KEY`"
         if self.options.vertex:
