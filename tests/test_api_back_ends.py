@@ -17,6 +17,7 @@ import sglc as sgl
 from sglc.backends.anthropic import AnthropicBackend
 from sglc.backends.openai import OpenAIBackend
 from sglc.backends.registry import connect, disconnect
+from sglc.backends.retry import Patience, Trouble
 from sglc.errors import BackendError, LegalizeError, RunError, UsageError
 from sglc.ir.plan.events import Usage
 from sglc.ir.target import Takes
@@ -417,6 +418,106 @@ def test_azure_by_its_api_without_a_version_and_with_one() -> None:
         assert not named.target.known
 
 
+def _token() -> str:
+    return "t"
+
+
+async def _awaited_token() -> str:
+    return "t"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [{}, {"api_version": "2024-10-21"}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"azure_ad_token": "t"},
+        {"azure_ad_token_provider": _token},
+        {"azure_ad_token_provider": _awaited_token},
+    ],
+)
+def test_azure_by_a_token(given: Any, version: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AZURE_OPENAI_API_KEY", raising=False)
+    if not given:
+        monkeypatch.setenv("AZURE_OPENAI_AD_TOKEN", "t")
+    with serving(speaking()) as api:
+        root = api.url.removesuffix("/v1")
+        backend = sgl.OpenAI("gpt-4o", is_azure=True, azure_endpoint=root, **given, **version)
+        assert question.run(backend=backend)["answer"] == "one two END three"
+        backend.close()
+        assert api.headers[0]["authorization"] == "Bearer t"
+
+
+@pytest.mark.slow
+def test_a_key_may_be_made_for_each_request() -> None:
+    with serving(speaking()) as api:
+        for azure in ({}, {"is_azure": True}):
+            backend = sgl.OpenAI("gpt-4o", base_url=api.url, api_key=_token, **azure)
+            assert question.run(backend=backend)["answer"] == "one two END three"
+            backend.close()
+        assert [headers["authorization"] for headers in api.headers] == ["Bearer t"] * 2
+
+
+def test_what_azure_takes_with_a_version_alone_is_named() -> None:
+    made = sgl.OpenAI("m", is_azure=True, azure_endpoint="http://x", api_key="k", azure_deployment="d")
+    with pytest.raises(UsageError, match=r"SGLC027.*takes no `azure_deployment`"):
+        question.run(backend=made)
+
+
+@pytest.mark.parametrize("name", ["openai:gpt-4o", "anthropic:claude-opus-5-5"])
+def test_connecting_takes_no_longer_than_the_sdk_has_it(name: str) -> None:
+    with serving(speaking()) as api, at(api, name, patience=Patience()) as backend:
+        client, _ = backend.connect()
+        assert (client.timeout.connect, client.timeout.read) == (5.0, 600.0)
+    with serving(speaking()) as api, at(api, name, patience=Patience(attempt_s=2.0)) as backend:
+        client, _ = backend.connect()
+        assert (client.timeout.connect, client.timeout.read) == (2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("openai:gpt-4o", "OPENAI_API_KEY"), ("azure:gpt-4o", "OPENAI_API_VERSION"),
+        ("anthropic:claude-opus-5-5", "ANTHROPIC_AUTH_TOKEN"), ("gemini:gemini-2.5-flash", "GOOGLE_API_KEY"),
+        ("vertex:gemini-2.5-flash", "GOOGLE_CLOUD_PROJECT"), ("mistral:m", "MISTRAL_API_KEY"),
+    ],
+)  # fmt: skip
+def test_another_environment_is_another_back_end(
+    name: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "one")
+    first = connect(name)
+    assert connect(name) is first
+    monkeypatch.setenv(variable, "another")
+    assert connect(name) is not first
+    disconnect()
+
+
+def test_claude_on_vertex_without_a_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("ANTHROPIC_VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT"):
+        monkeypatch.delenv(variable, raising=False)
+    made = sgl.VertexAI("claude-opus-4-5", location="us-east5", access_token="t", base_url="http://127.0.0.1:9")
+    error = question.run(backend=made).error()
+    made.close()
+    assert isinstance(error, BackendError)
+    assert (error.code, "ANTHROPIC_VERTEX_PROJECT_ID" in error.hint) == ("SGLC541", True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["gemini-2.5-flash", "claude-opus-5-5"])
+def test_who_vertex_does_not_let_in_may_log_in(model: str) -> None:
+    with serving(lambda body: Fault(401)) as api:
+        login = (
+            {"access_token": "t", "project": "p", "location": "eu"} if "claude" in model else {"api_key": "k"}
+        )
+        made = sgl.VertexAI(model, base_url=api.url.removesuffix("/v1"), **login)
+        error = question.run(backend=made).error()
+        made.close()
+    assert isinstance(error, BackendError)
+    assert (error.code, "gcloud auth" in error.hint) == ("SGLC542", True)
+
+
 # -- by name, and without what they need -------------------------------------------------------------
 
 KEYS = {
@@ -474,6 +575,17 @@ def test_a_key_that_litellm_lacks_is_named(
         _ = question.run(backend=connect(name), stream=live)["answer"]
     assert key in caught.value.hint
     disconnect()
+
+
+@WITH_LITELLM
+def test_a_limit_of_litellm_s_has_everybody_wait() -> None:
+    import litellm
+
+    info = '{"error": {"details": [{"retryDelay": "2s"}]}}'
+    error = litellm.RateLimitError(f"slow: {info}", "gemini", "gemini/m")
+    trouble = sgl.LiteLLM("gemini/gemini-2.5-flash", api_key="k").trouble(error)
+    assert isinstance(trouble, Trouble)
+    assert (trouble.wait_s, trouble.limited) == (2.0, True)
 
 
 @WITH_LITELLM

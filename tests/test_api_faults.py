@@ -23,6 +23,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
+OPENAI, CLAUDE, GEMINI = "openai:gpt-4o", "anthropic:claude-opus-5-5", "gemini:gemini-2.5-flash"
 TARGETS = [
     name
     for name in (
@@ -58,6 +59,7 @@ BROKEN = {
     "nothing": Fault(200, body="null"),
     "a list": Fault(200, body="[]"),
     "a page": Fault(200, body="<html>hello</html>"),
+    "no end of brackets": Fault(200, body="[" * 100_000),
 }
 FOUND_OUT = [(name, what) for name in TARGETS for what in PASSING]
 
@@ -160,12 +162,32 @@ def test_bytes_that_are_no_text_are_asked_for_again(name: str, fault: Fault) -> 
         assert len(api.bodies) == 2
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", [OPENAI, CLAUDE, GEMINI])
+def test_what_nobody_expects_is_counted(name: str) -> None:
+    with serving(lambda body: "fine") as api, at(api, name) as backend:
+        backend.trouble = lambda error: error  # type: ignore[method-assign]
+        api.answer = lambda body: Fault(400)
+        result = question.run(backend=backend)
+        error = result.error()
+        assert isinstance(error, BackendError)
+        assert (error.code, error.loc is not None, result.usage.calls) == ("SGLC502", True, 1)
+
+
+@pytest.mark.parametrize("name", [name for name in TARGETS if name != GEMINI])
 def test_redirects_without_end_are_no_answer(name: str) -> None:
     with serving(lambda body: Fault(307, {"location": "?"})) as api, at(api, name) as backend:
         error = question.run(backend=backend).error()
         assert "SGLC543" in str(error)
         assert "redirects" in str(error)
+
+
+@pytest.mark.parametrize("name", [OPENAI, CLAUDE, GEMINI])
+def test_a_redirect_takes_no_key_along(name: str) -> None:
+    with serving(lambda body: "fine") as other, serving(lambda body: "fine") as api, at(api, name) as backend:
+        api.answer = lambda body: Fault(307, {"location": f"{other.url.removesuffix('/v1')}{api.paths[-1]}"})
+        error = question.run(backend=backend).error()
+        assert all("k" not in header.values() for header in other.headers)
+        assert ("check the base URL" in str(error)) == (name == GEMINI)
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -312,6 +334,46 @@ def test_no_answer_is_said_and_not_asked_for_again(what: str) -> None:
         assert (result.usage.calls, counted) == (1, "usage" in answer or "usageMetadata" in answer)
 
 
+_COUNTS = {"prompt_tokens": 9, "completion_tokens": 3}
+_COUNTED = f"data: {json.dumps({'choices': [], 'usage': _COUNTS})}\n\n"
+_BLOCKED = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 9}}
+COUNTED: Mapping[str, tuple[str, Iterable[str], int]] = {
+    "OpenAI's filter": (OPENAI, [_delta(delta={}, finish_reason="content_filter"), _COUNTED], 3),
+    "OpenAI's model refuses": (
+        OPENAI, [_delta(delta={"refusal": "No."}), _delta(delta={}, finish_reason="stop"), _COUNTED], 3,
+    ),
+    "Claude refuses": (CLAUDE, anthropic_chunks("so far", _BODY, breaks=False, stop="refusal"), 2),
+    "Google's filter": (GEMINI, gemini_chunks("so far", _BODY, breaks=False, finish="SAFETY"), 4),
+    "Google blocks the prompt": (GEMINI, [f"data: {json.dumps(_BLOCKED)}\n\n"], 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", COUNTED)
+def test_a_stream_without_an_answer_is_counted(what: str) -> None:
+    name, chunks, completion = COUNTED[what]
+    stream = streamed(chunks)
+    with serving(lambda body: stream) as api, at(api, name) as backend:
+        result = question.run(backend=backend, stream=True)
+        error = result.error()
+        assert isinstance(error, BackendError)
+        assert (error.code, len(api.bodies)) == ("SGLC545", 1)
+        assert (result.usage.calls, result.usage.prompt > 0) == (1, True)
+        assert result.usage.completion == completion
+
+
+def test_a_prompt_that_is_blocked_is_counted() -> None:
+    with at_once(_BLOCKED, GEMINI) as result:
+        assert "SGLC545" in str(result.error())
+        assert (result.usage.prompt, result.usage.calls) == (9, 1)
+
+
+def test_a_prompt_that_azure_s_filter_blocks_is_no_answer() -> None:
+    told = {"error": {"code": "content_filter", "message": "The response was filtered."}}
+    with at_once(Fault(400, body=json.dumps(told)), "azure:gpt-4o") as result:
+        assert "SGLC545" in str(result.error())
+        assert "blocks the prompt" in str(result.error())
+
+
 def test_a_candidate_that_is_stopped_is_the_end_of_its_own_branch_alone() -> None:
     @sgl.function
     def two(s: Any) -> None:
@@ -339,7 +401,6 @@ def _told(kind: str) -> str:
     return f"event: error\ndata: {json.dumps(error)}\n\n"
 
 
-OPENAI, CLAUDE, GEMINI = "openai:gpt-4o", "anthropic:claude-opus-5-5", "gemini:gemini-2.5-flash"
 _BEGUN = list(anthropic_chunks("so far", _BODY, breaks=True))
 STREAMS: Mapping[str, tuple[str, Iterable[str], str | None, int]] = {
     "Claude refuses": (CLAUDE, anthropic_chunks("so", _BODY, breaks=False, stop="refusal"), "SGLC545", 1),
@@ -414,6 +475,75 @@ def test_what_an_error_of_another_shape_says_is_told(name: str, body: dict[str, 
     assert "not an integer" in error.message
 
 
+_CLAUDE_S_ERROR = {"type": "error", "error": {"type": "invalid_request_error", "message": "bad"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "live", "told"),
+    [
+        (OPENAI, True, {"error": {"type": "invalid_request_error", "message": "bad"}}),
+        (CLAUDE, False, _CLAUDE_S_ERROR),
+        (CLAUDE, True, _CLAUDE_S_ERROR),
+    ],
+)
+def test_an_error_with_the_status_of_an_answer(name: str, live: bool, told: dict[str, Any]) -> None:
+    with serving(lambda body: told) as api, at(api, name) as backend:
+        error = question.run(backend=backend, stream=live).error()
+        assert isinstance(error, BackendError)
+        assert (error.code, len(api.bodies)) == ("SGLC542", 1)
+        assert "HTTP 400: bad" in error.message
+
+
+@pytest.mark.parametrize(("name", "answer"), [(OPENAI, _openai()), (CLAUDE, anthropic_whole("a", _BODY))])
+def test_a_server_that_does_not_stream_is_asked_once(name: str, answer: dict[str, Any]) -> None:
+    whole = Fault(200, body=json.dumps(answer))
+    with serving(lambda body: whole) as api, at(api, name) as backend:
+        error = question.run(backend=backend, stream=True).error()
+        assert isinstance(error, BackendError)
+        assert (error.code, len(api.bodies)) == ("SGLC542", 1)
+        assert "all at once" in error.message
+        assert "stream=True" in error.hint
+    stream = streamed([_delta(delta={"content": "fine"}, finish_reason="stop")])
+    stream.headers["content-type"] = "application/json"  # a wrong name is no other answer
+    with serving(lambda body: stream) as api, at(api, OPENAI) as backend:
+        assert question.run(backend=backend, stream=True)["answer"] == "fine"
+
+
+@pytest.mark.parametrize("name", [OPENAI, CLAUDE])
+def test_a_redirect_to_nowhere_is_asked_once(name: str) -> None:
+    with serving(lambda body: Fault(301)) as api, at(api, name) as backend:
+        error = question.run(backend=backend).error()
+        assert isinstance(error, BackendError)
+        assert (error.code, len(api.bodies)) == ("SGLC542", 1)
+        assert "HTTP 301" in error.message
+
+
+def test_a_text_at_the_beginning_of_a_block_of_claude_s() -> None:
+    chunks = [
+        chunk.replace('"text": ""', '"text": "and "') for chunk in anthropic_chunks("so", _BODY, breaks=False)
+    ]
+    with serving(lambda body: streamed(chunks)) as api, at(api, CLAUDE) as backend:
+        assert question.run(backend=backend, stream=True)["answer"] == "and so"
+
+
+def test_more_tokens_of_the_cache_than_there_are() -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 9}}
+    with at_once({**_openai(), "usage": usage}, OPENAI) as result:
+        assert result["answer"] == "a"
+        assert (result.usage.prompt, result.usage.cached, result.usage.computed) == (5, 5, 0)
+
+
+def test_choices_that_are_too_many_or_have_no_number() -> None:
+    answer = _openai()
+    del answer["choices"][0]["index"]
+    with at_once(answer, OPENAI) as result:
+        assert result["answer"] == "a"
+    with at_once({**answer, "choices": _openai()["choices"] + _openai(index=1)["choices"]}, OPENAI) as result:
+        error = result.error()
+        assert isinstance(error, BackendError)
+        assert (error.code, error.hint) == ("SGLC544", "")
+
+
 @pytest.mark.parametrize("what", STREAMS)
 def test_streams_that_go_wrong(what: str) -> None:
     name, chunks, code, requests = STREAMS[what]
@@ -424,6 +554,24 @@ def test_streams_that_go_wrong(what: str) -> None:
         if code is None:
             assert result["answer"] == "fine"
             assert result.text().count("fine") == 1
+
+
+@pytest.mark.parametrize("said", ["abort", "insufficient_system_resource", "", None])
+def test_an_answer_that_does_not_say_that_it_is_whole_is_none(said: Any) -> None:
+    with serving(then_fine(_openai(finish_reason=said))) as api, at(api, OPENAI) as backend:
+        assert question.run(backend=backend)["answer"] == "fine"
+        assert len(api.bodies) == 2
+    stream = streamed([_delta(delta={"content": ""}), _delta(delta={}, finish_reason=said)])
+    with serving(then_fine(stream)) as api, at(api, OPENAI) as backend:
+        assert question.run(backend=backend, stream=True)["answer"] == "fine"
+        assert len(api.bodies) == 2
+
+
+@pytest.mark.parametrize("said", ["eos", "eos_token", "stop_sequence", "end_turn"])
+def test_an_answer_may_be_whole_in_other_words(said: str) -> None:
+    with at_once(_openai(finish_reason=said), OPENAI) as result:
+        assert result["answer"] == "a"
+        assert result.get_meta_info("answer")["finish_reason"]["type"] == "stop"
 
 
 def test_an_answer_that_was_broken_off_is_none() -> None:
@@ -460,6 +608,25 @@ def test_a_call_without_arguments(arguments: Any) -> None:
     with serving(lambda body: answer) as api, at(api, OPENAI) as backend:
         (call,) = timed.run(backend=backend)["answer"].calls
     assert (call.name, call.arguments) == ("now", {})
+
+
+def test_a_call_in_the_older_protocol_s_words() -> None:
+    message = {"role": "assistant", "content": None, "function_call": {"name": "now", "arguments": "{}"}}
+    answer = _openai(message=message, finish_reason="function_call")
+    with serving(lambda body: answer) as api, at(api, OPENAI) as backend:
+        (call,) = timed.run(backend=backend)["answer"].calls
+    assert (call.name, call.arguments) == ("now", {})
+
+
+def test_a_call_that_is_cut_off_is_no_text() -> None:
+    called = {"id": "1", "type": "function", "function": {"name": "now", "arguments": '{"zone": "Ro'}}
+    message = {"role": "assistant", "content": None, "tool_calls": [called]}
+    answer = _openai(message=message, finish_reason="length")
+    with serving(lambda body: answer) as api, at(api, OPENAI) as backend:
+        result = timed.run(backend=backend)
+        assert "SGLC545" in str(result.error())
+        assert "`now` ended at `max_tokens`" in str(result.error())
+        assert len(api.bodies) == 1
 
 
 @contextmanager

@@ -77,9 +77,10 @@ def test_who_is_not_let_in_is_told_how_to_log_in(model: str) -> None:
     assert "gcloud auth application-default login" in error.hint
 
 
+@pytest.mark.parametrize("status", [200, 404])
 @pytest.mark.parametrize("model", MODELS)
-def test_a_log_in_that_answers_with_a_page_is_tried_again(model: str) -> None:
-    with tokens(200, "<html>") as (uri, asked):
+def test_a_log_in_that_answers_with_a_page_is_tried_again(model: str, status: int) -> None:
+    with tokens(status, "<html>") as (uri, asked):
         error = failed(model, uri)
     assert (error.code, error.note, len(asked)) == ("SGLC543", "2 attempts", 2)
     assert "the log-in failed: its answer is malformed" in error.message
@@ -101,5 +102,7 @@ def test_what_a_log_in_s_errors_mean() -> None:
         trouble = login_trouble("vertex:m", passing)
         assert isinstance(trouble, Trouble)
         assert trouble.again
+    lacking = RefreshError("a refresh token is missing")  # type: ignore[no-untyped-call]
+    assert isinstance(login_trouble("vertex:m", lacking), BackendError)
     other = TypeError("of somebody else")
     assert login_trouble("vertex:m", other) is other

@@ -11,6 +11,8 @@ import pytest
 import sglc as sgl
 from sglc.backends.anthropic.kept_prompts import KeptPrompts
 from sglc.backends.registry import connect
+from sglc.errors import BackendError
+from sglc.ir.plan.events import Usage
 from sglc.passes.compile import compile_program
 from tests.api_programs import speaking
 from tests.api_targets import at
@@ -144,3 +146,43 @@ def test_one_writes_while_the_others_wait() -> None:
 
     names = ("second", "third", "fourth", "in time", "in time again", "fails", "writes anew", "reads")
     assert asyncio.run(story()) == ["first plain", *(f"{name} marked" for name in names)]
+
+
+def test_who_waits_for_what_fails_waits_no_longer_than_twice() -> None:
+    async def story() -> list[str]:
+        log: list[str] = []
+        kept, gate = KeptPrompts(Clock()), asyncio.Event()
+        await ask_once(kept, log, "first")
+        asked = [asyncio.create_task(ask_once(kept, log, "fails", gate)) for _ in range(5)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert log[1:] == ["fails marked"]
+        gate.set()
+        await asyncio.gather(*asked, return_exceptions=True)
+        return log
+
+    assert asyncio.run(story()) == ["first plain", *["fails marked"] * 2, *["fails plain"] * 3]
+
+
+def test_what_is_answered_with_a_refusal_is_kept() -> None:
+    async def refused(kept: KeptPrompts, log: list[bool], gate: asyncio.Event) -> None:
+        async with kept.asked("k") as marked:
+            log.append(marked)
+            await gate.wait()
+            error = BackendError("SGLC545", "the model refuses")
+            error.usage = Usage(prompt=2000, calls=1)
+            raise error
+
+    async def story() -> list[bool]:
+        log: list[bool] = []
+        kept, gate = KeptPrompts(Clock()), asyncio.Event()
+        await ask_once(kept, [], "first")
+        asked = [asyncio.create_task(refused(kept, log, gate)) for _ in range(4)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert log == [True]
+        gate.set()
+        await asyncio.gather(*asked, return_exceptions=True)
+        return log
+
+    assert asyncio.run(story()) == [True] * 4

@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 
 from sglc.backends import retry
-from sglc.backends.retry import Limit, Patience, Places, Trouble, counts, patiently, status_trouble
+from sglc.backends.retry import (
+    Limit,
+    Patience,
+    Places,
+    Trouble,
+    asked_wait_s,
+    counts,
+    patiently,
+    status_trouble,
+)
 from sglc.errors import BackendError
 
 
@@ -152,7 +161,15 @@ def test_what_counts_as_an_attempt() -> None:
         *(True, False),
         *(True, True),
     ]
-    assert not status_trouble(429, "for how long nobody knows", {}).limited
+    unknown = status_trouble(429, "for how long nobody knows", {})
+    assert not unknown.limited
+    unknown.wait_s = 1.0  # found elsewhere, as LiteLLM's errors have it
+    assert not counts(unknown, 3)
+
+
+@pytest.mark.parametrize("date", ["Wed, 21 Oct 999999 07:28:00 GMT", "Wed, 99 Foo 1 07:28:00 GMT", "soon"])
+def test_a_date_that_is_none_asks_for_no_wait(date: str) -> None:
+    assert asked_wait_s({"retry-after": date}) is None
 
 
 def test_a_limit_is_over_for_each_at_another_time() -> None:

@@ -13,10 +13,10 @@ _HERE = (
     "anthropic:MODEL, gemini:MODEL, vertex:MODEL, mistral:MODEL, openrouter:MODEL, litellm:MODEL, "
     "http[s]://HOST:PORT, grpc[s]://HOST:PORT, scripted:FILE"
 )
-# Where the SDKs go by their environments is a part of what is named.
-_ADDRESSES = (
-    "OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT", "ANTHROPIC_BASE_URL", "ANTHROPIC_VERTEX_BASE_URL",
-    "GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL",
+# Where the SDKs go by their environments, and as whom, is a part of what is named.
+_VARIABLES = (
+    "OPENAI_", "AZURE_OPENAI_", "ANTHROPIC_", "GEMINI_", "GOOGLE_", "GCLOUD_", "CLOUD_ML_", "MISTRAL_",
+    "OPENROUTER_",
 )  # fmt: skip
 _CONNECTED: dict[tuple[str, str, str], Backend] = {}
 
@@ -43,7 +43,8 @@ def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> B
     if name == "scripted" and rest:
         return _scripted(rest)
     if name in _APIS and rest:
-        key = (name, rest, " ".join(os.environ.get(variable, "") for variable in _ADDRESSES))
+        said = sorted((key, text) for key, text in os.environ.items() if key.startswith(_VARIABLES))
+        key = (name, rest, repr(said))
         if key not in _CONNECTED:
             _CONNECTED[key] = _api(name, rest)
         return _CONNECTED[key]

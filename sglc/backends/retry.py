@@ -15,11 +15,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sglc.errors import BackendError
+from sglc.errors import BackendError, SglcError
 from sglc.ir.plan.events import Usage
 
 _T = TypeVar("_T")
 _AGAIN = (408, 409, 429)
+KEY_HINT = "check the API key in the environment"
 _SPREAD_S = 5.0  # at most: over so long those go on that have waited for one limit
 
 
@@ -37,7 +38,7 @@ class Patience:
 class Trouble(Exception):
     """An attempt failed. `again`: another one may do better; `wait_s` is what the server asks for.
 
-    `limited`: so it does of everybody who asks with the same key: there were too many requests.
+    `limited`: there were too many requests, whoever asked with the same key.
     """
 
     def __init__(
@@ -49,7 +50,12 @@ class Trouble(Exception):
         self.again = again
         self.wait_s = wait_s
         self.hint = hint
-        self.limited = limited and wait_s is not None
+        self._limited = limited
+
+    @property
+    def limited(self) -> bool:
+        """Whether all who ask with the same key are to wait, and how long is known."""
+        return self._limited and self.wait_s is not None
 
 
 class Paid:
@@ -73,13 +79,13 @@ def status_trouble(status: int, message: str, headers: Mapping[str, str], *, fin
     asked = headers.get("x-should-retry", "").lower()
     again = asked == "true" or (asked != "false" and (status in _AGAIN or status >= 500))
     hints = {
-        401: "check the API key in the environment", 403: "check what the API key may do",
+        401: KEY_HINT, 403: "check what the API key may do",
         404: "check the model's name and the base URL",
     }  # fmt: skip
+    hint = "check the base URL" if 300 <= status < 400 else hints.get(status, "")
     text = f"HTTP {status}" + (f": {message}" if message else "")
     return Trouble(
-        text, again=again and not final, wait_s=asked_wait_s(headers), hint=hints.get(status, ""),
-        limited=status == 429,
+        text, again=again and not final, wait_s=asked_wait_s(headers), hint=hint, limited=status == 429,
     )  # fmt: skip
 
 
@@ -92,10 +98,23 @@ def asked_wait_s(headers: Mapping[str, str]) -> float | None:
         try:
             return max(0.0, float(raw) * unit)
         except ValueError:
-            when = email.utils.parsedate_tz(raw)
-            if when is not None:
-                return max(0.0, email.utils.mktime_tz(when) - time.time())
+            if (when := _moment(raw)) is not None:
+                return max(0.0, when - time.time())
     return None
+
+
+def _moment(date: str) -> float | None:
+    """The time that a header says; None if it says none, or one that no clock has."""
+    when = email.utils.parsedate_tz(date)
+    try:
+        return None if when is None else float(email.utils.mktime_tz(when))
+    except (ValueError, OverflowError):
+        return None
+
+
+def unexpected(error: Exception) -> BackendError:
+    """The error of what no back end should raise."""
+    return BackendError("SGLC502", f"the back end failed: `{type(error).__name__}`: {error}")
 
 
 class Limit:
@@ -207,7 +226,7 @@ async def patiently(
     Raises:
         BackendError: SGLC542, the API refuses the request; SGLC543, it could not be had in as many attempts,
             or in as much time, as `patience` has.
-        what `meaning` makes of a failure, if that is no `Trouble`.
+        what `meaning` makes of a failure, if that is no `Trouble`; SGLC502, if it is no error of sglc's.
     """
     jitter: random.Random | None = None  # seeding one takes longer than most of what is done here
     left_s, limit = patience.total_s, places.limit
@@ -233,7 +252,7 @@ async def patiently(
             left_s -= time.monotonic() - began
         with Paid(Usage(calls=number)):
             if not isinstance(trouble, Trouble):
-                raise trouble from None
+                raise trouble if isinstance(trouble, SglcError) else unexpected(trouble) from None
             if not trouble.again:
                 raise _given_up("SGLC542", "refuses", name, trouble, number)
             if told():

@@ -11,15 +11,24 @@ from typing import Any, ClassVar
 from sglc.backends.anthropic.anthropic_wire import bodies, finish_of, reply_of, usage_of
 from sglc.backends.anthropic.kept_prompts import KeptPrompts
 from sglc.backends.models.vendor_rules import PICTURES, ApiModel, messages_model
-from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, or_why_not, text_of
+from sglc.backends.remote.answers import (
+    Answer,
+    Piece,
+    Reading,
+    RequestBody,
+    or_why_not,
+    piece_or_why_not,
+    text_of,
+)
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing
-from sglc.backends.remote.connection import see_keys, see_options, unreachable
-from sglc.backends.remote.google_login import LOG_IN, login_trouble
-from sglc.backends.remote.sdk_errors import sdk_trouble
+from sglc.backends.remote.connection import see_keys, see_options, timeouts, unreachable
+from sglc.backends.remote.google_login import LOG_IN, login_trouble, not_let_in
+from sglc.backends.remote.sdk_errors import sdk_trouble, see_stream, told_trouble
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.ir.plan.events import Event
 
 _OFFICIAL = "https://api.anthropic.com"
+_ON_VERTEX = f"set `CLOUD_ML_REGION` and `ANTHROPIC_VERTEX_PROJECT_ID`, and {LOG_IN}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +84,8 @@ class AnthropicBackend(ApiBackend):
     async def whole(self, client: Any, body: RequestBody) -> Answer:
         """As of `ApiBackend`."""
         made = await client.messages.create(**body.fields)
+        if error := getattr(made, "error", None):
+            raise told_trouble(error)
         with Reading():
             return Answer((or_why_not(reply_of, made),), usage_of(made.usage))
 
@@ -82,16 +93,20 @@ class AnthropicBackend(ApiBackend):
         """As of `ApiBackend`."""
         begun = None
         async with await client.messages.create(**body.fields, stream=True) as events:
+            await see_stream(events, "content")
             async for event in events:
                 piece = None
                 with Reading():
                     match event.type:
                         case "message_start":
                             begun = event.message.usage
+                        case "content_block_start" if event.content_block.type == "text":
+                            piece = Piece(text_of(event.content_block.text))
                         case "content_block_delta" if event.delta.type == "text_delta":
                             piece = Piece(text_of(event.delta.text))
                         case "message_delta":
-                            piece = Piece(finish=finish_of(event.delta), usage=usage_of(begun, event.usage))
+                            piece = piece_or_why_not(lambda delta: Piece(finish=finish_of(delta)), event.delta)
+                            piece = replace(piece, usage=usage_of(begun, event.usage))
                 if piece is not None:
                     yield piece
 
@@ -99,8 +114,12 @@ class AnthropicBackend(ApiBackend):
         """As of `ApiBackend`."""
         import anthropic
 
+        if isinstance(error, RuntimeError) and "project_id" in str(error):  # which a log-in may have had
+            return unreachable(self.target.name, error, _ON_VERTEX)
         found = sdk_trouble(anthropic, error)
-        return login_trouble(self.target.name, error) if found is error and self.options.vertex else found
+        if not self.options.vertex:
+            return found
+        return login_trouble(self.target.name, error) if found is error else not_let_in(found)
 
     def connect(self) -> Client:
         """As of `ApiBackend`."""
@@ -110,7 +129,8 @@ class AnthropicBackend(ApiBackend):
             import anthropic
         except ImportError as error:
             raise missing(name, "anthropic", extra, error) from None
-        given = {"timeout": self.options.patience.attempt_s, **self.options.client, "max_retries": 0}
+        timeout = timeouts(anthropic, self.options.patience)
+        given = {"timeout": timeout, **self.options.client, "max_retries": 0}
         see_options(
             name, anthropic.AsyncAnthropicVertex if self.options.vertex else anthropic.AsyncAnthropic, given
         )
@@ -118,9 +138,7 @@ class AnthropicBackend(ApiBackend):
             try:
                 on_vertex: Any = anthropic.AsyncAnthropicVertex(**given)
             except (ValueError, ImportError, anthropic.AnthropicError) as error:
-                raise unreachable(
-                    name, error, f"set `CLOUD_ML_REGION` and `ANTHROPIC_VERTEX_PROJECT_ID`, and {LOG_IN}"
-                ) from None
+                raise unreachable(name, error, _ON_VERTEX) from None
             return on_vertex, on_vertex.close
         hint = "set `ANTHROPIC_API_KEY`"
         try:

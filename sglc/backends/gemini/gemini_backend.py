@@ -13,7 +13,7 @@ from sglc.backends.models.vendor_rules import ApiModel, gemini_model
 from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing
 from sglc.backends.remote.connection import see_keys, see_options, unreachable
-from sglc.backends.remote.google_login import LOG_IN, login_trouble
+from sglc.backends.remote.google_login import LOG_IN, login_trouble, not_let_in
 from sglc.backends.remote.sdk_errors import message_of, network_trouble, said
 from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.backends.retry import Trouble, status_trouble
@@ -73,7 +73,7 @@ class GeminiBackend(ApiBackend):
         """As of `ApiBackend`."""
         made = await client.aio.models.generate_content(**body.fields)
         with Reading():
-            replies = replies_of(made)
+            replies = replies_of(made, body.count)
         if not replies:
             raise Trouble("the answer is malformed: it has no candidates")
         return Answer(tuple(replies), usage_of(made.usage_metadata))
@@ -98,14 +98,15 @@ class GeminiBackend(ApiBackend):
                 waits = {"retry-after": wait} if (wait := _asked_wait(error.details)) else {}
                 details = error.details if isinstance(error.details, Mapping) else {}
                 message = message_of({**details, "message": error.message or details.get("message")})
-                return status_trouble(int(error.code or 500), message, {**waits, **headers})
+                found = status_trouble(int(error.code or 500), message, {**waits, **headers})
+                return not_let_in(found) if self.options.vertex else found
             case errors.UnknownApiResponseError():
                 return Trouble(f"the answer is malformed: {said(error)}")
             case ValueError() if type(error).__module__.startswith("pydantic"):
                 return Trouble(f"the answer is malformed: {said(error).splitlines()[0]}")
             case _:
-                found = network_trouble(error)
-                return login_trouble(self.target.name, error) if found is error else found
+                trouble = network_trouble(error)
+                return login_trouble(self.target.name, error) if trouble is error else trouble
 
     def connect(self) -> Client:
         """As of `ApiBackend`."""
@@ -115,9 +116,13 @@ class GeminiBackend(ApiBackend):
             from google.genai import Client as GoogleClient
         except ImportError as error:
             raise missing(name, "google-genai", self.kind, error) from None
-        http = {"timeout": round(self.options.patience.attempt_s * 1000)}
+        # A redirect may lead to somebody else, and the key would go there, too.
+        http: dict[str, Any] = {
+            "timeout": round(self.options.patience.attempt_s * 1000),
+            "async_client_args": {"follow_redirects": False},
+        }
         if self.options.base_url is not None:
-            http["base_url"] = self.options.base_url  # type: ignore[assignment]
+            http["base_url"] = self.options.base_url
         given: dict[str, Any] = {"http_options": http, **self.options.client}
         hint = "set `GEMINI_API_KEY`"
         if self.options.vertex:

@@ -9,6 +9,7 @@ from typing import Any
 from sglc.backends.models.vendor_rules import ApiModel
 from sglc.backends.remote.answers import (
     NO_LOGPROBS,
+    PROMPT_BLOCKED,
     Logprobs,
     Piece,
     Reply,
@@ -19,6 +20,7 @@ from sglc.backends.remote.answers import (
     form_of_request,
     in_batches,
     or_why_not,
+    piece_or_why_not,
     sampling_of,
     sent_stops,
     text_of,
@@ -124,21 +126,20 @@ def _tools(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pieces_of(made: Any) -> list[Piece]:
-    """What a part of a streamed answer has of each sample, in order.
-
-    Raises:
-        Unanswered: the prompt is blocked, or the answer.
-    """
-    return [_piece(candidate) for candidate in _candidates(made)]
+    """What a part of a streamed answer has of each sample, in order."""
+    if (why := _blocked(made)) is not None:
+        return [Piece(why=why)]
+    return [piece_or_why_not(_piece, candidate) for candidate in _candidates(made)]
 
 
-def replies_of(made: Any) -> list[Reply | Unanswered]:
-    """The samples of a whole answer.
+def replies_of(made: Any, count: int) -> list[Reply | Unanswered]:
+    """The samples of a whole answer to a request for so many.
 
     Raises:
         Trouble: one did not end.
-        Unanswered: the prompt is blocked.
     """
+    if (why := _blocked(made)) is not None:
+        return [why] * count
     return [or_why_not(_reply, candidate) for candidate in _candidates(made)]
 
 
@@ -149,10 +150,13 @@ def _reply(candidate: Any) -> Reply:
     return reply
 
 
+def _blocked(made: Any) -> Unanswered | None:
+    """Why there is no sample at all, if the prompt is to blame."""
+    reason = getattr(getattr(made, "prompt_feedback", None), "block_reason", None)
+    return None if reason is None else Unanswered(f"{PROMPT_BLOCKED}: {_word(reason)}")
+
+
 def _candidates(made: Any) -> list[Any]:
-    blocked = getattr(getattr(made, "prompt_feedback", None), "block_reason", None)
-    if blocked is not None:
-        raise Unanswered(f"the provider's filter blocks the prompt: {_word(blocked)}")
     return sorted(made.candidates or [], key=lambda candidate: candidate.index or 0)
 
 
@@ -199,4 +203,5 @@ def usage_of(data: Any) -> Usage:
     made = (getattr(data, "candidates_token_count", None) or 0) + (
         getattr(data, "thoughts_token_count", None) or 0
     )
+    cached = min(cached, prompt)
     return Usage(prompt, cached, prompt - cached, 0, made, 1)

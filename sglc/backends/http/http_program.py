@@ -17,7 +17,7 @@ from typing import Any
 from sglc import errors
 from sglc.backends.http.http_trouble import FINAL, events_of, problem_of, refused
 from sglc.backends.remote.connection import Connection
-from sglc.backends.retry import Patience, Trouble, patiently
+from sglc.backends.retry import Patience, Trouble, patiently, unexpected
 from sglc.errors import BackendError, Loc, SglcError, located
 from sglc.ir.plan.backend import Backend, BackendWrapper, ProgramRun
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
@@ -123,7 +123,7 @@ class ServerProgram(BackendWrapper):
         except SglcError as problem:
             error = problem
         except Exception as problem:  # nobody may be left waiting
-            error = BackendError("SGLC502", f"the back end failed: `{type(problem).__name__}`: {problem}")
+            error = unexpected(problem)
         finally:
             self._over = error
             if not self._accepted.done():

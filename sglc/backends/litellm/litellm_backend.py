@@ -24,6 +24,7 @@ _AS_IT_IS = {"num_retries": 0, "max_retries": 0, "drop_params": False}
 _NO_KEY = re.compile(
     r"[Mm]issing (?:[\w-]+ ){0,3}(?:credentials|API[ _][Kk]ey)|api_key client option must be set"
 )
+_RETRY_INFO = re.compile(r'"retryDelay": *"([0-9.]+)s"')
 _SAYS_ITSELF = ("model", "messages", "n", "stream", "stream_options", *_AS_IT_IS)  # not for keywords
 # Where LiteLLM's streams keep the vendor's word for why an answer ended; else they say one of their own.
 _ENDED = ("received_finish_reason", "intermittent_finish_reason", "received_any_finish_reason")
@@ -82,7 +83,7 @@ class LiteLLMBackend(OpenAIBackend):
             return status_trouble(int(error.status_code), said(error), _headers(error))
         trouble = super().trouble(error)
         if isinstance(trouble, Trouble) and trouble.wait_s is None:
-            trouble.wait_s = asked_wait_s(_headers(error))
+            trouble.wait_s = asked_wait_s(_waits(error))
         return trouble
 
     def connect(self) -> Client:
@@ -108,6 +109,12 @@ class LiteLLMBackend(OpenAIBackend):
 def _headers(error: Exception) -> Mapping[str, str]:
     """Those of the vendor's answer, which LiteLLM's own response of an error may lack."""
     return getattr(error, "litellm_response_headers", None) or {}
+
+
+def _waits(error: Exception) -> Mapping[str, str]:
+    """The headers, with the wait that Google says in the answer, of which the error's text is all there is."""
+    delay = _RETRY_INFO.search(str(error))
+    return {**({"retry-after": delay[1]} if delay else {}), **_headers(error)}
 
 
 async def _chunks(stream: Any) -> AsyncIterator[Mapping[str, Any]]:

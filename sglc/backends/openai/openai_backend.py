@@ -8,17 +8,27 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from inspect import isawaitable
 from typing import Any, ClassVar
 
 from sglc.backends.models.vendor_rules import ApiModel, dialect_model, openai_model
 from sglc.backends.openai.dialects import DIALECTS, OPENAI, in_dialect
 from sglc.backends.openai.echoed_choices import EchoedText, echo, echoed, scored
 from sglc.backends.openai.openai_wire import Steering, bodies, piece_of, reply_of, steered, usage_of
-from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody, Unanswered, or_why_not
+from sglc.backends.remote.answers import (
+    PROMPT_BLOCKED,
+    Answer,
+    Piece,
+    Reading,
+    RequestBody,
+    Unanswered,
+    or_why_not,
+    piece_or_why_not,
+)
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing
-from sglc.backends.remote.connection import see_keys, see_options, unreachable
+from sglc.backends.remote.connection import see_keys, see_options, timeouts, unreachable
 from sglc.backends.remote.prompts import Prompt
-from sglc.backends.remote.sdk_errors import sdk_trouble, told_trouble
+from sglc.backends.remote.sdk_errors import sdk_trouble, see_stream, told_trouble
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.backends.retry import Trouble
@@ -29,6 +39,7 @@ from sglc.ir.target import Encoding
 
 _OFFICIAL = "https://api.openai.com"
 _AZURE_KEY, _AZURE_ENDPOINT = "AZURE_OPENAI_API_KEY", "AZURE_OPENAI_ENDPOINT"
+_AZURE_TOKEN = "AZURE_OPENAI_AD_TOKEN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,24 +177,29 @@ class OpenAIBackend(ApiBackend):
     async def pieces(self, client: Any, body: RequestBody) -> AsyncIterator[Piece]:
         """As of `ApiBackend`."""
         chat, refusal = self.model.protocol == "chat", ""
+        read = partial(piece_of, protocol=self.model.protocol)
         asked = {**body.fields, "stream": True, "stream_options": {"include_usage": True}}
         async with aclosing(_Closing(await self.create(client, asked))) as stream:
+            await see_stream(stream.chunks, "choices")
             async for chunk in stream.chunks:
                 with Reading():
-                    pieces = [piece_of(choice, self.model.protocol) for choice in chunk.get("choices") or ()]
+                    choices = chunk.get("choices") or ()
+                    pieces = [piece_or_why_not(read, choice) for choice in choices]
                     if usage := chunk.get("usage"):
                         pieces.append(Piece(usage=usage_of(usage)))
-                    for choice in (chunk.get("choices") or ()) if chat else ():
+                    for choice in choices if chat else ():
                         refusal += (choice.get("delta") or {}).get("refusal") or ""
                 for piece in pieces:
                     yield piece
         if refusal:
-            raise Unanswered(f"the model refuses: {refusal}")
+            yield Piece(why=Unanswered(f"the model refuses: {refusal}"))
 
     def trouble(self, error: Exception) -> Exception:
         """As of `ApiBackend`."""
         import openai
 
+        if isinstance(error, openai.BadRequestError) and error.code == "content_filter":  # Azure's of prompts
+            return Unanswered(PROMPT_BLOCKED)
         return sdk_trouble(openai, error)
 
     # -- the connection ------------------------------------------------------------------------------
@@ -195,7 +211,9 @@ class OpenAIBackend(ApiBackend):
             import openai
         except ImportError as error:
             raise missing(name, "openai", "openai", error) from None
-        given = {"timeout": self.options.patience.attempt_s, **self.options.client, "max_retries": 0}
+        given = {"timeout": timeouts(openai, self.options.patience), **self.options.client, "max_retries": 0}
+        if callable(key := given.get("api_key")):
+            given["api_key"] = _awaited(key)
         hint = "set `OPENAI_API_KEY`, and `OPENAI_BASE_URL` for a server of your own"
         if self.options.azure:
             hint = f"set `{_AZURE_ENDPOINT}` and `{_AZURE_KEY}`"
@@ -208,13 +226,13 @@ class OpenAIBackend(ApiBackend):
                 raise unreachable(name, ValueError("there is no key"), hint)
         see_options(name, openai.AsyncAzureOpenAI if self.options.azure else openai.AsyncOpenAI, given)
         try:
-            client: Any = self._azure_client(given) if self.options.azure else openai.AsyncOpenAI(**given)
+            client: Any = self._azure_client(name, given) if self.options.azure else openai.AsyncOpenAI(**given)
         except (openai.OpenAIError, ImportError, ValueError) as error:  # the latter of proxies
             raise unreachable(name, error, hint) from None
         see_keys(name, client.api_key)
         return client, client.close
 
-    def _azure_client(self, given: dict[str, Any]) -> Any:
+    def _azure_client(self, name: str, given: dict[str, Any]) -> Any:
         import openai
 
         if given.get("api_version") or os.environ.get("OPENAI_API_VERSION"):
@@ -223,10 +241,16 @@ class OpenAIBackend(ApiBackend):
         endpoint = str(given.pop("azure_endpoint", None) or os.environ.get(_AZURE_ENDPOINT) or "")
         if not (endpoint or given.get("base_url")):
             raise openai.OpenAIError("there is no endpoint")
-        given.setdefault("base_url", f"{endpoint.rstrip('/').removesuffix('/openai/v1')}/openai/v1/")
-        given["api_key"] = given.get("api_key") or os.environ.get(_AZURE_KEY)
+        root = endpoint.rstrip("/").removesuffix("/v1").removesuffix("/openai")
+        given.setdefault("base_url", f"{root}/openai/v1/")
+        # Here a token of Entra's is sent as a key is, and goes first as it does with a version.
+        token = given.pop("azure_ad_token", None) or os.environ.get(_AZURE_TOKEN)
+        provider = given.pop("azure_ad_token_provider", None)
+        token = token or (_awaited(provider) if provider is not None else None)
+        given["api_key"] = token or given.get("api_key") or os.environ.get(_AZURE_KEY)
         if not given["api_key"]:  # the SDK would take OpenAI's own
             raise openai.OpenAIError("there is no key")
+        see_options(name, openai.AsyncOpenAI, given)  # what is left of Azure's needs a version
         return openai.AsyncOpenAI(**given)
 
 
@@ -239,6 +263,16 @@ class _Closing:
     async def aclose(self) -> None:
         """Close it."""
         await (getattr(self.chunks, "aclose", None) or self.chunks.close)()
+
+
+def _awaited(provider: Callable[[], Any]) -> Callable[[], Awaitable[str]]:
+    """What gives a key, or a token, in the form that the SDK awaits."""
+
+    async def key() -> str:
+        made = provider()
+        return str(await made if isawaitable(made) else made)
+
+    return key
 
 
 def _encoding_of(model: str) -> Encoding | None:
@@ -271,6 +305,8 @@ def _choices(made: dict[str, Any]) -> list[Any]:
         raise told_trouble(made["error"])
     if not isinstance(choices, list) or not choices:
         raise Trouble("the answer is malformed: it has no choices")
+    if len(choices) == 1:  # of which some servers do not say that it is the first
+        return choices
     return sorted(choices, key=lambda choice: int(choice["index"]))
 
 

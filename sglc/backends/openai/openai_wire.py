@@ -25,6 +25,8 @@ from sglc.backends.remote.answers import (
 from sglc.backends.remote.prompts import Message, messages, no_prefill, see_turns, text
 from sglc.backends.remote.sdk_errors import told_trouble
 from sglc.backends.remote.segment_runner import ApiRequest
+from sglc.backends.retry import Trouble
+from sglc.errors import shown
 from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS, AnswerForm, form_for
 from sglc.ir.grammar.call_format import HERMES
 from sglc.ir.plan.events import Usage
@@ -33,6 +35,11 @@ from sglc.ir.sampling import Sampling
 
 _USUAL = Sampling()
 _SAMPLINGS = 256  # whose fields a back end remembers
+# Why answers end that are whole: OpenAI's words, and those of TGI (`eos_token`, `stop_sequence`), of Together
+# (`eos`) and of servers that hand on Anthropic's.
+_WHOLE = {
+    "stop", "tool_calls", "function_call", "eos", "eos_token", "stop_sequence", "end_turn", "tool_use",
+}  # fmt: skip
 
 
 # What a sampling says in every request that is made with it.
@@ -180,8 +187,8 @@ def reply_of(choice: Mapping[str, Any], protocol: str) -> Reply:
     """A sample of a whole answer.
 
     Raises:
-        Unanswered: the model refuses, or the filter has stopped it.
-        Trouble: the provider has broken it off.
+        Unanswered: the model refuses, the filter has stopped it, or a call is not whole.
+        Trouble: the provider has broken it off, or does not say why it ended.
     """
     finish, logprobs = choice["finish_reason"], choice.get("logprobs")
     if protocol == "text":
@@ -189,10 +196,13 @@ def reply_of(choice: Mapping[str, Any], protocol: str) -> Reply:
     message = choice["message"]
     if refusal := message.get("refusal"):
         raise Unanswered(f"the model refuses: {refusal}")
-    text = _said(message)
-    if calls := message.get("tool_calls"):
-        text = "\n".join(filter(None, [text, *map(_called, calls)]))
-    return Reply(text, _finish(finish, choice), *_of_chat(logprobs))
+    text, why = _said(message), _finish(finish, choice)
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    if older := message.get("function_call"):
+        calls.append(older)
+    if calls:
+        text = "\n".join(filter(None, [text, *(_called(call, why) for call in calls)]))
+    return Reply(text, why, *_of_chat(logprobs))
 
 
 def _said(message: Mapping[str, Any]) -> str:
@@ -203,12 +213,16 @@ def _said(message: Mapping[str, Any]) -> str:
     return "".join(text_of(part["text"]) for part in content if part["type"] == "text")
 
 
-def _called(call: Mapping[str, Any]) -> str:
+def _called(function: Mapping[str, Any], finish: str) -> str:
     """A call as a part of the text."""
-    function = call["function"]
     arguments = function["arguments"] or {}  # some servers say none as ""
     if not isinstance(arguments, str):
         return HERMES.written(function["name"], arguments)
+    if finish == "length":  # what is cut off is no text
+        try:
+            json.loads(arguments)
+        except ValueError:
+            raise Unanswered(f"its call of `{function['name']}` ended at `max_tokens`") from None
     return HERMES.begun(function["name"]) + arguments + HERMES.end
 
 
@@ -216,7 +230,7 @@ def piece_of(choice: Mapping[str, Any], protocol: str) -> Piece:
     """A part of a streamed sample.
 
     Raises:
-        Unanswered: as `reply_of`.
+        Unanswered, Trouble: as `reply_of`.
     """
     finish, logprobs = choice.get("finish_reason"), choice.get("logprobs")
     # Azure's filter tells apart from all text what it has found, in a choice that has no other field.
@@ -232,19 +246,24 @@ def usage_of(data: Any) -> Usage:
     details = data.get("prompt_tokens_details")
     cached = int(details.get("cached_tokens") or 0) if isinstance(details, dict) else 0
     prompt = int(data.get("prompt_tokens") or 0)
+    cached = min(cached, prompt)
     return Usage(prompt, cached, prompt - cached, 0, int(data.get("completion_tokens") or 0), 1)
 
 
 def _finish(said: Any, choice: Mapping[str, Any]) -> str:
     match said:
-        case "length" | "model_length":  # the latter is Mistral's word for a full context
+        case "length" | "max_tokens" | "model_length":  # the last one is Mistral's word for a full context
             return "length"
         case "error":  # of OpenRouter and Mistral; what stands before it is a part of an answer
             raise told_trouble(choice.get("error") or "the provider broke the answer off")
         case "content_filter":
             raise Unanswered("the provider's filter stopped it")
-        case _:
+        case str() if said in _WHOLE:
             return "stop"
+        case None | "":
+            raise Trouble("the answer is malformed: it has no reason why it ended")
+        case _:  # `abort` of vLLM and SGLang, `insufficient_system_resource` of DeepSeek
+            raise Trouble(f"the answer was broken off: {shown(str(said), 60)}")
 
 
 def _of_chat(part: Any) -> Logprobs:

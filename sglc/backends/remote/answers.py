@@ -67,16 +67,23 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a streamed answer. `usage` are the counts of the whole request so far; the last ones hold."""
+    """A part of a streamed answer. `usage` are the counts of the whole request so far; the last ones hold.
+
+    `why` there is no answer: the counts may come behind it.
+    """
 
     text: str = ""
     finish: str = ""
     usage: Usage | None = None
     logprobs: Logprobs = NO_LOGPROBS
+    why: Unanswered | None = None
 
 
 class Unanswered(Exception):
     """The model, or the provider's filter, gives no answer; the same will be so again."""
+
+
+PROMPT_BLOCKED = "the provider's filter blocks the prompt"
 
 
 def or_why_not(read: Callable[[_Given], Reply], given: _Given) -> Reply | Unanswered:
@@ -85,6 +92,14 @@ def or_why_not(read: Callable[[_Given], Reply], given: _Given) -> Reply | Unansw
         return read(given)
     except Unanswered as why:
         return why
+
+
+def piece_or_why_not(read: Callable[[_Given], Piece], given: _Given) -> Piece:
+    """The part of a stream that `read` finds, or why there is no answer."""
+    try:
+        return read(given)
+    except Unanswered as why:
+        return Piece(why=why)
 
 
 def reply_for(name: str, reply: Reply | Unanswered) -> Reply:

@@ -119,7 +119,10 @@ class ApiBackend(ABC):
 
     @abstractmethod
     def trouble(self, error: Exception) -> Exception:
-        """What an attempt's failure means: a `Trouble`; itself, if it is none of the API's or the network's."""
+        """What an attempt's failure means: a `Trouble`, or `Unanswered`.
+
+        Itself, if it is none of the API's or the network's.
+        """
 
     # -- as of `Backend` -----------------------------------------------------------------------------
 
@@ -289,12 +292,15 @@ class ApiBackend(ABC):
         """A streamed answer of one sample."""
         assert isinstance(request.node, GenNode)
         cut, heard, usage = Cut(request.node.sampling), list[Piece](), Usage(calls=1)
+        why: Unanswered | None = None
         async with aclosing(self.pieces(client, body)) as pieces:  # type: ignore[type-var]
             async for piece in pieces:
-                usage = piece.usage or usage
+                usage, why = piece.usage or usage, why or piece.why
                 heard.append(piece)
-                if piece.text and cut.ended is None:
+                if piece.text and cut.ended is None and why is None:
                     tell(cut.push(piece.text))
+        if why is not None:
+            return Answer((why,), usage)
         reply = whole_reply(heard)
         if reply is None:
             raise Trouble("the answer ended before it was whole")
@@ -316,9 +322,8 @@ class ApiBackend(ABC):
         connection, name = self._connected(), request.node.site.name
 
         def meaning(error: Exception) -> Exception:
-            if isinstance(error, Unanswered):
-                return no_answer(name, error)
-            return error if isinstance(error, BackendError) else self.trouble(error)
+            told = error if isinstance(error, Unanswered | BackendError) else self.trouble(error)
+            return no_answer(name, told) if isinstance(told, Unanswered) else told
 
         return patiently(
             lambda: attempt(connection.client),
@@ -348,7 +353,7 @@ def _counted(answer: Answer, tries: int) -> Answer:
 def _miscounted(count: int, wanted: int, name: str) -> BackendError:
     return BackendError(
         "SGLC544", f"the API gave {count} of {wanted} samples of `{name}`",
-        hint="it gives one at a time: say so with `takes=Takes(samples=1, ...)`",
+        hint="it gives one at a time: say so with `takes=Takes(samples=1, ...)`" if count < wanted else "",
     )  # fmt: skip
 
 

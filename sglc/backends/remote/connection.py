@@ -7,9 +7,10 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
-from sglc.backends.retry import Places
+from sglc.backends.retry import Patience, Places
 from sglc.errors import BackendError, UsageError
 
 _CLOSING_S = 5.0
@@ -60,6 +61,11 @@ def see_options(name: str, client: Callable[..., Any], given: Iterable[str]) -> 
     if unknown := next((each for each in given if each not in known), None):
         takes = ", ".join(each for each in known if not each.startswith("_"))
         raise UsageError("SGLC027", f"`{name}` takes no `{unknown}`", note=f"its client takes: {takes}")
+
+
+def timeouts(sdk: ModuleType, patience: Patience) -> Any:
+    """An attempt's time for the SDK, and to connect no more of it than it takes by itself."""
+    return sdk.Timeout(patience.attempt_s, connect=min(patience.attempt_s, sdk.DEFAULT_TIMEOUT.connect))
 
 
 def unreachable(name: str, error: Exception, hint: str) -> BackendError:

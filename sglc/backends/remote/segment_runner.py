@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from sglc.backends.remote.prompt_hints import PromptHints
 from sglc.backends.remote.prompts import Prompt
+from sglc.backends.retry import unexpected
 from sglc.errors import BackendError, RunError, SglcError, located
 from sglc.ir.made_often import made_often
 from sglc.ir.plan.dataflow import KeptStreams, SegmentRun, choice_texts, filled_parts
@@ -253,8 +254,7 @@ class RemoteSegmentRun(SegmentRun[Prompt]):
         node = self.nodes[index]
         assert isinstance(node, GenNode | SelectNode)
         if not isinstance(problem, SglcError):
-            name = type(problem).__name__
-            problem = BackendError("SGLC502", f"the back end failed: `{name}`: {problem}")
+            problem = unexpected(problem)
         self.fail(index, located(problem, node.loc))
         for twin in self.twins.get(index, ()):
             if self.promised.pop(twin):

@@ -4,7 +4,7 @@ Invariants: what is given out adds up to the final text, and the final text does
 where tokens begin and end. The stop string or pattern that is completed first, reading character by
 character, ends the text; of two completed by the same character, the one that begins first. Before
 the end only whole characters are searched, so a stop string is never found in half of one. A pattern
-whose matches have no longest length holds all text back until the end.
+that looks ahead holds all text back until the end.
 """
 
 from __future__ import annotations
@@ -156,11 +156,19 @@ class StopStream:
     def _open_length(self) -> int:
         """Length of the longest end of the held text that may be the beginning of a stop."""
         held = self._seams[0][1] + len(self._recent) - self._given
-        least = max((held if p.reach is None else min(p.reach - 1, held) for p in self._patterns), default=0)
+        opened = [self._open_match(number, pattern, held) for number, pattern in enumerate(self._patterns)]
+        least = max(opened, default=0)
         for length in range(min(self._longest, held), least, -1):
             if self._recent[-length:] in self._beginnings:
                 return length
         return max(least, 0)
+
+    def _open_match(self, number: int, pattern: StopPattern, held: int) -> int:
+        """Length of the longest end of the held text that may be the beginning of a pattern's match."""
+        if pattern.search is not None:
+            begins = self._readings[number].values()
+            return min(len(self._whole) - min(begins, default=len(self._whole)), held)
+        return held if pattern.reach is None else min(pattern.reach - 1, held)
 
     def _give(self, until: int) -> str:
         """Give out the text up to its character `until`."""
