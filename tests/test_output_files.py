@@ -196,6 +196,19 @@ def test_a_stdout_that_nobody_reads(
     assert "error" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["explain", "bench"])
+def test_a_file_is_written_though_nobody_reads_stdout(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    command, option = WRITES[name]
+    read, write = os.pipe()
+    os.close(read)
+    with io.TextIOWrapper(
+        io.FileIO(write, "w"), write_through=True
+    ) as out:  # as where more is printed than fits
+        monkeypatch.setattr("sys.stdout", out)
+        assert main([*command, option, "written"]) == 0
+    assert Path("written").stat().st_size
+
+
 @pytest.mark.parametrize("command", [WRITES["compile"][0], WRITES["explain"][0]], ids=["compile", "explain"])
 def test_json_on_a_terminal_that_knows_few_characters(
     command: list[str], monkeypatch: pytest.MonkeyPatch

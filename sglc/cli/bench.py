@@ -84,9 +84,11 @@ def _bench(arguments: argparse.Namespace) -> int:
     result = _runner(arguments)(options)
     from sglc.bench.result import table, to_json
 
-    print(to_json(result) if arguments.json else table(result))
-    if arguments.output is not None:
-        write_output(arguments.output, to_json(result) + "\n")
+    try:
+        print(to_json(result) if arguments.json else table(result))
+    finally:  # also where nobody reads stdout any more
+        if arguments.output is not None:
+            write_output(arguments.output, to_json(result) + "\n")
     return 0
 
 
@@ -146,19 +148,34 @@ def _check(workload: str, options: Options) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from sglc.bench.report import read_results, tables, updated
+    from sglc.bench.report import places, read_results, tables, updated
 
     results = read_results(Path(arguments.folder))
     if not results:
         raise UsageError(
             "SGLC002", f"`{arguments.folder}` holds no results", hint="`sglc bench WORKLOAD -o DIR/NAME.json`"
         )
+    found = tables(results)
     if arguments.output is None:
-        print("\n\n".join(f"## {name}\n\n{text}" for name, text in tables(results).items()))
+        print("\n\n".join(f"## {name}\n\n{text}" for name, text in found.items()))
         return 0
-    page = Path(arguments.output)
-    if not page.is_file():
-        raise UsageError("SGLC002", f"there is no file `{page}`")
-    write_output(str(page), updated(page.read_text(encoding="utf-8"), results))
-    print(f"sglc: {page} has {len(results)} results", file=sys.stderr)
+    path = arguments.output
+    page = _page(path)
+    write_output(path, updated(page, results, path))
+    shown = [name for name in found if name in places(page)]
+    print(f"sglc: {path} has the stored results of: {', '.join(shown) or 'nothing'}", file=sys.stderr)
+    if rest := [name for name in found if name not in shown]:
+        print(f"sglc: {path} has no place for those of: {', '.join(rest)}", file=sys.stderr)
     return 0
+
+
+def _page(path: str) -> str:
+    """The text of a page, whose lines end as in the file."""
+    try:
+        return Path(path).read_bytes().decode()
+    except FileNotFoundError:
+        raise UsageError("SGLC002", f"there is no file `{path}`") from None
+    except OSError as error:
+        raise UsageError("SGLC002", f"`{path}` cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError("SGLC008", f"`{path}` is no UTF-8") from None

@@ -105,18 +105,20 @@ def _rows(name: str, types: Types) -> list[dict[str, Any]]:
 
 
 def _show(explained: list[Explanation], options: argparse.Namespace) -> int:
-    for explanation in explained:
-        match options.emit:
-            case "json":
-                print(json.dumps(explanation.to_json(), ensure_ascii=False))
-            case "mermaid":
-                print(explanation.to_mermaid())
-            case "dot":
-                print(explanation.to_dot())
-            case _:
-                print(explanation.text())
-    if options.html:
-        _write(options.html, [explanation.to_json() for explanation in explained])
+    try:
+        for explanation in explained:
+            match options.emit:
+                case "json":
+                    print(json.dumps(explanation.to_json(), ensure_ascii=False))
+                case "mermaid":
+                    print(explanation.to_mermaid())
+                case "dot":
+                    print(explanation.to_dot())
+                case _:
+                    print(explanation.text())
+    finally:  # also where nobody reads stdout any more
+        if options.html:
+            _write(options.html, [explanation.to_json() for explanation in explained])
     return 0
 
 
@@ -151,13 +153,15 @@ def _analyze(
             )
         )
     analysis = analyzed(explanation.forecast, results, backend.target.tokenizer)
-    match options.emit:
-        case "json":
-            print(json.dumps(analysis.to_json(), ensure_ascii=False))
-        case "text":
-            print(f"\n{analysis_text(explanation.forecast, analysis)}")
-        case _:
-            pass  # the graph has been drawn
-    if options.html:
-        _write(options.html, [{**explanation.to_json(), "analysis": analysis.to_json()}])
+    try:
+        match options.emit:
+            case "json":
+                print(json.dumps(analysis.to_json(), ensure_ascii=False))
+            case "text":
+                print(f"\n{analysis_text(explanation.forecast, analysis)}")
+            case _:
+                pass  # the graph has been drawn
+    finally:
+        if options.html:
+            _write(options.html, [{**explanation.to_json(), "analysis": analysis.to_json()}])
     return 1 if analysis.errors else 0
