@@ -296,6 +296,11 @@ def test_a_step_of_every_host_case(case: host.HostCase) -> None:
         ("bench mixed --device cpu --model tiny --rows 2", "the work does not run with 2 rows"),
         ("bench offline --device cpu --model tiny --token-budget 8", "64 rows and 8 tokens a step"),
         ("bench offline -o no/such/result.json", "there is no folder `no/such`"),
+        ("bench offline --model=", "argument --model: nothing is named"),
+        (
+            "bench programs --device cpu --model tiny --rows 999999999999",
+            "with 999999999999 rows",
+        ),
         ("bench report no-such-folder", "there is no folder `no-such-folder`"),
         ("bench report .", "`.` holds no results"),
     ],

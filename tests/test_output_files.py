@@ -74,6 +74,8 @@ def test_what_fails_leaves_the_file_that_was_there() -> None:
         [*RUN, "--batch", "rows.jsonl", "-o", "out.jsonl", "--trace", "out.jsonl.manifest"],
         [*RUN, "--batch", "rows.jsonl", "-o", "out.jsonl", "--trace", "out.jsonl.waiting"],
         [*RUN, "-o", "script.json", "--force"],
+        ["bench", "offline", "--model", "script.json", "-o", "script.json"],
+        ["bench", "offline", "--model", "local:.", "-o", "prog.py"],
     ],
     ids=" ".join,
 )

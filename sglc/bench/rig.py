@@ -104,7 +104,7 @@ def make_rig(options: Options, needs: Needs) -> Rig:
 
     device = place(options)
     model = options.model or (needs.model if device == "cuda" else knobs.model())
-    rows, token_budget = _limits(options, needs, device)
+    rows, token_budget = checked_limits(options, needs, device)
     dtype: torch.dtype = getattr(torch, placed(_local(options))[1])
     kv_dtype = torch.float8_e4m3fn if options.kv_dtype == "fp8" else dtype
     config = _config(model)
@@ -141,8 +141,12 @@ def _local(options: Options) -> LocalOptions:
     return LocalOptions("", options.device, options.dtype, options.kv_dtype)
 
 
-def _limits(options: Options, needs: Needs, device: str) -> tuple[int, int]:
-    """Rows in flight, and tokens of a step."""
+def checked_limits(options: Options, needs: Needs, device: str) -> tuple[int, int]:
+    """Rows in flight, and tokens of a step.
+
+    Raises:
+        UsageError: SGLC037, the work does not run with them.
+    """
     rows, token_budget = limits(
         LocalOptions(
             "", max_rows=options.rows or needs.rows, token_budget=options.token_budget or needs.token_budget

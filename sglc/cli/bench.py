@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglc.bench.options import Options
-from sglc.cli.options import check_output, count, output_file, write_output
+from sglc.cli.options import check_output, count, named, output_file, write_output
 from sglc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ def add_bench(commands: argparse._SubParsersAction[Any]) -> None:
 
 def _add_workload(parser: argparse.ArgumentParser, name: str) -> None:
     default = Options()
-    parser.add_argument("--model", metavar="M", help="a shape with random weights, or what `local:` takes")
+    parser.add_argument(
+        "--model", type=named, metavar="M", help="a shape with random weights, or what `local:` takes"
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default=default.device)
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default=default.dtype)
     parser.add_argument("--kv-dtype", choices=("auto", "fp8"), default=default.kv_dtype)
@@ -79,7 +81,7 @@ def _seed(text: str) -> int:
 
 def _bench(arguments: argparse.Namespace) -> int:
     options = Options(**{field.name: getattr(arguments, field.name) for field in fields(Options)})
-    check_output(arguments.output)
+    check_output(arguments.output, _model_files(options.model))
     _check(arguments.workload, options)
     result = _runner(arguments)(options)
     from sglc.bench.result import table, to_json
@@ -90,6 +92,14 @@ def _bench(arguments: argparse.Namespace) -> int:
         if arguments.output is not None:
             write_output(arguments.output, to_json(result) + "\n")
     return 0
+
+
+def _model_files(model: str | None) -> list[str]:
+    """The files that a model is read from, as far as its name is their place."""
+    if model is None:
+        return []
+    place = Path(model.removeprefix("local:").removeprefix("dummy:")).expanduser()
+    return [str(path) for path in (place.iterdir() if place.is_dir() else [place])]
 
 
 def _runner(arguments: argparse.Namespace) -> Callable[[Options], BenchResult]:
