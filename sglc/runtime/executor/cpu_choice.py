@@ -1,6 +1,7 @@
 """Whether products of integers are faster here than those of floats: measured once, kept beside the kernels.
 
-What holds with some threads need not with others, so each number of them has its own file. One answer for all numbers of rows: what a row gives must not depend on what else is in its step.
+What holds with some threads need not with others, so each number of them has its own file. One answer for all
+numbers of rows: what a row gives must not depend on what else is in its step.
 """
 
 from __future__ import annotations
