@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.bench import chain, constrained, fork, host, mixed, rig, shapes, throughput, work
 from sglc.bench.floor import (
     H200,
 )
 from sglc.bench.options import Options
 from sglc.bench.profile import Profile
+from sglc.bench.programs.vocabulary import shape_folder
 from sglc.bench.session import repeat
 from sglc.cli import main
 from sglc.errors import UsageError
@@ -125,6 +127,15 @@ def test_ceilings_are_for_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:
         for dtype in ("float32", "bfloat16")
     }
     assert {dtype: rig.ceilings for dtype, rig in made.items()} == {"float32": None, "bfloat16": H200}
+
+
+def test_the_executor_is_the_one_that_users_have() -> None:
+    made = rig.make_rig(Options(model="tiny", device="cpu"), rig.Needs(longest=64))
+    backend = LocalBackend(LocalOptions(f"dummy:{shape_folder('tiny')}", device="cpu"))
+    try:
+        assert made.setting["executor"] == backend.server_info()["executor"]
+    finally:
+        backend.close()
 
 
 @pytest.mark.slow
@@ -285,7 +296,13 @@ def test_a_step_of_every_host_case(case: host.HostCase) -> None:
         ("bench mixed --device cpu --model tiny --rows 2", "the work does not run with 2 rows"),
         ("bench offline --device cpu --model tiny --token-budget 8", "64 rows and 8 tokens a step"),
         ("bench offline -o no/such/result.json", "there is no folder `no/such`"),
-        ("bench report no-such-folder", "`no-such-folder` holds no results"),
+        ("bench offline --model=", "argument --model: nothing is named"),
+        (
+            "bench programs --device cpu --model tiny --rows 999999999999",
+            "with 999999999999 rows",
+        ),
+        ("bench report no-such-folder", "there is no folder `no-such-folder`"),
+        ("bench report .", "`.` holds no results"),
     ],
 )
 def test_what_is_refused(

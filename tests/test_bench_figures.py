@@ -185,9 +185,68 @@ def test_stored_results_become_tables_on_a_page(tmp_path: Path, capsys: pytest.C
     assert "Nothing is stored yet." in text
     assert updated(text, results) == text
     assert updated(text, []) == text  # those of a workload that is not in the folder stay
+    (tmp_path / "e.json").write_text(to_json(_stored(workload="chain")))
     capsys.readouterr()
+    assert main(["bench", "report", str(tmp_path), "-o", str(page)]) == 0
+    assert capsys.readouterr().err == (
+        f"sglc: {page} has the stored results of: offline\nsglc: {page} has no place for those of: chain\n"
+    )
     assert main(["bench", "report", str(tmp_path)]) == 0
     assert lines[2] in capsys.readouterr().out
+
+
+def test_a_page_keeps_its_ends_of_lines(tmp_path: Path) -> None:
+    (tmp_path / "b.json").write_text(to_json(_stored()))
+    page = tmp_path / "page.md"
+    page.write_bytes(b"a\r\n<!-- results: offline -->\r\n<!-- end -->\r\nb\r\n")
+    assert main(["bench", "report", str(tmp_path), "-o", str(page)]) == 0
+    once = page.read_bytes()
+    assert once.count(b"\r\n") == once.count(b"\n") > 4
+    assert main(["bench", "report", str(tmp_path), "-o", str(page)]) == 0
+    assert page.read_bytes() == once
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            b"a\n<!-- results: tree -->\nprose\n<!-- results: offline -->\n<!-- end -->\n",
+            "error[SGLC008]: the results of `tree` have no end\n --> PAGE:2\n",
+        ),
+        (
+            b"<!-- results: tree -->\n<!-- end -->\n\n<!-- results: offline -->\nprose\n",
+            "error[SGLC008]: the results of `offline` have no end\n --> PAGE:4\n",
+        ),
+        (b"prose\n", "error[SGLC008]: `PAGE` has no place for results"),
+        (b"caf\xe9\n<!-- results: offline -->\n<!-- end -->\n", "error[SGLC008]: `PAGE` is no UTF-8"),
+    ],
+)
+def test_a_page_that_cannot_be_brought_up_to_date_stays(
+    text: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "b.json").write_text(to_json(_stored()))
+    page = tmp_path / "page.md"
+    page.write_bytes(text)
+    assert main(["bench", "report", str(tmp_path), "-o", str(page)]) == 2
+    assert message.replace("PAGE", str(page)) in capsys.readouterr().err
+    assert page.read_bytes() == text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"format": "sglc-bench 1"}', "is no whole result"),
+        ('{"format": "sglc-bench 1", "workload": "programs", "cases": [{"name": "a"}]}', "is no whole result"),
+        ('{"format": "sglc-bench 1", "workload": "offline", "cases": 3}', "is no whole result"),
+        ('{"format": "sglc-bench 9"}', "is of format `sglc-bench 9`, and this sglc reads `sglc-bench 1`"),
+    ],
+)
+def test_a_damaged_result_is_named(
+    content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "b.json").write_text(content)
+    assert main(["bench", "report", str(tmp_path)]) == 2
+    assert f"error[SGLC008]: `{tmp_path / 'b.json'}` {message}" in capsys.readouterr().err
 
 
 def test_a_result_without_a_model_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ def test_what_was_chosen(
     monkeypatch.setattr(cpu_choice, "_read", lambda file: seconds)
     found = said(capsys)
     ratios = "2.00, 2.00, 2.00" if faster == "integers" else "0.50, 0.50, 0.50"
-    kept = Path(library._name).with_suffix(".json")
+    kept = Path(library._name).with_suffix(f".{free_cores()}.json")
     assert found["products"] == (
         f"codes by {faster}; integers are {ratios} times as fast at 1, 16, 128 rows (kept in {kept})"
     )
@@ -61,6 +61,24 @@ def test_why_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     found = said(capsys)
     assert found["kernels"].startswith("none, torch computes: there is no C++ compiler")
     assert not {"compiler", "products", "matrices"} & found.keys()
+
+
+def test_a_compiler_that_is_not_here_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = tmp_path / "c++"
+    found.write_text("#!/bin/sh\nexit 1\n")
+    found.chmod(0o755)
+    monkeypatch.setenv("SGLC_CACHE", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "nosuch")
+    assert main(["doctor"]) == 0
+    out, err = capsys.readouterr()
+    assert f"compiler: {found} (`CXX` names `nosuch`, which is not here)\n" in out
+    assert (
+        err
+        == f"sglc: `CXX` names `nosuch`, which is not here, so `{found}` compiles the kernels for this CPU\n"
+    )
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,6 +74,8 @@ def test_what_fails_leaves_the_file_that_was_there() -> None:
         [*RUN, "--batch", "rows.jsonl", "-o", "out.jsonl", "--trace", "out.jsonl.manifest"],
         [*RUN, "--batch", "rows.jsonl", "-o", "out.jsonl", "--trace", "out.jsonl.waiting"],
         [*RUN, "-o", "script.json", "--force"],
+        ["bench", "offline", "--model", "script.json", "-o", "script.json"],
+        ["bench", "offline", "--model", "local:.", "-o", "prog.py"],
     ],
     ids=" ".join,
 )
@@ -194,6 +196,19 @@ def test_a_stdout_that_nobody_reads(
         assert main(command) == 0
     gc.collect()
     assert "error" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["explain", "bench"])
+def test_a_file_is_written_though_nobody_reads_stdout(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    command, option = WRITES[name]
+    read, write = os.pipe()
+    os.close(read)
+    with io.TextIOWrapper(
+        io.FileIO(write, "w"), write_through=True
+    ) as out:  # as where more is printed than fits
+        monkeypatch.setattr("sys.stdout", out)
+        assert main([*command, option, "written"]) == 0
+    assert Path("written").stat().st_size
 
 
 @pytest.mark.parametrize("command", [WRITES["compile"][0], WRITES["explain"][0]], ids=["compile", "explain"])

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from sglc.bench.result import FORMAT, figure
-from sglc.errors import UsageError
+from sglc.errors import Loc, UsageError
 
 Stored = Mapping[str, Any]  # as `result.to_json` writes it
 
-_BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_BEGIN = re.compile(r"<!-- results: ([\w-]+) -->[ \t]*\r?\n")
+_END = "<!-- end -->"
+_BLOCK = re.compile(rf"({_BEGIN.pattern})(.*?)({_END})", re.DOTALL)
 _COLUMNS = (
     "model, device", "case", "median", "floor", "of the floor", "besides", "rounds", "commit", "stored in",
 )  # fmt: skip
@@ -29,17 +31,35 @@ def read_results(folder: Path) -> list[tuple[str, Stored]]:
     """Name and content of the results in `folder`, by name; other files are passed over.
 
     Raises:
-        UsageError: SGLC008, one of them cannot be read, and may have been a result.
+        UsageError: SGLC002, there is no such folder; SGLC008, one of them cannot be read, and may have been a
+            result, or is a damaged one, or one of another sglc.
     """
+    if not folder.is_dir():
+        raise UsageError("SGLC002", f"there is no folder `{folder}`")
     found: list[tuple[str, Stored]] = []
     for path in sorted(folder.glob("*.json")):
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+        except OSError as error:
+            raise UsageError("SGLC002", f"`{path}` cannot be read: {error.strerror}") from None
+        except (ValueError, RecursionError) as error:
             raise UsageError("SGLC008", f"`{path}` is no JSON: {error}") from None
-        if isinstance(content, dict) and content.get("format") == FORMAT:
+        made_by = content.get("format") if isinstance(content, dict) else None
+        if made_by == FORMAT:
+            _check(path, content)
             found.append((path.name, content))
+        elif isinstance(made_by, str) and made_by.startswith("sglc-bench"):
+            raise UsageError("SGLC008", f"`{path}` is of format `{made_by}`, and this sglc reads `{FORMAT}`")
     return found
+
+
+def _check(path: Path, result: Stored) -> None:
+    try:
+        tables([(path.name, result)])
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise UsageError(
+            "SGLC008", f"`{path}` is no whole result", hint="measure again, or take it out of the folder"
+        ) from None
 
 
 def tables(results: Sequence[tuple[str, Stored]]) -> dict[str, str]:
@@ -59,18 +79,42 @@ def tables(results: Sequence[tuple[str, Stored]]) -> dict[str, str]:
     return {workload: "\n".join(lines) for workload, lines in by_workload.items()}
 
 
-def updated(page: str, results: Sequence[tuple[str, Stored]]) -> str:
+def updated(page: str, results: Sequence[tuple[str, Stored]], name: str = "the page") -> str:
     """`page` with the tables of `results` in its blocks `<!-- results: WORKLOAD -->` to `<!-- end -->`.
 
-    A workload that has no results keeps its table.
+    A workload that has no results keeps its table, and lines end as they did.
+
+    Raises:
+        UsageError: SGLC008, no place for a table, or one whose end is missing; `name` is the page's.
     """
     found = tables(results)
+    _check_ends(page, name)
 
     def block(match: re.Match[str]) -> str:
-        text = found.get(match[2]) or match[3].strip() or _NONE
-        return f"{match[1]}\n{text}\n\n{match[4]}"
+        text = found.get(match[2]) or match[3].strip().replace("\r\n", "\n") or _NONE
+        inner = f"\n{text}\n\n"
+        return match[1] + (inner.replace("\n", "\r\n") if match[1].endswith("\r\n") else inner) + match[4]
 
     return _BLOCK.sub(block, page)
+
+
+def places(page: str) -> list[str]:
+    """The workloads that a page has a place for."""
+    return _BEGIN.findall(page)
+
+
+def _check_ends(page: str, name: str) -> None:
+    begun = list(_BEGIN.finditer(page))
+    if not begun:
+        raise UsageError(
+            "SGLC008", f"`{name}` has no place for results",
+            hint=f"a line `<!-- results: offline -->` begins one, and `{_END}` ends it",
+        )  # fmt: skip
+    for match, behind in zip(begun, [*(other.start() for other in begun[1:]), len(page)], strict=True):
+        if _END not in page[match.end() : behind]:
+            loc = Loc(name, page.count("\n", 0, match.start()) + 1)
+            hint = f"add `{_END}` behind the table"
+            raise UsageError("SGLC008", f"the results of `{match[1]}` have no end", loc, hint=hint)
 
 
 def _program_line(name: str, result: Stored, case: Stored) -> str:

@@ -14,7 +14,7 @@ from sglc.bench.setting import model_setting
 from sglc.bench.shapes import SHAPES, shape
 from sglc.bench.work import IDS
 from sglc.errors import UsageError
-from sglc.runtime.engine.loading import LocalOptions, limits, placed
+from sglc.runtime.engine.loading import LocalOptions, cpu_executor, limits, placed
 from sglc.runtime.model.config import ModelConfig, load_config
 from sglc.runtime.model.registry import prepare
 
@@ -104,15 +104,20 @@ def make_rig(options: Options, needs: Needs) -> Rig:
 
     device = place(options)
     model = options.model or (needs.model if device == "cuda" else knobs.model())
-    rows, token_budget = _limits(options, needs, device)
+    rows, token_budget = checked_limits(options, needs, device)
     dtype: torch.dtype = getattr(torch, placed(_local(options))[1])
     kv_dtype = torch.float8_e4m3fn if options.kv_dtype == "fp8" else dtype
     config = _config(model)
     _check_fit(model, config, needs)
-    weights = _weights(model, config, dtype, device)
-    executor, step_cost = _executor(options, needs, device, config, weights, kv_dtype, rows, token_budget)
+    pages = None if needs.pool is None else -(-needs.pool // PAGE_SIZE)
+    if device == "cuda":
+        weights = _weights(model, config, dtype, device)
+        executor, step_cost = _on_cuda(options, needs, config, weights, kv_dtype, pages, rows, token_budget)
+    else:
+        executor, step_cost = _on_cpu(options, config, model, dtype, pages)
     setting = {
         **model_setting(device),
+        "executor": type(executor).__name__,
         "dtype": str(dtype).removeprefix("torch."),
         "kv_dtype": str(kv_dtype).removeprefix("torch."),
         "rows": rows,
@@ -136,8 +141,12 @@ def _local(options: Options) -> LocalOptions:
     return LocalOptions("", options.device, options.dtype, options.kv_dtype)
 
 
-def _limits(options: Options, needs: Needs, device: str) -> tuple[int, int]:
-    """Rows in flight, and tokens of a step."""
+def checked_limits(options: Options, needs: Needs, device: str) -> tuple[int, int]:
+    """Rows in flight, and tokens of a step.
+
+    Raises:
+        UsageError: SGLC037, the work does not run with them.
+    """
     rows, token_budget = limits(
         LocalOptions(
             "", max_rows=options.rows or needs.rows, token_budget=options.token_budget or needs.token_budget
@@ -154,28 +163,30 @@ def _limits(options: Options, needs: Needs, device: str) -> tuple[int, int]:
     return rows, token_budget
 
 
-def _executor(
-    options: Options, needs: Needs, device: str, config: ModelConfig, weights: dict[str, Tensor],
-    kv_dtype: torch.dtype, rows: int, token_budget: int,
+def _on_cuda(
+    options: Options, needs: Needs, config: ModelConfig, weights: dict[str, Tensor], kv_dtype: torch.dtype,
+    pages: int | None, rows: int, token_budget: int,
 ) -> tuple[Any, StepCost | None]:  # fmt: skip
     """The executor, warmed up, and what its steps cost if it can tell."""
-    pages = None if needs.pool is None else -(-needs.pool // PAGE_SIZE)
-    if device == "cuda":
-        from sglc.runtime.executor.cuda_executor import CudaExecutor
+    from sglc.runtime.executor.cuda_executor import CudaExecutor
 
-        executor = CudaExecutor(
-            config, weights, kv_dtype=kv_dtype, page_size=PAGE_SIZE, pages=pages, max_rows=rows,
-            max_tokens=token_budget, max_len=needs.longest, eos_ids=(), cascade=options.cascade,
-            token_bytes=needs.token_bytes,
-        )  # fmt: skip
-        return executor, executor.warm_up(rows)
-    from sglc.runtime.executor.torch_executor import TorchExecutor
+    executor = CudaExecutor(
+        config, weights, kv_dtype=kv_dtype, page_size=PAGE_SIZE, pages=pages, max_rows=rows,
+        max_tokens=token_budget, max_len=needs.longest, eos_ids=(), cascade=options.cascade,
+        token_bytes=needs.token_bytes,
+    )  # fmt: skip
+    return executor, executor.warm_up(rows)
 
-    token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * kv_dtype.itemsize
+
+def _on_cpu(
+    options: Options, config: ModelConfig, model: str, dtype: torch.dtype, pages: int | None
+) -> tuple[Any, StepCost | None]:
+    """The executor that `local:` takes here, and what its steps cost."""
+    token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
     pages = pages or _CPU_POOL_BYTES // (token_bytes * PAGE_SIZE)
-    return TorchExecutor(
-        config, weights, dtype=kv_dtype, page_size=PAGE_SIZE, pages=pages, eos_ids=()
-    ), None  # fmt: skip
+    folder = None if model in SHAPES else _folder(model)
+    executor = cpu_executor(folder, config, dtype, PAGE_SIZE, pages, (), options.dtype != "auto")
+    return executor, executor.measure()
 
 
 def _config(model: str) -> ModelConfig:

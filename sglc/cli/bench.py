@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglc.bench.options import Options
-from sglc.cli.options import check_output, count, output_file, write_output
+from sglc.cli.options import check_output, count, named, output_file, write_output
 from sglc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ def add_bench(commands: argparse._SubParsersAction[Any]) -> None:
 
 def _add_workload(parser: argparse.ArgumentParser, name: str) -> None:
     default = Options()
-    parser.add_argument("--model", metavar="M", help="a shape with random weights, or what `local:` takes")
+    parser.add_argument(
+        "--model", type=named, metavar="M", help="a shape with random weights, or what `local:` takes"
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default=default.device)
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default=default.dtype)
     parser.add_argument("--kv-dtype", choices=("auto", "fp8"), default=default.kv_dtype)
@@ -79,15 +81,25 @@ def _seed(text: str) -> int:
 
 def _bench(arguments: argparse.Namespace) -> int:
     options = Options(**{field.name: getattr(arguments, field.name) for field in fields(Options)})
-    check_output(arguments.output)
+    check_output(arguments.output, _model_files(options.model))
     _check(arguments.workload, options)
     result = _runner(arguments)(options)
     from sglc.bench.result import table, to_json
 
-    print(to_json(result) if arguments.json else table(result))
-    if arguments.output is not None:
-        write_output(arguments.output, to_json(result) + "\n")
+    try:
+        print(to_json(result) if arguments.json else table(result))
+    finally:  # also where nobody reads stdout any more
+        if arguments.output is not None:
+            write_output(arguments.output, to_json(result) + "\n")
     return 0
+
+
+def _model_files(model: str | None) -> list[str]:
+    """The files that a model is read from, as far as its name is their place."""
+    if model is None:
+        return []
+    place = Path(model.removeprefix("local:").removeprefix("dummy:")).expanduser()
+    return [str(path) for path in (place.iterdir() if place.is_dir() else [place])]
 
 
 def _runner(arguments: argparse.Namespace) -> Callable[[Options], BenchResult]:
@@ -146,19 +158,34 @@ def _check(workload: str, options: Options) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from sglc.bench.report import read_results, tables, updated
+    from sglc.bench.report import places, read_results, tables, updated
 
     results = read_results(Path(arguments.folder))
     if not results:
         raise UsageError(
             "SGLC002", f"`{arguments.folder}` holds no results", hint="`sglc bench WORKLOAD -o DIR/NAME.json`"
         )
+    found = tables(results)
     if arguments.output is None:
-        print("\n\n".join(f"## {name}\n\n{text}" for name, text in tables(results).items()))
+        print("\n\n".join(f"## {name}\n\n{text}" for name, text in found.items()))
         return 0
-    page = Path(arguments.output)
-    if not page.is_file():
-        raise UsageError("SGLC002", f"there is no file `{page}`")
-    write_output(str(page), updated(page.read_text(encoding="utf-8"), results))
-    print(f"sglc: {page} has {len(results)} results", file=sys.stderr)
+    path = arguments.output
+    page = _page(path)
+    write_output(path, updated(page, results, path))
+    shown = [name for name in found if name in places(page)]
+    print(f"sglc: {path} has the stored results of: {', '.join(shown) or 'nothing'}", file=sys.stderr)
+    if rest := [name for name in found if name not in shown]:
+        print(f"sglc: {path} has no place for those of: {', '.join(rest)}", file=sys.stderr)
     return 0
+
+
+def _page(path: str) -> str:
+    """The text of a page, whose lines end as in the file."""
+    try:
+        return Path(path).read_bytes().decode()
+    except FileNotFoundError:
+        raise UsageError("SGLC002", f"there is no file `{path}`") from None
+    except OSError as error:
+        raise UsageError("SGLC002", f"`{path}` cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError("SGLC008", f"`{path}` is no UTF-8") from None

@@ -63,7 +63,8 @@ def _kernels(cores: int) -> Generator[tuple[str, str], None, bool]:
         yield "kernels", "none, as `SGLC_CPU_KERNELS=off` asks: torch computes"
         return False
     try:
-        yield "compiler", cpu_build.compiler()
+        wrong = cpu_build.named_in_vain()
+        yield "compiler", cpu_build.compiler() + (f" ({wrong})" if wrong else "")
         yield "kernels", str(cpu_build.build())
     except (OSError, subprocess.SubprocessError) as error:
         yield "kernels", f"none, torch computes: {getattr(error, 'stderr', None) or error}"

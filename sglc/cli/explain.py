@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from sglc.cli.argument_types import Types, made, made_row, types_of
+from sglc.cli.argument_types import made, made_row, types_of
 from sglc.cli.options import (
     Commands,
     add_arguments,
@@ -18,10 +18,11 @@ from sglc.cli.options import (
     input_files,
     output_file,
     passes_of,
+    say,
     seed,
     write_output,
 )
-from sglc.errors import UsageError
+from sglc.errors import BackendError, SglcError, UsageError, render
 
 if TYPE_CHECKING:
     from sglc.api.function import Function
@@ -84,39 +85,63 @@ def _explain(options: argparse.Namespace) -> int:
         function = open_function(options.program)
         types = types_of(function)
         given = made(arguments(options, types), types)
-        rows = _rows(options.batch, types) if options.batch else None
-        if options.analyze:
-            return _analyze(function, backend, given, rows, options)
-        return _show([function.explain(backend, rows=rows, outputs=options.outputs, **given)], options)
-    return _show(
-        [function.explain(backend, outputs=options.outputs) for function in open_functions(options.program)],
-        options,
-    )
+        if options.batch is None:
+            return _explain_one(function, backend, given, None, options)
+        from sglc.cli.batch.rows import open_rows
+
+        file = open_rows(options.batch, types)
+        try:
+            rows = [made_row(number, row, types) for number, row in enumerate(file)]
+            return _explain_one(function, backend, given, rows, options)
+        except UsageError as error:
+            raise file.placed(error) from None
+    return _explain_all(open_functions(options.program), backend, options)
 
 
-def _rows(name: str, types: Types) -> list[dict[str, Any]]:
-    from sglc.cli.batch.rows import open_rows
+def _explain_all(functions: list[Function], backend: Backend, options: argparse.Namespace) -> int:
+    """Each program of a file; those that cannot be explained hide no other."""
+    explained: list[Explanation] = []
+    failed: list[SglcError] = []
+    for function in functions:
+        try:
+            explained.append(function.explain(backend, outputs=options.outputs))
+        except (UsageError, BackendError):  # they are not the program's alone
+            raise
+        except SglcError as error:
+            failed.append(error)
+    if explained:
+        _show(explained, options)
+    for one in failed[:-1]:
+        say(render(one))
+    if failed:
+        raise failed[-1]
+    return 0
 
-    rows = open_rows(name, types)
-    try:
-        return [made_row(number, row, types) for number, row in enumerate(rows)]
-    except UsageError as error:
-        raise rows.placed(error) from None
+
+def _explain_one(
+    function: Function, backend: Backend, given: dict[str, Any], rows: list[dict[str, Any]] | None,
+    options: argparse.Namespace,
+) -> int:  # fmt: skip
+    if options.analyze:
+        return _analyze(function, backend, given, rows, options)
+    return _show([function.explain(backend, rows=rows, outputs=options.outputs, **given)], options)
 
 
 def _show(explained: list[Explanation], options: argparse.Namespace) -> int:
-    for explanation in explained:
-        match options.emit:
-            case "json":
-                print(json.dumps(explanation.to_json(), ensure_ascii=False))
-            case "mermaid":
-                print(explanation.to_mermaid())
-            case "dot":
-                print(explanation.to_dot())
-            case _:
-                print(explanation.text())
-    if options.html:
-        _write(options.html, [explanation.to_json() for explanation in explained])
+    try:
+        for explanation in explained:
+            match options.emit:
+                case "json":
+                    print(json.dumps(explanation.to_json(), ensure_ascii=False))
+                case "mermaid":
+                    print(explanation.to_mermaid())
+                case "dot":
+                    print(explanation.to_dot())
+                case _:
+                    print(explanation.text())
+    finally:  # also where nobody reads stdout any more
+        if options.html:
+            _write(options.html, [explanation.to_json() for explanation in explained])
     return 0
 
 
@@ -151,13 +176,15 @@ def _analyze(
             )
         )
     analysis = analyzed(explanation.forecast, results, backend.target.tokenizer)
-    match options.emit:
-        case "json":
-            print(json.dumps(analysis.to_json(), ensure_ascii=False))
-        case "text":
-            print(f"\n{analysis_text(explanation.forecast, analysis)}")
-        case _:
-            pass  # the graph has been drawn
-    if options.html:
-        _write(options.html, [{**explanation.to_json(), "analysis": analysis.to_json()}])
+    try:
+        match options.emit:
+            case "json":
+                print(json.dumps(analysis.to_json(), ensure_ascii=False))
+            case "text":
+                print(f"\n{analysis_text(explanation.forecast, analysis)}")
+            case _:
+                pass  # the graph has been drawn
+    finally:
+        if options.html:
+            _write(options.html, [{**explanation.to_json(), "analysis": analysis.to_json()}])
     return 1 if analysis.errors else 0

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sglc.errors import Loc, UsageError
+from sglc.errors import Loc, SglcError, UsageError
 from sglc.execution.batch.prefixes import Beginnings, remark
+from sglc.execution.options import in_row
 from sglc.explain.estimate.estimate import estimated
 from sglc.explain.estimate.forecast import Forecast
 from sglc.explain.estimate.price import Price, price_of
@@ -18,6 +19,7 @@ from sglc.explain.render.text import explanation_text
 from sglc.explain.render.to_json import explanation_data
 from sglc.frontend.analysis.lint import Finding, findings
 from sglc.frontend.language.function import Definition, describe
+from sglc.frontend.tracing.arguments import promised
 from sglc.frontend.values.graph_breaks import BreakPlace
 from sglc.ir.core import Program, walk
 from sglc.ir.ops import HostCall
@@ -137,10 +139,13 @@ def explained(
     _check(function.definition, own)
     if rows is not None and not rows:
         raise UsageError("SGLC064", "there are no rows to explain a batch of", function.definition.loc)
-    each = [own] if rows is None else [{**own, **_named(function.definition, row)} for row in rows]
     made: list[tuple[_Compilation, Mapping[str, str]]] = []
-    for arguments in each:
-        made.append(_row(function, made[0][0].backend if made else target, arguments, sampling))
+    for number, row in enumerate([own] if rows is None else rows):
+        try:
+            arguments = {**own, **_named(function.definition, row)}
+            made.append(_row(function, made[0][0].backend if made else target, arguments, sampling))
+        except SglcError as error:
+            raise error if rows is None else in_row(number, error) from None
     first, goal = made[0][0].compiled, made[0][0].backend.target
     forecast = estimated([(one.compiled.plan, texts) for one, texts in made], goal)
     found = findings(function.definition, first.source)
@@ -214,7 +219,12 @@ def _row(
         for p in function.definition.parameters
         if p.default is not p.empty and not isinstance(p.default, str) and p.name not in arguments
     }
-    texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
+    kinds = promised(function.definition)
+    texts = {
+        name: value
+        for name, value in arguments.items()
+        if isinstance(value, str) and kinds.get(name, "str") == "str"
+    }
     if len(texts) == len(arguments):
         made = (function.bind(**usual) if usual else function).compile(target, **sampling)
         plan = made.compiled.plan

@@ -124,7 +124,7 @@ def test_a_batch_is_analyzed_row_by_row(tmp_path: Path, monkeypatch: pytest.Monk
     backend.close()
 
 
-def test_what_was_not_foreseen_is_said() -> None:
+def test_what_stands_behind_a_graph_break_is_not_foreseen() -> None:
     @sgl.function
     def program(s: Any) -> None:
         s += "ab" + sgl.gen("x", max_tokens=4)
@@ -135,10 +135,17 @@ def test_what_was_not_foreseen_is_said() -> None:
     explanation = program.explain(backend)
     assert [step.name for step in explanation.forecast.steps] == ["x"]
     assert "graph break at" in explanation.text()
-    analysis = analyzed(explanation.forecast, [program.run(backend=backend, seed=1)])
-    assert not analysis.within
+    result = program.run(backend=backend, seed=1)
+    analysis = analyzed(explanation.forecast, [result])
+    assert analysis.within
     assert {step.site: step.expected for step in analysis.steps} == {"program.x#0": True, "program.y#0": False}
-    assert "! not foreseen" in analysis_text(explanation.forecast, analysis)
+    text = analysis_text(explanation.forecast, analysis)
+    assert "behind a graph break" in text
+    assert "!" not in text
+    ends = replace(explanation.forecast, goes_on=False)  # as if all were known
+    analysis = analyzed(ends, [result])
+    assert not analysis.within
+    assert "! not foreseen" in analysis_text(ends, analysis)
     backend.close()
 
 
@@ -166,7 +173,11 @@ def test_a_row_that_fails_is_told_with_its_error(
     backend = OracleBackend()
     monkeypatch.setattr("sglc.cli.explain.connect", lambda options: backend)
     assert main(["explain", str(program), "--arg", "q=", "--analyze"]) == 1
-    assert "SGLC402" in capsys.readouterr().out
+    _, _, ran = capsys.readouterr().out.partition("as it ran")
+    assert "SGLC402" in ran
+    assert "all within the bounds, as far as it came\n" in ran  # a call that was never made is not off
+    assert "!" not in ran.partition("row 0 failed")[0]
+    assert "time line" not in ran
     backend.close()
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend, LocalOptions
+from sglc.cli import main
 from sglc.errors import UsageError
 from sglc.explain.estimate.estimate import estimated
 from sglc.explain.estimate.forecast import Forecast
@@ -385,3 +386,76 @@ def test_what_is_said_of_branches_agrees() -> None:
     assert "3-13 calls, 3-13 one after another; " in explained.text()
     for counts in [forecast.counts, *(step.counts for step in forecast.steps)]:
         assert counts.prompt.low >= counts.shared.low + counts.computed.low
+
+
+# -- the command line
+
+PROGRAMS = """
+import sglc as sgl
+
+@sgl.function
+def ask(s, q: str, n: int = 2):
+    s += q + sgl.gen("a", max_tokens=n)
+
+@sgl.function
+def broken(s):
+    s += 1
+
+@sgl.function
+def other(s):
+    s += "b" + sgl.gen("c", max_tokens=3)
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.chdir(tmp_path)
+    Path("prog.py").write_text(PROGRAMS)
+    Path("script.json").write_text('[{"text": " yes"}]')
+    return ["explain", "--target", "scripted:script.json"]
+
+
+def test_arguments_that_a_run_refuses(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "prog.py:ask", "--args", '{"q": "a", "n": "x"}']) == 1
+    assert "error[SGLC103]: `max_tokens` is `'x'`" in capsys.readouterr().err
+    assert main([*command, "prog.py:ask", "--args", '{"q": "a", "n": 4}']) == 0
+
+
+@pytest.mark.parametrize(
+    ("row", "code", "message", "note"),
+    [
+        ('{"q": "a", "n": "x"}', 1, "error[SGLC103]: `max_tokens` is `'x'`", "note: row 1 of the batch"),
+        (
+            '{"q": 1}',
+            1,
+            "error[SGLC102]: `int` cannot be part of a prompt",
+            "row 1 of the batch; a prompt",
+        ),
+        (
+            '{"z": 1}',
+            2,
+            "error[SGLC060]: `ask` has no argument `z`",
+            "rows.jsonl:2: row 1 of the batch; its",
+        ),
+    ],
+)
+def test_a_row_that_a_run_refuses_is_named(
+    row: str, code: int, message: str, note: str, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("rows.jsonl").write_text('{"q": "a"}\n' + row + "\n")
+    assert main([*command, "prog.py:ask", "--batch", "rows.jsonl"]) == code
+    err = capsys.readouterr().err
+    assert err.startswith(message)
+    assert note in err
+
+
+def test_a_program_that_cannot_be_explained_hides_no_other(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "prog.py", "--html", "page.html"]) == 1
+    out, err = capsys.readouterr()
+    assert [line for line in out.splitlines() if not line.startswith(" ")] == [
+        "ask(q) on `scripted`", "other() on `scripted`",
+    ]  # fmt: skip
+    assert err.count("error[") == err.count("error[SGLC102]: `int` cannot be part of a prompt") == 1
+    assert Path("page.html").stat().st_size

@@ -72,8 +72,8 @@ def f(q):
     )
     assert list(table(program)) == [
         "wave  op               site                       new          from",
-        "0     select           f.act#0                    2 of 3 arms  f.sglir:5:5",
-        "1     switch                                                   f.sglir:6:5",
+        "1     select           f.act#0                    2 of 3 arms  f.sglir:5:5",
+        "2     switch                                                   f.sglir:6:5",
         "        case 'Search'",
         "          gen          f.found#0                  <=4          f.sglir:8:13",
         "        case 'Look'",
@@ -104,7 +104,7 @@ def f(q):
     )
     assert list(table(program)) == [
         "wave  op            site             new     from",
-        "0     loop          at most 3 times          f.sglir:4:5",
+        "1     loop          at most 3 times          f.sglir:4:5",
         "        gen         f.draft#0        <=4     f.sglir:6:9",
         "        cond                                 f.sglir:8:9",
         "          then",

@@ -673,12 +673,14 @@ def test_what_is_faster_is_measured_once(
     )
     seconds = cpu_choice.measured(library, 1)
     assert min(*seconds["floats"], *seconds["integers"]) > 0
-    made = iter([slow, *[fast] * 4])
+    made = iter([slow, *[fast] * 5])
     monkeypatch.setattr(cpu_choice, "measured", lambda *_: next(made))
     assert not cpu_choice.integers(library, 1)
     assert "0.50, 1.00, 1.67 times as fast" in capfd.readouterr().err
     assert not cpu_choice.integers(library, 1)  # kept
-    kept = tmp_path / "cpu-0.json"
+    kept = tmp_path / "cpu-0.1.json"
+    assert cpu_choice.integers(library, 2)  # others are faster with other threads
+    (tmp_path / "cpu-0.2.json").unlink()
     assert cpu_choice._kept(kept, fast) == slow  # measured at the same time: the first one's holds
     kept.unlink()
     assert cpu_choice.integers(library, 1)

@@ -16,7 +16,7 @@ from sglc.bench.programs.vocabulary import DrawnWords, shape_folder
 from sglc.bench.programs.workload import Workload, WorkloadBatch
 from sglc.bench.programs.workloads import BY_NAME, WORKLOADS
 from sglc.bench.result import BenchResult, Case
-from sglc.bench.rig import PAGE_SIZE, Needs, make_rig, place
+from sglc.bench.rig import PAGE_SIZE, Needs, checked_limits, make_rig, place
 from sglc.bench.session import WARM_UP_SEED, repeat
 from sglc.bench.setting import commit, model_setting
 from sglc.bench.shapes import SHAPES
@@ -31,11 +31,13 @@ def programs(options: Options, names: Sequence[str]) -> BenchResult:
     """Every program of `names` (none: all) on a runtime of its own, as users have it.
 
     Raises:
-        UsageError: SGLC070, no such program.
+        UsageError: SGLC070, no such program; SGLC037, more rows than a step has tokens.
         SglcError: the model does not load, or a program fails.
     """
     device = place(options)
     chosen = [_known(name) for name in names] or list(WORKLOADS)
+    for workload in chosen:
+        checked_limits(options, Needs(longest=1, rows=_rows(_in_flight(workload), options, device)), device)
     model = options.model or (_ON_CUDA if device == "cuda" else knobs.model())
     measured_at = commit()  # whatever is checked out when it is over
     asked = replace(options, model=model)

@@ -43,7 +43,8 @@ class ActualStep:
     """One step's counts over all calls. `within` says whether all of them lie between the bounds.
 
     `off` is how far the middle of the bounds of its prompts lies from what they were, as a fraction; None
-    without a bound. `expected` is False for calls that no step of the estimate stands for.
+    without a bound. `expected` is False for calls that no step of the estimate stands for; behind a graph
+    break, where the estimate ends, they are `within`. Of a run that failed no call is missed.
     """
 
     site: str
@@ -91,12 +92,14 @@ def analyzed(forecast: Forecast, results: Sequence[Result], tokenizer: Tokenizer
     found: dict[str, list[ActualCall]] = {site: [] for site in steps}
     for call in calls:
         found.setdefault(call.step, []).append(call)
-    each = tuple(_actual(site, made, steps.get(site)) for site, made in found.items())
+    errors = tuple((r.row, str(error)) for r in results if (error := r.error()) is not None)
+    each = tuple(
+        _actual(site, made, steps.get(site), bool(errors), forecast.goes_on) for site, made in found.items()
+    )
     slowest = max(results, key=lambda result: max((call.ended_s for call in result.calls), default=0.0))
     chain, seconds = _chain([call for call in calls if call.row == slowest.row], steps)
     usage = sum((call.usage for call in calls), Usage())
-    errors = tuple((r.row, str(error)) for r in results if (error := r.error()) is not None)
-    off = _off(forecast.counts.prompt, usage.prompt)
+    off = None if errors else _off(forecast.counts.prompt, usage.prompt)
     return Analysis(each, tuple(calls), chain, seconds, usage, off, results[0].seed, errors)
 
 
@@ -134,12 +137,14 @@ def _texts(made: ActualCall, call: CallRecord, tokenizer: Tokenizer, marks: dict
     )
 
 
-def _actual(site: str, made: Sequence[ActualCall], step: StepForecast | None) -> ActualStep:
+def _actual(
+    site: str, made: Sequence[ActualCall], step: StepForecast | None, failed: bool, goes_on: bool
+) -> ActualStep:
     usage = sum((call.usage for call in made), Usage())
     seconds = sum(call.ended_s - call.ready_s for call in made)
     if step is None:
-        return ActualStep(site, usage, seconds, False, False, None)
-    counts = step.counts
+        return ActualStep(site, usage, seconds, False, goes_on, None)
+    counts = step.counts.perhaps(1.0) if failed else step.counts
     totals = ((counts.prompt, usage.prompt), (counts.new, usage.completion))
     within = (
         all(call.within for call in made)

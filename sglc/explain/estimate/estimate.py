@@ -46,6 +46,7 @@ def estimated(plans: Sequence[tuple[Plan, Mapping[str, str]]], target: Target) -
         ends=tuple(seen.ends),
         marks=seen.counter.marks,
         counted=seen.counter.counted,
+        goes_on=seen.goes_on,
     )
 
 

@@ -136,6 +136,7 @@ class Forecast:
     ends: tuple[tuple[str, Loc], ...] = ()
     marks: tuple[tuple[int, str], ...] = ()  # control tokens of the prompts, and how they are written
     counted: bool = True
+    goes_on: bool = False  # ordinary Python may ask for more
 
     def step_of(self, site: str) -> StepForecast | None:
         """The step that a call at `site` belongs to; numbers of iterations are left out."""

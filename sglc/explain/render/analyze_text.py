@@ -23,10 +23,12 @@ def analysis_text(forecast: Forecast, analysis: Analysis) -> str:
         f"in all {usage.calls} calls, {usage.prompt} prompt tokens ({usage.cached} cached, "
         f"{usage.computed} computed), {usage.completion} new, {analysis.seconds:.2f} s{off}"
     )
-    inner.append("all within the bounds" if analysis.within else "not all within the bounds (!)")
+    until = ", as far as it came" if analysis.errors else ""
+    inner.append(f"all within the bounds{until}" if analysis.within else "not all within the bounds (!)")
     if len(analysis.chain) > 1:
         inner.append(f"longest chain: {' -> '.join(analysis.chain)}")
-    inner += _time_line(analysis)
+    if analysis.calls:
+        inner += _time_line(analysis)
     lines += [f"  {line}" for line in inner]
     lines += [f"row {row} failed:\n{error}" for row, error in analysis.errors]
     return "\n".join(lines)
@@ -35,7 +37,9 @@ def analysis_text(forecast: Forecast, analysis: Analysis) -> str:
 def _cells(forecast: Forecast, actual: ActualStep) -> tuple[str, ...]:
     usage, step = actual.usage, forecast.step_of(actual.site)
     counts = step.counts if step else Tally()
-    said = "" if actual.within else "!" if step else "! not foreseen"
+    said = "" if actual.within else "!"
+    if not step:
+        said = "behind a graph break" if actual.within else "! not foreseen"
     return (
         actual.site, f"{counts.calls}/{usage.calls}", f"{counts.prompt}/{usage.prompt}",
         f"{counts.shared}/{usage.cached}", str(usage.computed), f"{counts.new}/{usage.completion}",
@@ -45,7 +49,7 @@ def _cells(forecast: Forecast, actual: ActualStep) -> tuple[str, ...]:
 
 def _time_line(analysis: Analysis) -> Iterator[str]:
     """A bar for each call of the first rows: dots while there is no text yet, then what is generated."""
-    end = max((call.ended_s for call in analysis.calls), default=0.0) or 1.0
+    end = max(call.ended_s for call in analysis.calls) or 1.0
     several = len({call.row for call in analysis.calls}) > 1
     yield f"time line, 0 to {end:.2f} s ('.' until the first text)"
     rows = []
@@ -57,7 +61,6 @@ def _time_line(analysis: Analysis) -> Iterator[str]:
         bar = " " * begin + "." * (first - begin) + "#" * max(last - first, 1)
         name = f"{call.row}: {call.site}" if several else call.site
         rows.append((name, f"|{bar.ljust(_WIDTH)[:_WIDTH]}|"))
-    if rows:
-        yield from (f"  {line}" for line in aligned(rows))
+    yield from (f"  {line}" for line in aligned(rows))
     if len(analysis.calls) > _MOST_LINES:
         yield f"  and {len(analysis.calls) - _MOST_LINES} more calls"

@@ -333,7 +333,7 @@ function table(one) {
           ...[[counts.calls, use.calls], [counts.prompt, use.prompt], [counts.shared, use.cached], [counts.computed, use.computed], [counts.new, use.completion]].map(([value, count]) => make("td", {}, beside(value, count))),
           actual ? make("td", {}, seconds(actual.seconds)) : null);
       }),
-      ...unforeseen.map((actual) => make("tr", { class: "off" }, make("td", {}, actual.site + " (not foreseen)"), ...["calls", "prompt", "cached", "computed", "completion"].map((key) => make("td", {}, String(actual.usage[key])))))),
+      ...unforeseen.map((actual) => make("tr", { class: actual.within ? "" : "off" }, make("td", {}, actual.site + (actual.within ? " (behind a graph break)" : " (not foreseen)")), ...["calls", "prompt", "cached", "computed", "completion"].map((key) => make("td", {}, String(actual.usage[key])))))),
   ];
 }
 

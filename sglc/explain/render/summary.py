@@ -44,7 +44,7 @@ def table(program: Program) -> Iterator[str]:
     """One row a generation, by what must be done before it; blocks are indented below what they belong to."""
     rows = [("wave", "op", "site", "new", "from")]
     arms = _arms(program)
-    for number, wave in enumerate(waves(program)):
+    for number, wave in enumerate(waves(program), 1):
         for op in wave:
             rows += _rows(op, arms, str(number), "")
     if len(rows) > 1:

@@ -96,7 +96,7 @@ def load(options: LocalOptions, folder: Path, tokenizer: Tokenizer | None) -> Ma
 
 
 def cpu_executor(
-    folder: Path,
+    folder: Path | None,
     config: ModelConfig,
     dtype: torch.dtype,
     page_size: int,
@@ -107,6 +107,7 @@ def cpu_executor(
     """The fastest executor for this CPU: kernels compiled here, in float32, if they can be had; or torch.
 
     Args:
+        folder: of the weights; None: random ones.
         exact: whether products of a quantized file are float32's, too; or of integers, where these are faster.
     """
     import torch
@@ -117,16 +118,19 @@ def cpu_executor(
     from sglc.runtime.executor.torch_executor import TorchExecutor
     from sglc.runtime.kernels.cpu_build import library
     from sglc.runtime.model.packed_weights import read_packed
-    from sglc.runtime.model.weights import load_weights
+    from sglc.runtime.model.weights import dummy_weights, load_weights
 
     kernels = library() if dtype is torch.float32 and fits(config, page_size) else None
     if dtype is torch.float32 and fits(config, _PAGE_SIZE) and not fits(config, page_size):
         _say(f"the CPU's kernels take pages of {_PAGE_SIZE} tokens or a multiple, and not of {page_size}: "
              "torch computes, which is slower")  # fmt: skip
-    weights = load_weights(folder, config, dtype if kernels is None else None, "cpu")
+    if folder is None:
+        weights = dummy_weights(config, dtype, "cpu")
+    else:
+        weights = load_weights(folder, config, dtype if kernels is None else None, "cpu")
     if kernels is None:
         return TorchExecutor(config, weights, dtype=dtype, page_size=page_size, pages=pages, eos_ids=eos_ids)
-    packed = read_packed(folder)
+    packed = {} if folder is None else read_packed(folder)
     return CpuExecutor(
         kernels,
         config,

@@ -1,6 +1,7 @@
 """Whether products of integers are faster here than those of floats: measured once, kept beside the kernels.
 
-One answer for all numbers of rows: what a row gives must not depend on what else is in its step.
+What holds with some threads need not with others, so each number of them has its own file. One answer for all
+numbers of rows: what a row gives must not depend on what else is in its step.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def integers(library: ctypes.CDLL, threads: int) -> bool:
 
 
 def chosen(library: ctypes.CDLL, threads: int) -> tuple[Seconds, Path]:
-    """What was measured of `library` on this machine before, or is now, and where it is kept."""
-    file = Path(library._name).with_suffix(".json")
+    """What was measured with so many threads on this machine before, or is now, and where it is kept."""
+    file = Path(library._name).with_suffix(f".{threads}.json")
     return _read(file) or _kept(file, measured(library, threads)), file
 
 

@@ -55,6 +55,8 @@ def build(*flags: str) -> Path:
         if file.stat().st_uid not in (0, os.getuid()):
             raise PermissionError(f"`{file}` is another user's")
         return file
+    if wrong := named_in_vain():
+        print(f"sglc: {wrong}, so `{found}` compiles the kernels for this CPU", file=sys.stderr)
     if sys.stderr.isatty():
         print("sglc: compiling kernels for this CPU, which is done once and takes seconds", file=sys.stderr)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -76,6 +78,12 @@ def compiler() -> str:
         if found := shutil.which(name):
             return found
     raise FileNotFoundError("there is no C++ compiler (c++, g++, clang++, or what `CXX` names)")
+
+
+def named_in_vain() -> str:
+    """What is wrong with `CXX`, if it names no compiler: another one is taken then."""
+    name = os.environ.get("CXX", "")
+    return f"`CXX` names `{name}`, which is not here" if name and shutil.which(name) is None else ""
 
 
 def _processor() -> str:
