@@ -326,7 +326,11 @@ class PlanPart(Part):
         if self._go_on is None or not self._executor.needs_python or self._over or self._session.why_over:
             return False
         served = self._executor.served
-        again = self._executor.handed_over or not served.tools or not self._go_on.unlike_before()
+        # Else it ends as the plan does: Python would make its generations again, or find something else.
+        again = self._executor.handed_over or not (
+            any(site.counted for site in self._session.outputs.generations)
+            or (served.tools and self._go_on.unlike_before())
+        )
         if not again or self._executor.functions.printed:
             return False
         self._over = True
