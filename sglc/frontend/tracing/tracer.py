@@ -257,7 +257,7 @@ class Tracer(Evaluation, FiniteValues):
         """
         before, outer = self.snapshot(), self.recorder.ops
         depth = sum(len(frame.decisions) + 1 for frame in self.frames)
-        decided, forgotten = dict(self.decided), list(self.forgotten)
+        decided, answered, forgotten = dict(self.decided), list(self.answered), list(self.forgotten)
         standing = self.called_tool, self.guarded, len(self.handling), len(self.calling)
         unchecked = dict(self.unchecked)
         called = ""
@@ -270,7 +270,7 @@ class Tracer(Evaluation, FiniteValues):
             self.called_tool, self.guarded = standing[:2]
             self.unchecked = dict(unchecked)
             del self.handling[standing[2] :], self.calling[standing[3] :]
-            self.decided, self.forgotten = dict(decided), list(forgotten)
+            self.decided, self.answered, self.forgotten = dict(decided), list(answered), list(forgotten)
             self.recorder.ops = frame.ops
             self.frames.append(frame)
             try:
@@ -311,7 +311,7 @@ class Tracer(Evaluation, FiniteValues):
             for mark in marks:
                 self.recorder.skip_to(mark)
             self.recorder.ops = outer
-            self.decided, self.forgotten = decided, forgotten
+            self.decided, self.answered, self.forgotten = decided, answered, forgotten
             self.called_tool, self.guarded = called or standing[0], standing[1]
             self.unchecked = unchecked
             del self.handling[standing[2] :], self.calling[standing[3] :]
