@@ -200,7 +200,8 @@ class Tracer(Evaluation, FiniteValues):
                 return param.name, param.name
         op = self.made_by(value)
         if isinstance(op, PureCall | Strip | Lower):
-            return "", next((found for part in inputs(op) if (found := self.name_of(part)[1])), "")
+            arguments = [self.name_of(part)[1] for part in inputs(op)]
+            return "", arguments[0] if arguments and all(arguments) else ""  # else one alone is not enough
         return (op.site.name, "") if isinstance(op, Gen | Select) else ("", "")
 
     def store(self, name: str, value: Any, loc: Loc) -> None:
