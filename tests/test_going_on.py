@@ -476,6 +476,16 @@ def test_what_a_comprehension_generates_is_asked_once(program: sgl.Function, why
     assert sent == python
 
 
+@pytest.mark.parametrize("mode", ["auto", "plan"])
+def test_why_and_where_a_plan_goes_on_as_python_is_said(mode: Any) -> None:
+    """A plan that has begun is not lost, though it is to be one."""
+    result = may_go_on_as_python.run(backend=ScriptedBackend(lambda asked: "right"), mode=mode).sync()
+    first = may_go_on_as_python.definition.code.co_firstlineno
+    assert result.mode == "python"
+    reason = f"it goes on as Python: an iterator from outside goes on where it is (tests/test_going_on.py:{first + 4}:18)"
+    assert result.why_python == reason
+
+
 def test_such_a_plan_is_none() -> None:
     MADE.clear()
     with pytest.raises(UsageError, match="comprehension that generates") as caught:

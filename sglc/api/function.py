@@ -142,7 +142,8 @@ class Function:
         `s["x"]` there blocks that loop until `x` has come.
 
         Args:
-            mode: "auto", or "plan" (SGLC058 where there is none), or "python".
+            mode: "auto", or "plan" (SGLC058 where there is none; an arm that only Python can run is left to it),
+                or "python".
             seed: of all samples; drawn and reported (`result.seed`) if not given.
             stream: the result's iterators give pieces as the model makes them.
             use_thread: False runs the program's Python in this thread, before `run` returns; there Ctrl-C stops
