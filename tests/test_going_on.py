@@ -482,8 +482,8 @@ def test_why_and_where_a_plan_goes_on_as_python_is_said(mode: Any) -> None:
     result = may_go_on_as_python.run(backend=ScriptedBackend(lambda asked: "right"), mode=mode).sync()
     first = may_go_on_as_python.definition.code.co_firstlineno
     assert result.mode == "python"
-    reason = f"it goes on as Python: an iterator from outside goes on where it is (tests/test_going_on.py:{first + 4}:18)"
-    assert result.why_python == reason
+    reason = "it goes on as Python: an iterator from outside goes on where it is"
+    assert result.why_python == f"{reason} (tests/test_going_on.py:{first + 4}:18)"
 
 
 def test_such_a_plan_is_none() -> None:

@@ -87,9 +87,12 @@ def _explain(options: argparse.Namespace) -> int:
         rows = _rows(options.batch, types) if options.batch else None
         if options.analyze:
             return _analyze(function, backend, given, rows, options)
-        return _show([function.explain(backend, rows=rows, outputs=options.outputs, **given)], options)
+        return _show([function.explain_for(backend, given, rows, options.outputs)], options)
     return _show(
-        [function.explain(backend, outputs=options.outputs) for function in open_functions(options.program)],
+        [
+            function.explain_for(backend, {}, None, options.outputs)
+            for function in open_functions(options.program)
+        ],
         options,
     )
 
@@ -136,7 +139,7 @@ def _analyze(
     from sglc.explain.estimate.analyze import analyzed
     from sglc.explain.render.analyze_text import analysis_text
 
-    explanation = function.explain(backend, rows=rows, outputs=options.outputs, **given)
+    explanation = function.explain_for(backend, given, rows, options.outputs)
     _show([explanation], options)
     sys.stdout.flush()
     if rows is None:

@@ -385,3 +385,27 @@ def test_what_is_said_of_branches_agrees() -> None:
     assert "3-13 calls, 3-13 one after another; " in explained.text()
     for counts in [forecast.counts, *(step.counts for step in forecast.steps)]:
         assert counts.prompt.low >= counts.shared.low + counts.computed.low
+
+
+@sgl.function
+def has_names_of_options(s: Any, rows: list[str], target: str, backend: str, outputs: str = "") -> None:
+    for row in rows:
+        s += row + target + backend + outputs + sgl.gen("x", max_tokens=4)
+
+
+def test_a_keyword_that_the_program_has_is_the_programs() -> None:
+    named = {"rows": ["a", "b"], "target": "T", "backend": "B"}
+    explanation = has_names_of_options.explain(OracleBackend(), **named)
+    assert explanation.forecast.counts.calls.low == 2
+    assert explanation.text() == has_names_of_options.explain_for(OracleBackend(), named, None, None).text()
+    assert explanation.compiled.plan.target == OracleBackend().target.name
+
+
+def test_a_back_end_has_three_ways_to_be_given() -> None:
+    @sgl.function
+    def program(s: Any, rows: str = "") -> None:
+        s += rows + sgl.gen("x", max_tokens=4)
+
+    backend = OracleBackend()
+    texts = {program.explain(backend).text(), program.explain(target=backend).text()}
+    assert {program.explain(backend=backend).text()} == texts
