@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import sglc as sgl
 from sglc.backends.scripted import ScriptedBackend
 from sglc.explain.explanation import explained_program
@@ -43,6 +45,35 @@ def test_a_program_without_graph_breaks_says_nothing_of_them(tmp_path: Path) -> 
     explanation = from_file(tmp_path, body_source('s += q + gen("x")\ns += s["x"]')).explain(OracleBackend())
     assert "graph break" not in explanation.text()
     assert explanation.to_json()["breaks"] == []
+
+
+ADVICE = {
+    "best = sorted(s.fork(2), key=lambda f: int(s['n']))": "arrange texts, numbers or tuples of them instead",
+    "s += str(list(words()))": "have it return a list",
+    "called(s)": "call a function, or a method by its name",
+    "s.fork(int(s['n']))": "write a constant, or take it from an argument",
+    "s += gen('k', dtype=int, retries=2)": "leave it out: take a form that every whole text has",
+    "s += str({**json.loads(s['n']), 'k': 1})": "compute it in a function",
+}
+
+
+@pytest.mark.parametrize("line", ADVICE)
+def test_what_would_remove_a_break_can_be_done(line: str, tmp_path: Path) -> None:
+    more = """
+def words():
+    yield "a"
+
+class Called:
+    def __call__(self, s):
+        s += "a"
+
+called = Called()
+"""
+    source = body_source(f's += q + gen("n", regex="[0-9]")\n{line}')
+    (place,) = from_file(tmp_path, source + more).compile(OracleBackend()).breaks
+    assert place.hint.startswith(ADVICE[line])
+    assert "keys" not in place.reason
+    assert "Called(...)" not in place.reason
 
 
 def test_a_break_that_every_run_has_is_told_though_a_default_is_no_text(tmp_path: Path) -> None:
