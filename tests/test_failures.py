@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from sglc.ir.plan.backend import batches_of
 from sglc.ir.plan.events import Event, NodeFailed
 from sglc.ir.plan.segment import ExtendNode, GenNode, Segment
 from sglc.runtime.step import Step
+from tests.frontend.programs import from_file
 from tests.oracle_backend import OracleBackend
 from tests.waiting import HandClock, press_ctrl_c, until
 
@@ -329,3 +331,22 @@ def test_what_goes_on_behind_a_failure_tells_of_it() -> None:
 
 def _line_of(program: sgl.Function) -> int:
     return program.definition.loc.line
+
+
+@pytest.mark.parametrize("mode", ["python", "plan"])
+@pytest.mark.parametrize("read", ["text", "error"])
+def test_the_place_of_an_error_is_where_the_program_raised_it(mode: Any, read: str, tmp_path: Path) -> None:
+    """Whoever reads the result raises the error again, from a file of his own."""
+    source = """
+        import sglc as sgl
+        def program(s):
+            s += "Q: " + sgl.gen("x")
+            if s["x"] == "wrong":
+                raise ValueError("it is wrong")
+    """
+    program = from_file(tmp_path, source)
+    result = program.run(backend=ScriptedBackend(lambda asked: "wrong"), mode=mode)
+    if read == "text":
+        with pytest.raises(ValueError, match="it is wrong"):
+            result.text()
+    assert result.as_json()["error"]["loc"] == f"{tmp_path / 'program.py'}:6:9"

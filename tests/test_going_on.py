@@ -13,6 +13,7 @@ import pytest
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.errors import UsageError
 from sglc.execution.served import Served
 
 NUMBERS = itertools.count()
@@ -344,3 +345,149 @@ def test_what_was_called_in_a_called_program_is_not_called_again(
     assert "pay` raised" in result.why_python
     assert (CALLED == ["pay", "note"]) == over.is_set() == waits
     assert waits or sorted(CALLED) == ["note", "pay", "pay"]
+
+
+MADE: list[str] = []
+
+
+@sgl.tool
+def send(text: str) -> str:
+    if text == "<bad>":
+        raise LookupError(text)
+    MADE.append(text)
+    return f"sent {text}"
+
+
+@sgl.function
+def worker(s: Any, task: str) -> str:
+    s += f"{task}: " + sgl.gen("w")
+    return send(s["w"])
+
+
+@sgl.function
+def breaks_behind_each(s: Any) -> Any:
+    s += "Q: " + sgl.gen("plan")
+    made = [worker(task).ret_value for task in s["plan"].split(", ")]
+    s += ", ".join(made) + sgl.select("judged", ["yes", "no"])
+    if s["judged"] == "yes":
+        s += str(next(NUMBERS) < 0)
+    return made
+
+
+class OwnError(Exception):
+    pass
+
+
+@sgl.function
+def raises_behind_each(s: Any) -> Any:
+    s += "Q: " + sgl.gen("plan")
+    made = {task: worker(task)["w"] for task in s["plan"].split(", ")}
+    s += str(made) + sgl.select("judged", ["yes", "no"])
+    if s["judged"] == "yes":
+        raise OwnError(s["plan"])
+    return made
+
+
+@sgl.function
+def breaks_in_a_loop_behind_each(s: Any) -> None:
+    def once() -> Any:
+        s.__iadd__(sgl.gen("plan"))
+        s.__iadd__(", ".join(worker(task)["w"] for task in s["plan"].split(", ")) + sgl.gen("judged", "yes|no"))
+        if sgl.eq(s["judged"], "no"):
+            return False
+        return next(NUMBERS) < 0
+
+    sgl.loop(once, max_iters=2)
+
+
+@sgl.function
+def makes_each(s: Any) -> str:
+    s += "Q: " + sgl.gen("plan")
+    return ", ".join(worker(task)["w"] for task in s["plan"].split(", "))
+
+
+@sgl.function
+def breaks_behind_a_call(s: Any) -> Any:
+    made = makes_each().ret_value
+    s += made + sgl.select("judged", ["yes", "no"])
+    if s["judged"] == "yes":
+        s += str(next(NUMBERS) < 0)
+    return made
+
+
+@sgl.function
+def fails_behind_each(s: Any) -> Any:
+    s += "Q: " + sgl.gen("plan")
+    made = [worker(task)["w"] for task in s["plan"].split(", ")]
+    s += ", ".join(made) + sgl.gen("bad")
+    return send(s["bad"])
+
+
+@sgl.function
+def breaks_behind_a_map(s: Any) -> Any:
+    s += "Q: " + sgl.gen("plan")
+    made = sgl.map(s["plan"].split(", "), lambda task: worker(task).ret_value)
+    s += ", ".join(made) + sgl.select("judged", ["yes", "no"])
+    if s["judged"] == "yes":
+        s += str(next(NUMBERS) < 0)
+    return made
+
+
+def by_site(asked: Asked) -> str:
+    known = {"plan": "a, b", "judged": "yes", "bad": "<bad>"}
+    return known.get(asked.site.name, f"<{asked.site}>")
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        (breaks_behind_each, "behind a comprehension that generates"),
+        (raises_behind_each, "behind a comprehension that generates"),
+        (breaks_in_a_loop_behind_each, ""),
+        (breaks_behind_a_call, "behind a comprehension that generates"),
+        (fails_behind_each, ""),
+        (breaks_behind_a_map, "it goes on as Python"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+@pytest.mark.parametrize("way", ["run", "arun", "run_batch"])
+def test_what_a_comprehension_generates_is_asked_once(program: sgl.Function, why: str, way: str) -> None:
+    """Its generations have other sites as Python, which would not find them there."""
+    backend = ScriptedBackend(by_site)
+
+    def shown(result: sgl.Result) -> Any:
+        error = result.error()
+        made = sorted(MADE)
+        MADE.clear()
+        return type(error), str(error), None if error else result.ret_value, result.usage.calls, made
+
+    python = shown(program.run(backend=backend, mode="python"))
+    if way == "arun":
+        result = asyncio.run(program.arun(backend=backend))
+    elif way == "run_batch":
+        [result] = program.run_batch([{}], backend=backend)
+    else:
+        result = program.run(backend=backend)
+    sent = shown(result)
+    assert why in result.why_python
+    if program is fails_behind_each:  # its plan ends there, and draws other samples
+        assert (result.mode, len(sent[-1])) == ("plan", len(python[-1]))
+        sent = (*sent[:-1], python[-1])
+    assert sent == python
+
+
+@pytest.mark.parametrize("mode", ["auto", "plan"])
+def test_why_and_where_a_plan_goes_on_as_python_is_said(mode: Any) -> None:
+    """A plan that has begun is not lost, though it is to be one."""
+    result = may_go_on_as_python.run(backend=ScriptedBackend(lambda asked: "right"), mode=mode).sync()
+    first = may_go_on_as_python.definition.code.co_firstlineno
+    assert result.mode == "python"
+    reason = "it goes on as Python: an iterator from outside goes on where it is"
+    assert result.why_python == f"{reason} (tests/test_going_on.py:{first + 4}:18)"
+
+
+def test_such_a_plan_is_none() -> None:
+    MADE.clear()
+    with pytest.raises(UsageError, match="comprehension that generates") as caught:
+        breaks_behind_each.run(backend=ScriptedBackend(by_site), mode="plan")
+    assert (caught.value.code, MADE) == ("SGLC058", [])

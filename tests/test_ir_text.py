@@ -6,9 +6,11 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+import sglc as sgl
 from sglc.errors import Loc, VerifyError
 from sglc.ir.core import NOWHERE, OPS, Program, Site, Type, Value, walk
 from sglc.ir.ops import Append, Arg, Gen, HostCall, Resume, Root
@@ -260,3 +262,14 @@ def test_replacing_a_location_keeps_identity() -> None:
     moved = replace(program, ops=tuple(replace(op, loc=Loc("other.py", 1)) for op in program.ops))
     assert moved == program
     assert identity(moved) == identity(program)
+
+
+@sgl.function
+def maps_pairs(s: Any, text: str) -> None:
+    s += text + sgl.gen("list")
+    s["pairs"] = [[at + 2 for at in range(0, len(part), 2)] for part in s["list"].split(",")]
+
+
+def test_items_of_a_json_value_stay_json() -> None:
+    assert "map(j" in to_text(maps_pairs.trace())
+    round_trip(maps_pairs.trace())

@@ -154,6 +154,34 @@ def test_a_text_that_spells_no_value_is_an_error_where_it_is_read(dtype: Any, te
     assert "x" not in result
 
 
+@dataclass
+class Odd:
+    x: int
+
+    def __post_init__(self) -> None:
+        assert self.x % 2, "it is even"
+
+
+@pytest.mark.parametrize(
+    ("text", "retries", "hint"),
+    [
+        ('{"x": 2}', 0, "`retries=2` makes it again"),
+        ('{"x": 2}', 3, "more `retries` make it again"),
+        ('{"x"', 0, "`retries=2` makes it again; a larger `max_tokens` leaves room for the end"),
+        ('{"x"', 3, "more `retries` make it again; a larger `max_tokens` leaves room for the end"),
+    ],
+)
+def test_the_advice_for_a_text_without_a_value_can_help(text: str, retries: int, hint: str) -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += sgl.gen("x", dtype=Odd, retries=retries)
+        return s["x"]
+
+    error = program.run(backend=says(x=text)).error()
+    assert isinstance(error, RunError)
+    assert (error.code, error.hint) == ("SGLC410", hint)
+
+
 @pytest.mark.parametrize("mode", ["plan", "python"])
 def test_a_value_that_no_line_reads_has_its_place_where_it_was_made(mode: str) -> None:
     @sgl.function

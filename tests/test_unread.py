@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import sglc.execution.result
+from sglc.execution.result import Result, RunOutcome
 from tests.depth import some_of
 
 pytestmark = pytest.mark.slow
@@ -109,3 +111,11 @@ def test_a_process_that_ctrl_c_ends_stops_its_runs(tmp_path: Path) -> None:
     # The run may begin while the interrupt is told, in the middle of a line.
     lines = [line for line in out.replace("begun", "").splitlines() if line]
     assert lines[-2:] == ["KeyboardInterrupt", "sglc: 1 run was stopped before the end"]
+
+
+def test_a_result_that_was_read_asks_nothing_of_modules_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = Result("fails", 0)
+    result.finish(RunOutcome(None, LookupError("no such page"), {}, {}, "", list, 0.0))
+    assert result.error()
+    monkeypatch.setattr(sglc.execution.result, "sys", None)  # as at the end of the interpreter
+    result.__del__()

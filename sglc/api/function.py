@@ -142,7 +142,8 @@ class Function:
         `s["x"]` there blocks that loop until `x` has come.
 
         Args:
-            mode: "auto", or "plan" (SGLC058 where there is none), or "python".
+            mode: "auto", or "plan" (SGLC058 where there is none; an arm that only Python can run is left to
+                it), or "python".
             seed: of all samples; drawn and reported (`result.seed`) if not given.
             stream: the result's iterators give pieces as the model makes them.
             use_thread: False runs the program's Python in this thread, before `run` returns; there Ctrl-C stops
@@ -567,6 +568,7 @@ class Function:
     def explain(
         self,
         target: Backend | str | None = None,
+        /,
         *,
         backend: Backend | str | None = None,
         rows: Sequence[Row] | None = None,
@@ -575,6 +577,8 @@ class Function:
         **kwargs: Any,
     ) -> Explanation:
         """What the program will do on a back end, before it does: calls, prompts, bounds, sharing, remarks.
+
+        A keyword of any of these names belongs to the program if it has such a parameter.
 
         Args:
             backend: another name for `target`.
@@ -585,12 +589,25 @@ class Function:
         Raises:
             SglcError: as of `compile`; an argument that the program does not have.
         """
+        parameters = not_by_position(self.definition, ())
+        named = {"backend": backend, "rows": rows, "passes": passes, "outputs": outputs}
+        given = {name: value for name, value in named.items() if name in parameters and value is not None}
+        options: dict[str, Any] = {name: None if name in given else value for name, value in named.items()}
+        other = None if "target" in parameters else kwargs.pop("target", None)
+        backends = (target, other, options.pop("backend"))
+        target = next((one for one in backends if one is not None), None)
+        return self.explain_for(target, {**kwargs, **given}, **options)
+
+    def explain_for(
+        self, target: Backend | str | None, kwargs: Mapping[str, Any], rows: Sequence[Row] | None,
+        outputs: Sequence[str] | None, passes: str | Sequence[str] | None = None,
+    ) -> Explanation:  # fmt: skip
+        """`explain` with arguments of any names."""
         from sglc.explain.explanation import explained
 
         own, _ = split(self.definition, kwargs, not_by_position(self.definition, ()))
         sampling = {key: kwargs[key] for key in kwargs if key not in own} | {"outputs": outputs}
-        chosen = self._chosen(backend if target is None else target, passes)
-        made = explained(self, chosen, rows, own, sampling)
+        made = explained(self, self._chosen(target, passes), rows, own, sampling)
         return replace(made, leaves=self._plans.seen(), last_miss=self._plans.last_miss)
 
     # -- inside ----------------------------------------------------------------------------------

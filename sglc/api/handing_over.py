@@ -1,55 +1,92 @@
-"""Whether a program can go on as Python from its top: what it reads there once more has to be as it was."""
+"""Whether a program can go on as Python from its top: what it reads there once more has to be as it was, and
+what was generated has to stand where Python looks for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from sglc.execution.plan.raised import is_builtin
 from sglc.execution.python_effects import EFFECTS
 from sglc.frontend.tracing.reads import Reads
-from sglc.ir.core import Op, Program, regions, walk
-from sglc.ir.ops import Call, HostCall, Loop, Map, Tool
+from sglc.ir.core import Op, Program, in_comprehension, regions, walk
+from sglc.ir.ops import Call, Gen, HostCall, Loop, Map, Select, Tool
+
+_Mark = Callable[[Op], str]  # what of an op Python may not stand behind; "" of any other
 
 
 def why_not_again(program: Program, reads: Reads) -> str:
-    """Why the plan of a program must not begin: it may go on as Python behind a tool that changed what it read.
+    """Why the plan of a program must not begin: it may go on as Python behind a tool that changed what it read,
+    or behind generations that Python would make again.
 
     "" if it may.
     """
+    counts = any(_counted(op) for op in program.ops)
+    if counts and (found := _behind(program.ops, _counted, "", raises=True)[0]) is not None:
+        each, host_call = found
+        place = f"{host_call.loc}: {host_call.reason or host_call.error}"
+        return f"it may go on as Python ({place}) behind a comprehension that generates ({each})"
     if not reads.changeable and not reads.handed:
         return ""
-    found, _ = _behind_tool(program.ops, "")
-    if found is None:
+    if (found := _behind(program.ops, _called, "", raises=False)[0]) is None:
         return ""
     tool, host_call = found
     what = f"`{reads.changeable}`" if reads.changeable else "what it is given"
     return f"`{tool}` may change {what} before it goes on as Python ({host_call.loc})"
 
 
-def _behind_tool(ops: Sequence[Op], tool: str) -> tuple[tuple[str, HostCall] | None, str]:
-    """The first place behind a tool where Python takes over, and the last tool that was called."""
+def _behind(
+    ops: Sequence[Op], mark: _Mark, before: str, *, raises: bool
+) -> tuple[tuple[str, HostCall] | None, str]:
+    """The first place behind a marked op where Python takes over, and the last marked op.
+
+    Args:
+        raises: the place may be one that raises what only Python can.
+    """
     for op in ops:
-        match op:
-            case HostCall(error="") if tool:
-                return (tool, op), tool
-            case Tool() | Call():
-                tool = _called(op) or tool
-        if isinstance(op, Loop | Map):  # the next turn is behind this one
-            tool = next((name for inner in walk([op]) if (name := _called(inner))), tool)
-        behind = tool
-        for region in regions(op):
-            found, last = _behind_tool(region.ops, tool)
+        if isinstance(op, HostCall) and before and not (is_builtin(op.error) if raises else op.error):
+            return (before, op), before
+        marked = mark(op) or before
+        # In a loop the next turn is behind this one.
+        inside = marked if isinstance(op, Loop | Map) else before
+        behind = marked
+        for body in _bodies(op):
+            found, last = _behind(body, mark, inside, raises=raises)
             if found is not None:
                 return found, last
             behind = last or behind
-        tool = behind
-    return None, tool
+        before = behind
+    return None, before
+
+
+def _bodies(op: Op) -> list[tuple[Op, ...]]:
+    return [op.program.ops] if isinstance(op, Call) else [region.ops for region in regions(op)]
 
 
 def _called(op: Op) -> str:
+    """The last tool that an op calls by itself, or in one of its turns."""
     match op:
         case Tool(name=name) if name not in EFFECTS:
             return name.rpartition(".")[2]
         case Call(program=program):
             return next((name for inner in walk(program.ops) if (name := _called(inner))), "")
+        case Loop() | Map():
+            return next((name for inner in walk(op.body.ops) if (name := _called(inner))), "")
         case _:
             return ""
+
+
+def _counted(op: Op, turns: int = 0) -> str:
+    """Where an op generates in a comprehension, whose plan counts turns and whose Python counts generations."""
+    match op:
+        case Gen(site=site) | Select(site=site) | Call(site=site) if in_comprehension(site.function, turns):
+            return str(op.loc) if not isinstance(op, Call) or _generates(op.program) else ""
+    turns = 0 if isinstance(op, Call) else turns + isinstance(op, Loop | Map)
+    return next((loc for body in _bodies(op) for inner in body if (loc := _counted(inner, turns))), "")
+
+
+def _generates(program: Program) -> bool:
+    return any(
+        isinstance(op, Gen | Select) or (isinstance(op, Call) and _generates(op.program))
+        for op in walk(program.ops)
+    )

@@ -104,7 +104,7 @@ def _explain_all(functions: list[Function], backend: Backend, options: argparse.
     failed: list[SglcError] = []
     for function in functions:
         try:
-            explained.append(function.explain(backend, outputs=options.outputs))
+            explained.append(function.explain_for(backend, {}, None, options.outputs))
         except (UsageError, BackendError):  # they are not the program's alone
             raise
         except SglcError as error:
@@ -124,7 +124,7 @@ def _explain_one(
 ) -> int:  # fmt: skip
     if options.analyze:
         return _analyze(function, backend, given, rows, options)
-    return _show([function.explain(backend, rows=rows, outputs=options.outputs, **given)], options)
+    return _show([function.explain_for(backend, given, rows, options.outputs)], options)
 
 
 def _show(explained: list[Explanation], options: argparse.Namespace) -> int:
@@ -161,7 +161,7 @@ def _analyze(
     from sglc.explain.estimate.analyze import analyzed
     from sglc.explain.render.analyze_text import analysis_text
 
-    explanation = function.explain(backend, rows=rows, outputs=options.outputs, **given)
+    explanation = function.explain_for(backend, given, rows, options.outputs)
     _show([explanation], options)
     sys.stdout.flush()
     if rows is None:

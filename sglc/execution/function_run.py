@@ -25,7 +25,7 @@ from sglc.execution.served import Served
 from sglc.execution.session import Session
 from sglc.execution.tasks import numbered, task_path
 from sglc.frontend.language.function import Definition
-from sglc.frontend.locate import here, of_coroutine, of_thread
+from sglc.frontend.locate import here, keep_place, of_coroutine, of_thread
 from sglc.frontend.program.history import messages
 from sglc.frontend.program.instance import GatheredVariables, Instance
 from sglc.frontend.program.state import State
@@ -108,6 +108,7 @@ class PythonPart(Part):
             launcher.launch(recorder.take(final=True))
         except BaseException as problem:
             error = problem
+            keep_place(error)
             self._leave(recorder, launcher)
         launcher.observer, instance.over = None, True  # from here on it is not the program that reads
         if self._first("body"):

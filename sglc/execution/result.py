@@ -438,7 +438,9 @@ class Result(CallText):
         return not self._seen
 
     def __del__(self) -> None:
-        if self._outcome is not None and self._outcome.error is not None and not sys.is_finalizing():
+        failed = self._outcome is not None and self._outcome.error is not None
+        # Once it has been read, nothing is asked of modules: they may be gone at the end of the interpreter.
+        if failed and not self._seen and not sys.is_finalizing():
             report(self)
 
 

@@ -163,8 +163,8 @@ def explained(
     if rows is not None:
         first = replace(first, remarks=(*first.remarks, *_unified(made, function.definition.loc)))
     return Explanation(
-        first, forecast, price_of(goal.name, forecast.counts), made[0][0].breaks,
-        found,
+        first, forecast, price_of(goal.name, forecast.counts),
+        _breaks(function, made[0][0], each[0], sampling), found,
     )  # fmt: skip
 
 
@@ -231,7 +231,20 @@ def _row(
         if not arguments or (texts.keys() <= set(plan.names) and not _stops(plan)):
             return made, texts
     # What the body does with them is known only if it is recorded with them.
-    return function.bind(**usual, **arguments).compile(target, **sampling), {}
+    names = [parameter.name for parameter in function.definition.parameters]
+    own = {name: value for name, value in arguments.items() if name in names}
+    more = {name: value for name, value in arguments.items() if name not in names}
+    return function.bind(**usual, **own).compile(target, args=more, **sampling), {}
+
+
+def _breaks(
+    function: Explained, made: _Compilation, arguments: Mapping[str, Any], sampling: Mapping[str, Any]
+) -> tuple[BreakPlace, ...]:
+    """Where runs are left to ordinary Python: they hold no argument, and no default, constant."""
+    constant = any(p.default is not p.empty or p.name in arguments for p in function.definition.parameters)
+    if function.definition.fullgraph or not constant:
+        return made.breaks
+    return function.compile(made.backend, args=arguments or None, **sampling).breaks
 
 
 def _stops(plan: Plan) -> bool:

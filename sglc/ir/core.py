@@ -76,6 +76,11 @@ class Site:
         return replace(self, function=f"{call}/{function}" if call else function)
 
     @property
+    def counted(self) -> bool:
+        """Whether it is, at run time, in a comprehension of a plan; Python's generation has another one."""
+        return any(in_comprehension(part, part.count("@")) for part in self.function.split("/"))
+
+    @property
     def written(self) -> str:
         """The function path as the program is written: without structured forms, arms and iterations."""
         return re.sub(r"~[\d.]+(:\d+)?|@\d+", "", self.function)
@@ -93,6 +98,11 @@ def in_form(function: str, number: str, arm: int | None = None) -> str:
 def repeated(function: str, iterations: tuple[int, ...]) -> str:
     """The function of sites in these iterations of the `loop`s and `map`s around, outermost first."""
     return "@".join([function, *map(str, iterations)])
+
+
+def in_comprehension(function: str, turns: int) -> bool:
+    """Whether one of the `turns` (`loop`s and `map`s) around a site of this function is no structured form."""
+    return sum(":" not in form for form in function.split("~")[1:]) < turns
 
 
 class _Read:

@@ -459,3 +459,27 @@ def test_a_program_that_cannot_be_explained_hides_no_other(
     ]  # fmt: skip
     assert err.count("error[") == err.count("error[SGLC102]: `int` cannot be part of a prompt") == 1
     assert Path("page.html").stat().st_size
+
+
+@sgl.function
+def has_names_of_options(s: Any, rows: list[str], target: str, backend: str, outputs: str = "") -> None:
+    for row in rows:
+        s += row + target + backend + outputs + sgl.gen("x", max_tokens=4)
+
+
+def test_a_keyword_that_the_program_has_is_the_programs() -> None:
+    named = {"rows": ["a", "b"], "target": "T", "backend": "B"}
+    explanation = has_names_of_options.explain(OracleBackend(), **named)
+    assert explanation.forecast.counts.calls.low == 2
+    assert explanation.text() == has_names_of_options.explain_for(OracleBackend(), named, None, None).text()
+    assert explanation.compiled.plan.target == OracleBackend().target.name
+
+
+def test_a_back_end_has_three_ways_to_be_given() -> None:
+    @sgl.function
+    def program(s: Any, rows: str = "") -> None:
+        s += rows + sgl.gen("x", max_tokens=4)
+
+    backend = OracleBackend()
+    texts = {program.explain(backend).text(), program.explain(target=backend).text()}
+    assert {program.explain(backend=backend).text()} == texts

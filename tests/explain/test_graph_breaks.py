@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+import sglc as sgl
+from sglc.backends.scripted import ScriptedBackend
 from sglc.explain.explanation import explained_program
 from sglc.explain.render.summary import table
 from sglc.ir.text.printer import from_text
@@ -40,6 +45,69 @@ def test_a_program_without_graph_breaks_says_nothing_of_them(tmp_path: Path) -> 
     explanation = from_file(tmp_path, body_source('s += q + gen("x")\ns += s["x"]')).explain(OracleBackend())
     assert "graph break" not in explanation.text()
     assert explanation.to_json()["breaks"] == []
+
+
+ADVICE = {
+    "best = sorted(s.fork(2), key=lambda f: int(s['n']))": "arrange texts, numbers or tuples of them instead",
+    "s += str(list(words()))": "have it return a list",
+    "called(s)": "call a function, or a method by its name",
+    "s.fork(int(s['n']))": "write a constant, or take it from an argument",
+    "s += gen('k', dtype=int, retries=2)": "leave it out: take a form that every whole text has",
+    "s += str({**json.loads(s['n']), 'k': 1})": "compute it in a function",
+}
+
+
+@pytest.mark.parametrize("line", ADVICE)
+def test_what_would_remove_a_break_can_be_done(line: str, tmp_path: Path) -> None:
+    more = """
+def words():
+    yield "a"
+
+class Called:
+    def __call__(self, s):
+        s += "a"
+
+called = Called()
+"""
+    source = body_source(f's += q + gen("n", regex="[0-9]")\n{line}')
+    (place,) = from_file(tmp_path, source + more).compile(OracleBackend()).breaks
+    assert place.hint.startswith(ADVICE[line])
+    assert "keys" not in place.reason
+    assert "Called(...)" not in place.reason
+
+
+def test_a_break_that_every_run_has_is_told_though_a_default_is_no_text(tmp_path: Path) -> None:
+    body = """
+        s += q + gen("n", regex="[0-9]")
+        marks = {key: int(s["n"]) for key in dims}
+        s += max(marks, key=marks.get)
+    """
+    source = body_source(body).replace("(s, q", "(s, q, dims=('a', 'b')")
+    program = from_file(tmp_path, source)
+    backend = ScriptedBackend(lambda asked: "3")
+    why = program.run(backend=backend, q="Q").why_python
+    for given in ({}, {"q": "Q"}, {"q": "Q", "dims": ("c", "d")}):
+        explanation = program.explain(backend, **given)
+        (place,) = explanation.breaks
+        assert why == f"{place.reason} ({place.loc})"
+        assert "compile for its value" not in place.hint  # the generation would not be known by that
+        assert explanation.forecast.counts.calls.low == 1
+
+
+@sgl.function
+def takes_more(s: Any, q: str, *extra: str, **named: str) -> None:
+    s += q + "".join(extra) + "".join(named.values()) + sgl.gen("x")
+
+
+def test_what_it_is_explained_with_is_all_that_it_gets() -> None:
+    backend = ScriptedBackend(lambda asked: "3")
+    assert takes_more.run("Q", backend=backend).mode == "plan"
+    assert [each.reason for each in takes_more.explain(backend).breaks] == [
+        "`*extra: 'str'` has no fixed number of arguments"
+    ]
+    for given in ({"q": "Q"}, {"q": "Q", "more": "M"}):
+        explanation = takes_more.explain(backend, **given)
+        assert (explanation.breaks, explanation.forecast.counts.calls.low) == ((), 1)
 
 
 def test_a_program_in_text_form_names_its_breaks_too() -> None:

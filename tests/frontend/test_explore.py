@@ -9,6 +9,8 @@ import pytest
 import sglc as sgl
 from sglc.errors import RunError, TraceError
 from sglc.frontend.outputs.finite_regex import members
+from sglc.frontend.tracing.control_blocks import record_map
+from sglc.frontend.tracing.interpreter import each
 from sglc.frontend.tracing.tools import pure, tool
 from sglc.ir.core import Program, walk
 from sglc.ir.ops import Cond, Gen, HostCall, Select, Switch, Tool
@@ -371,6 +373,48 @@ def test_too_many_paths_are_left_to_python() -> None:
     (graph_break,) = every(made, HostCall)
     assert "too many paths" in graph_break.reason
     assert len(every(traced(program), Switch)) == 63
+
+
+@sgl.function
+def summarizes(s: Any, chunk: str) -> Any:
+    s += f"Summarize: {chunk}\n" + sgl.gen("summary")
+    return s["summary"]
+
+
+@sgl.function
+def reduces(s: Any, text: str) -> None:
+    s += text + sgl.gen("list")
+    parts = s["list"].split(",")
+    while len(parts) > 1:
+        pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
+        parts = [summarizes("\n".join(pair))["summary"] if len(pair) > 1 else pair[0] for pair in pairs]
+    s += parts[0]
+
+
+def test_what_paths_record_again_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `while` whose turns are long is left to Python before its paths take the square of their length."""
+    items: list[Any] = []
+    monkeypatch.setattr(each, "record_map", lambda *given: items.append(given) or record_map(*given))
+    made = traced(reduces)
+    assert "too many paths" in every(made, HostCall)[-1].reason
+    assert 20 <= len(every(made, Cond)) <= 60  # two in a turn
+    assert len(items) < 500  # of 4,032 for 64 paths
+
+
+def test_what_stands_before_all_decisions_is_no_bound() -> None:
+    @sgl.function
+    def program(s: Any) -> None:
+        for number in range(80):
+            s += sgl.gen(f"x{number}")
+        s += sgl.select("c", [f"case {number}" for number in range(64)])
+        kept = []
+        if s["c"] != "case 0":
+            kept.append(s["c"] + "!")
+        s += "".join(kept)
+
+    made = traced(program)
+    assert not every(made, HostCall)
+    assert len(every(made, Switch)) == 1
 
 
 def test_an_exception_on_one_path_is_the_runs() -> None:

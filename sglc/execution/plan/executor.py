@@ -311,7 +311,9 @@ class PlanExecutor:
             self._session.end_with(error)
         step = frame.block.steps[number].step
         if isinstance(step, FunctionStep | ValueStep | SwitchStep | HostStep):
-            self.needs_python = self.needs_python or str(getattr(error, "message", error))
+            loc = getattr(error, "loc", None)
+            said = str(getattr(error, "message", error)) + (f" ({loc})" if loc is not None else "")
+            self.needs_python = self.needs_python or said
         self.end(frame, number, error)
 
     # -- the end -------------------------------------------------------------------------------------

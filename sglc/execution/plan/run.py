@@ -30,6 +30,7 @@ from sglc.execution.readers import TextReader
 from sglc.execution.result import RunOutcome
 from sglc.execution.served import Served
 from sglc.execution.tool_calls import Tools
+from sglc.frontend.locate import keep_place
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import conversation
 from sglc.frontend.program.instance import Awaited, Gathered, Variable
@@ -326,7 +327,11 @@ class PlanPart(Part):
         if self._go_on is None or not self._executor.needs_python or self._over or self._session.why_over:
             return False
         served = self._executor.served
-        again = self._executor.handed_over or not served.tools or not self._go_on.unlike_before()
+        # Else it ends as the plan does: Python would make its generations again, or find something else.
+        again = self._executor.handed_over or not (
+            any(site.counted for site in self._session.outputs.generations)
+            or (served.tools and self._go_on.unlike_before())
+        )
         if not again or self._executor.functions.printed:
             return False
         self._over = True
@@ -394,6 +399,7 @@ class PlanPart(Part):
         if self._over:
             return
         self._over = True
+        keep_place(error)
         outputs = self._run.result.outputs
         problem, total_s = self._run.leave(error, self._session.elapsed_s)
         outputs.error = problem

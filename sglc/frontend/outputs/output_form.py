@@ -81,12 +81,23 @@ def unparsable(
     """The error of a text that spells no value, at `place` or where the user's code is now."""
     place = place or here()
     tries = f", in the last of {attempts} attempts" if attempts > 1 else ""
+    again = "more `retries` make it again" if attempts > 1 else "`retries=2` makes it again"
+    longer = "" if _is_whole(text) else "; a larger `max_tokens` leaves room for the end"
     return RunError(
         "SGLC410", f"what was generated is no `{parser.name}`: {reason}",
         parser.loc if place == NOWHERE else place,
         note=f"`gen` at {parser.loc} made {shown(text)}{tries}",
-        hint="`retries=2` makes it again; a larger `max_tokens` leaves room for the end",
+        hint=again + longer,
     )  # fmt: skip
+
+
+def _is_whole(text: str) -> bool:
+    """Whether a text is a whole JSON value, so that it is what is said that is wrong."""
+    try:
+        read_json(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def shown(text: str) -> str:

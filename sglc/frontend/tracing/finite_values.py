@@ -22,6 +22,7 @@ class FiniteValues:
 
     frames: list[Frame] = field(default_factory=list)
     decided: dict[Value, str | bool] = field(default_factory=dict)
+    answered: list[tuple[Any, bool]] = field(default_factory=list)  # questions that are decided, and how
     forgotten: list[Any] = field(default_factory=list)  # values and questions that arms that met had decided
 
     def several(self, value: Value) -> bool:
@@ -54,25 +55,28 @@ class FiniteValues:
     def _same_fact(self, value: Value) -> bool | None:
         """What this path has decided of a question that was asked before."""
         asked = _question(self.made_by(value))
-        for other, outcome in self.decided.items():
-            made, negated = self.made_by(other), False
-            while isinstance(made, ops.Not):
-                made, negated = self.made_by(made.value), not negated
-            if isinstance(outcome, bool) and asked is not None and _question(made) == asked:
-                return outcome is not negated
-        if asked is not None and asked in self.forgotten:
+        if asked is None:
+            return None
+        for known, outcome in self.answered:
+            if known == asked:
+                return outcome
+        if asked in self.forgotten:
             raise ArmsDiffer
         return None
 
     def facts_of(self, decided: Iterable[Value]) -> Iterator[Any]:
         """Values that are decided, and the questions that they answer."""
         for value in decided:
-            made = self.made_by(value)
-            while isinstance(made, ops.Not):
-                made = self.made_by(made.value)
             yield value
-            if (asked := _question(made)) is not None:
+            if (asked := self._asked(value)[0]) is not None:
                 yield asked
+
+    def _asked(self, value: Value) -> tuple[Any, bool]:
+        """The question that a value answers, and whether with its opposite."""
+        made, negated = self.made_by(value), False
+        while isinstance(made, ops.Not):
+            made, negated = self.made_by(made.value), not negated
+        return _question(made), negated
 
     def behind(self, decided: Iterable[Value]) -> set[Value]:
         """Values that are decided, and what they are computed from."""
@@ -108,6 +112,9 @@ class FiniteValues:
                     self.frames[-1].points[-1].deciding()
                 outcome = self.frames[-1].decide(value, cases, loc).outcome
                 self.decided[value] = outcome
+                asked, negated = self._asked(value)
+                if asked is not None and isinstance(outcome, bool):
+                    self.answered.append((asked, outcome is not negated))
                 return outcome
 
     def options_of(self, text: SymbolicText) -> tuple[str, ...] | None:

@@ -2,7 +2,8 @@
 
 A decision is what a value of a finite domain is on one path. Each run is given the decisions that it
 repeats, and makes new ones by the first case; what it did up to the last repeated one must be what the
-run before did. The paths are a tree, whose inner nodes become `switch` and `cond`.
+run before did. The paths are a tree, whose inner nodes become `switch` and `cond`. What a path repeats is
+recorded again: a loop without an end would take the square of its length, so that has a limit, too.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from sglc.frontend.tracing.open_turns import StreamTurns
 from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import PATHS, RAISED, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicText
-from sglc.ir.core import NOWHERE, Op, Type, Value, definitions, renamed, substitute
+from sglc.ir.core import NOWHERE, Op, Type, Value, definitions, regions, renamed, substitute
 from sglc.ir.depth import MAX_DEPTH
-from sglc.ir.ops import Cond, HostCall, Switch
+from sglc.ir.ops import Call, Cond, HostCall, Switch
 
 MOST_PATHS = 64
+MOST_REPEATED = 64  # ops behind the first decision that paths record again, in the mean of all there may be
 _DEEPEST = MAX_DEPTH - 5  # decisions on one path, in case that none of their arms meet again
 
 
@@ -61,12 +63,15 @@ class Frame:
 
     repeat: tuple[int, ...]
     room: int  # further paths that decisions may open
+    work: int  # ops that these may record again
     depth: int  # decisions around the block
     ops: list[Op] = field(default_factory=list)
     decisions: list[BranchDecision] = field(default_factory=list)
     given: list[tuple[Value, Value]] = field(default_factory=list)  # streams that it gets: (own, outer)
     points: list[JoinPoint] = field(default_factory=list)  # of statements that run, innermost last
     made: dict[Value, Op] = field(default_factory=dict)  # who made what, as far as it was asked for
+    size: int = 0  # of the ops from the first decision to the `sized`th, with those that they hold
+    sized: int = 0
 
     def decide(self, value: Value, cases: tuple[str, ...], loc: Loc) -> BranchDecision:
         """The next decision on this path.
@@ -74,17 +79,34 @@ class Frame:
         Raises:
             GraphBreak: it would open too many paths.
         """
-        number = len(self.decisions)
+        number, again = len(self.decisions), self._size()
         chosen = self.repeat[number] if number < len(self.repeat) else 0
         made = BranchDecision(len(self.ops), value, cases, chosen, loc)
         if number >= len(self.repeat):
-            if self.room < made.count - 1 or self.depth + number >= _DEEPEST:
+            if (
+                self.room < made.count - 1
+                or self.work < again * (made.count - 1)
+                or self.depth + number >= _DEEPEST
+            ):
                 raise GraphBreak("there are too many paths to record each of them", loc, PATHS)
             self.room -= made.count - 1
+            self.work -= again * (made.count - 1)
         elif chosen >= made.count:
             raise differs(loc)
         self.decisions.append(made)
         return made
+
+    def _size(self) -> int:
+        """How many ops there are from the first decision on, those of called programs too."""
+        if self.decisions:
+            self.size += sum(map(_size_of, self.ops[self.sized :]))
+        self.sized = len(self.ops)
+        return self.size
+
+
+def _size_of(op: Op) -> int:
+    inner = op.program.ops if isinstance(op, Call) else [each for region in regions(op) for each in region.ops]
+    return 1 + sum(map(_size_of, inner))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +138,12 @@ def explore(
     """
     paths: dict[tuple[int, ...], Path] = {}
     parents: list[tuple[tuple[int, ...], Path | None]] = [((), None)]
-    open_paths = 1
+    open_paths, work = 1, most_paths * MOST_REPEATED
     while parents:
         repeat, parent = parents.pop()
-        frame = Frame(repeat, most_paths - open_paths, depth)
+        frame = Frame(repeat, most_paths - open_paths, work, depth)
         path = Path(frame, run(frame))
-        open_paths = most_paths - frame.room
+        open_paths, work = most_paths - frame.room, frame.work
         if parent is not None:
             _check_repeated(parent.frame, frame, loc)
         paths[path.chosen] = path

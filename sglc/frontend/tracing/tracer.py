@@ -200,7 +200,8 @@ class Tracer(Evaluation, FiniteValues):
                 return param.name, param.name
         op = self.made_by(value)
         if isinstance(op, PureCall | Strip | Lower):
-            return "", next((found for part in inputs(op) if (found := self.name_of(part)[1])), "")
+            arguments = [self.name_of(part)[1] for part in inputs(op)]
+            return "", arguments[0] if arguments and all(arguments) else ""  # else one alone is not enough
         return (op.site.name, "") if isinstance(op, Gen | Select) else ("", "")
 
     def store(self, name: str, value: Any, loc: Loc) -> None:
@@ -257,7 +258,7 @@ class Tracer(Evaluation, FiniteValues):
         """
         before, outer = self.snapshot(), self.recorder.ops
         depth = sum(len(frame.decisions) + 1 for frame in self.frames)
-        decided, forgotten = dict(self.decided), list(self.forgotten)
+        decided, answered, forgotten = dict(self.decided), list(self.answered), list(self.forgotten)
         standing = self.called_tool, self.guarded, len(self.handling), len(self.calling)
         unchecked = dict(self.unchecked)
         called = ""
@@ -270,7 +271,7 @@ class Tracer(Evaluation, FiniteValues):
             self.called_tool, self.guarded = standing[:2]
             self.unchecked = dict(unchecked)
             del self.handling[standing[2] :], self.calling[standing[3] :]
-            self.decided, self.forgotten = dict(decided), list(forgotten)
+            self.decided, self.answered, self.forgotten = dict(decided), list(answered), list(forgotten)
             self.recorder.ops = frame.ops
             self.frames.append(frame)
             try:
@@ -311,7 +312,7 @@ class Tracer(Evaluation, FiniteValues):
             for mark in marks:
                 self.recorder.skip_to(mark)
             self.recorder.ops = outer
-            self.decided, self.forgotten = decided, forgotten
+            self.decided, self.answered, self.forgotten = decided, answered, forgotten
             self.called_tool, self.guarded = called or standing[0], standing[1]
             self.unchecked = unchecked
             del self.handling[standing[2] :], self.calling[standing[3] :]

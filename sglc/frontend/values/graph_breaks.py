@@ -80,6 +80,14 @@ WHOLE_TEXT = BreakKind(
     "SGLC139", "the whole prompt", "chat turns are written by the back end's own template",
     "read single variables; a run's result has `text()` and `messages()`",
 )  # fmt: skip
+RETRIES = BreakKind(
+    "SGLC120", "`retries`", "only a run can know whether a text has to be made again",
+    "leave it out: take a form that every whole text has, and a `max_tokens` with room for it",
+)  # fmt: skip
+SETTING = BreakKind(
+    "SGLC145", "a setting", "a plan holds settings as they are written",
+    "write a constant, or take it from an argument",
+)  # fmt: skip
 META = BreakKind(
     "SGLC140", "`get_meta_info`", "counts and scores are known when the program has run",
     "read it from the run's result",
@@ -106,7 +114,7 @@ NO_DATA = BreakKind(
 )  # fmt: skip
 PATHS = BreakKind(
     "SGLC146", "a branch", "every arm of every branch on a finite set of values is recorded",
-    "branch with `sglc.cond(...)`, `sglc.switch(...)` or `sglc.loop(...)`, or raise `max_paths`",
+    "branch with `sglc.cond(...)`, `sglc.switch(...)` or `sglc.loop(...)`",
 )  # fmt: skip
 
 BEHIND_TOOL = BreakKind(
@@ -143,6 +151,7 @@ _NEEDING = {
     "`messages()`": WHOLE_TEXT,
     "`get_meta_info`": META,
     "`choices_method`": OWN_METHOD,
+    RETRIES.what: RETRIES,
     OTHER_BACKEND.what: OTHER_BACKEND,
 }
 
@@ -203,3 +212,9 @@ class GraphBreak(BaseException):
         if self.kind.note:
             note = f"{self.kind.note}; {note}"
         return TraceError(self.code, self.reason, self.loc, note=note, hint=self.hint)
+
+
+def generator(name: str, loc: Loc) -> GraphBreak:
+    """The graph break at a generator function of the user's."""
+    hint = "have it return a list, or write the loop where it is used"
+    return GraphBreak(f"`{name}` is a generator function", loc, NO_RULE, hint)

@@ -246,7 +246,7 @@ class _Builder:
                 types = tuple(value.type for value in made["init"])
                 return {"body": self.block(body, line.first, self.bound(line, types), types)}
             case "map", (LexedBlock() as body,):
-                types = (Type.TEXT,)
+                types = (Type.JSON if made["items"].type is Type.JSON else Type.TEXT,)
                 return {"body": self.block(body, line.first, self.bound(line, types), types)}
             case "call", (Source() as program,):
                 self.column([program.start], line.first)

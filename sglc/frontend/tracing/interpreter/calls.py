@@ -41,7 +41,7 @@ from sglc.frontend.tracing.interpreter.python_calls import python_call
 from sglc.frontend.tracing.makers import only_holds
 from sglc.frontend.tracing.stores import is_users_file
 from sglc.frontend.tracing.tools import Declared
-from sglc.frontend.values.graph_breaks import ASYNC, NO_DATA, UNDECLARED, GraphBreak
+from sglc.frontend.values.graph_breaks import SETTING, UNDECLARED, GraphBreak, generator
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
 from sglc.ir.core import Type
 from sglc.ir.effects import LOG_LEVELS
@@ -125,7 +125,7 @@ def interpreted(frame: CallFrame, function: types.FunctionType) -> Callable[...,
         GraphBreak: it is not the user's, or has no source.
     """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise GraphBreak(f"`{function.__name__}` is a generator function", frame.loc(), ASYNC)
+        raise generator(function.__name__, frame.loc())
     if not is_users_file(function.__code__.co_filename):
         raise undeclared(frame, function)
     copies = frame.tracer.copies
@@ -178,10 +178,10 @@ def _for_language(frame: CallFrame, name: str, place: int | str, item: Any) -> A
             return _for_language(frame, name, place, unrolled(frame.tracer, item))
         if not choices and isinstance(item, SymbolicJson) and item.kind in (str, object):
             return as_text(frame, item)
-        return item.observe(NO_DATA, f"`{name}(...)`")
+        return item.observe(SETTING, f"`{name}(...)`")
     settings = name in _GENERATIONS and not choices
     if isinstance(item, SymbolicText) and is_known(item) and (settings or (name, place) in _NAMES):
-        return item.observe(NO_DATA, f"`{name}(...)`")
+        return item.observe(SETTING, f"`{name}(...)`")
     if type(item) in (list, tuple):
         return type(item)(_for_language(frame, name, place, part) for part in item)
     return item
@@ -191,7 +191,7 @@ def _limit(frame: CallFrame, item: SymbolicJson) -> SymbolicLimit | int:
     """The most tokens of a generation: a number of an argument is data, as a text is, if it allows for any."""
 
     def number() -> int:
-        return int(item.observe(NO_DATA, "`gen(...)`"))
+        return int(item.observe(SETTING, "`gen(...)`"))
 
     def text() -> SymbolicText:
         if known is not None:

@@ -16,7 +16,15 @@ from sglc.frontend.tracing.outside import behind_tool
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.reads import RUN_BY_PYTHON
 from sglc.frontend.tracing.tracer import Tracer
-from sglc.frontend.values.graph_breaks import FOREIGN, ITERATION, NO_DATA, UNDECLARED, BreakKind, GraphBreak
+from sglc.frontend.values.graph_breaks import (
+    FOREIGN,
+    ITERATION,
+    METHOD,
+    NO_DATA,
+    UNDECLARED,
+    BreakKind,
+    GraphBreak,
+)
 from sglc.frontend.values.known import computed
 from sglc.frontend.values.symbolic import (
     Symbolic,
@@ -154,6 +162,10 @@ def settled(value: Any) -> Any:
 def undeclared(frame: CallFrame, function: Any) -> GraphBreak:
     """Why tracing stops before a call of something that is not known to be harmless."""
     known = isinstance(function, type | FunctionType | BuiltinFunctionType | MethodType)
+    if not known and type(function).__module__ != "builtins":
+        hint = "call a function, or a method by its name"
+        what = f"a call of a `{type(function).__name__}`, which is no function,"
+        return GraphBreak(f"{what} is ordinary Python", frame.loc(), UNDECLARED, hint)
     name = function.__qualname__ if known else type(function).__name__
     return GraphBreak(f"`{name}(...)` is ordinary Python", frame.loc(), UNDECLARED)
 
@@ -242,6 +254,8 @@ def unrolled(tracer: Tracer, value: Symbolic) -> list[Any]:
 
 def entries(tracer: Tracer, value: Any) -> dict[Any, Any]:
     """A mapping that is data and known, as one of the program's own; any other as it is."""
+    if isinstance(value, Symbolic) and value.known is None:
+        value = value.observe(METHOD, "`**`")
     if not isinstance(value, Symbolic) or value.known is None or not isinstance(value.known.real, dict):
         return dict(value)
     keys = asked(tracer, value, "list")

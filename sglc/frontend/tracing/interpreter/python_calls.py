@@ -115,7 +115,8 @@ def arranged(frame: CallFrame, how: str, items: Any, named: dict[str, Any]) -> A
     if key is None:
         made = pure_call(frame.tracer, how, rows, kind=None if how == "sorted" else one, **others)
     elif others.keys() - {"reverse"} or not is_plain(rows):
-        raise GraphBreak(f"`{how}` of objects by values that only a run knows", frame.loc(), CALLBACK)
+        hint = "arrange texts, numbers or tuples of them instead of the objects"
+        raise GraphBreak(f"`{how}` of objects by values that only a run knows", frame.loc(), CALLBACK, hint)
     else:
         made = pure_call(frame.tracer, "sglc.arrange", how, rows, keys, *given, kind=one)
     return _items_of(frame, made, rows) if how == "sorted" else made

@@ -35,7 +35,7 @@ from sglc.frontend.tracing.interpreter.operations import (
 )
 from sglc.frontend.tracing.join_points import meeting
 from sglc.frontend.tracing.paths import PathEnded
-from sglc.frontend.values.graph_breaks import CONTEXT, ITERATION, NO_RULE, OUTSIDE, GraphBreak
+from sglc.frontend.values.graph_breaks import CONTEXT, ITERATION, NO_RULE, OUTSIDE, GraphBreak, generator
 from sglc.frontend.values.symbolic import Symbolic, SymbolicText
 
 
@@ -151,7 +151,7 @@ def _define(frame: CallFrame, node: ast.FunctionDef) -> None:
     if node.decorator_list:
         raise GraphBreak("a decorated function", frame.loc(), NO_RULE)
     if any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in ast.walk(node)):
-        raise GraphBreak(f"`{node.name}` is a generator function", frame.loc(), NO_RULE)
+        raise generator(node.name, frame.loc())
     frame.store(node.name, closure(frame, node, node.name))
 
 
