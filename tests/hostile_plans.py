@@ -203,9 +203,11 @@ def named() -> Iterator[Hostile]:
             for name in (
                 "os.system", "builtins.eval", "print", "logging", "operator.pow", "operator.mul", "re.search",
                 "str.format", "str.join", "sglc.range", "sglc.method", "math.factorial", "itertools.product",
-                "tests.hostile_plans.valid", "x, stored", "hash", "sglc.image",
+                "tests.hostile_plans.valid", "hash", "sglc.image",
             )
         },
+        "calls x, stored": (_calling("x, stored", args=["x"]), "plan_host"),
+        "reads no text": (_calling("x, stored"), "SGLC221"),
         "calls with names": (
             _calling("str", named={"is": "map", "items": {"object": 1}}), "plan_host"
         ),
@@ -228,12 +230,13 @@ def named() -> Iterator[Hostile]:
         "brackets": (_changed(lambda p: p.update(returns=_nested(70))), "plan_bounds"),
         "a thousand brackets": (_changed(lambda p: p.update(returns=_nested(900))), ""),
         "a large number": (_changed(lambda p: p.update(returns=10**400)), ""),
-        "somebody's stream": (_node(lambda node: node.update(handle=1), "open"), "invalid_value"),
+        "somebody's stream": (_node(lambda node: node.update(handle=1), "open"), "SGLC221"),
         "gives back somebody's stream": (
-            _changed(lambda p: p["steps"][0]["nodes"].append({"is": "release", "handle": 1})), "invalid_value"
+            _changed(lambda p: p["steps"][0]["nodes"].append({"is": "release", "handle": 1})), "SGLC221"
         ),
         "keeps under a number": (
-            _changed(lambda p: p["steps"][0]["nodes"].append({"is": "keep", "stream": 0, "handle": 1})), ""
+            _changed(lambda p: p["steps"][0]["nodes"].append({"is": "keep", "stream": 0, "handle": 1})),
+            "SGLC221",
         ),
         "an id that the model lacks": (_part({"is": "control", "text": "x", "ids": [10**6]}), "invalid_value"),
         "no id": (_part({"is": "control", "text": "x", "ids": []}), "invalid_value"),

@@ -142,6 +142,56 @@ def test_a_late_run_says_where_it_is_and_keeps_what_it_has(
         result.text()
 
 
+@sgl.function
+async def cleans_up(s: Any) -> None:
+    s += "a" + sgl.gen("x")
+    assert s["x"]
+    try:
+        await asyncio.gather(asyncio.sleep(3_600), GATE.awaited())
+    finally:
+        await asyncio.sleep(0)
+        WOKEN.append("closed")
+
+
+def has_cleaned_up() -> bool:
+    return WOKEN == ["closed"] and not any(t.name == "sglc-cleans_up" for t in threading.enumerate())
+
+
+@pytest.mark.parametrize("mode", ["auto", "python"])
+def test_a_coroutine_that_is_late_leaves_what_it_has_entered(mode: Any, clock: HandClock) -> None:
+    result = cleans_up.run(backend=slow(), timeout=1.5, mode=mode)
+    clock.advance(1.5, lambda: GATE.waiting)
+    error = result.error()
+    assert isinstance(error, RunError)
+    assert error.code == "SGLC411"
+    until(has_cleaned_up)
+
+
+@pytest.mark.parametrize("mode", ["auto", "python"])
+def test_a_coroutine_that_is_stopped_leaves_what_it_has_entered(mode: Any) -> None:
+    result = cleans_up.run(backend=ScriptedBackend(answering), mode=mode)
+    until(lambda: GATE.waiting > 0)
+    result.stop()
+    error = result.error()
+    assert isinstance(error, RunError)
+    assert error.code == "SGLC407"
+    assert result["x"] == " x"
+    until(has_cleaned_up)
+
+
+def test_a_cancelled_arun_cancels_the_coroutine() -> None:
+    async def main() -> None:
+        running = asyncio.create_task(cleans_up.arun(backend=ScriptedBackend(answering)))
+        while not GATE.waiting:
+            await asyncio.sleep(0.001)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(main())
+    until(has_cleaned_up)
+
+
 def test_what_a_late_run_looks_like(clock: HandClock) -> None:
     clock.advance(1.5, lambda: GATE.waiting)
     error = sleeper.run(backend=slow(), timeout=1.5).error()

@@ -107,6 +107,40 @@ def test_a_program_without_a_name_says_so() -> None:
         pickle.dumps(local)
 
 
+@pytest.mark.slow
+def test_a_declared_function_goes_by_reference(module: Any) -> None:
+    assert pickle.loads(pickle.dumps(module.shout)) is module.shout
+    bound = pickle.loads(pickle.dumps(module.asked.bind(q=module.shout)))
+    assert bound.bound == {"q": module.shout}
+
+
+def test_a_copy_is_itself_as_of_a_function() -> None:
+    @sgl.tool
+    def shouted(text: str) -> str:
+        return text.upper()
+
+    @sgl.function
+    def local(s: Any, q: str) -> None:
+        s += q + sgl.gen("a")
+
+    compiled = local.compile(ScriptedBackend(lambda _: "x"))
+    for item in (shouted, local, local.bind(q=["a"]), compiled):
+        assert copy.copy(item) is item
+        assert copy.deepcopy({"item": item})["item"] is item
+    assert copy.deepcopy(compiled).run("z").text() == "zx"
+
+
+def test_arguments_of_a_plan_that_are_no_dict_are_refused() -> None:
+    @sgl.function
+    def local(s: Any, q: str) -> None:
+        s += q + sgl.gen("a")
+
+    plan = pickle.loads(pickle.dumps(local.compile(ScriptedBackend(lambda _: "x"))))
+    for given in ("z", "", ["z"]):
+        with pytest.raises(UsageError, match=r"SGLC017.*are a dict, not `"):
+            plan.run(given)
+
+
 def test_a_result_that_cannot_go_there_says_what_can(monkeypatch: pytest.MonkeyPatch) -> None:
     @sgl.function
     def asks(s: Any) -> None:

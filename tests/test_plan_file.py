@@ -8,9 +8,10 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -21,8 +22,9 @@ from sglc.cli import main
 from sglc.errors import SglcError, UsageError, VerifyError, render
 from sglc.execution.plan.prepare import function_steps
 from sglc.ir.plan.plan import Plan
-from sglc.ir.plan.plan_file import plan_from_text, plan_hash, plan_to_text
+from sglc.ir.plan.plan_file import hash_of, plan_from_text, plan_hash, plan_to_text
 from sglc.ir.plan.plan_json import PLAN_VERSION
+from sglc.ir.pure import STORED
 from sglc.ir.target import Target
 from sglc.passes.compile import compile_program
 from tests.depth import at_depth
@@ -253,6 +255,59 @@ def test_a_change_anywhere_is_refused() -> None:
     assert codes["SGLC040"] > at_depth(10, 30, 100)
 
 
+@sgl.function
+def judged(s: Any, left: str, right: str) -> Any:
+    s += left + right + sgl.gen("kind", dtype=Literal["one", 2])
+    return s["kind"]
+
+
+def forged(data: Any) -> Any:
+    """The file of a plan that says something else, with the hash of that."""
+    said = {key: item for key, item in data.items() if key != "hash"}
+    return plan_from_text(json.dumps({**said, "hash": hash_of(said)}), "plan.json")
+
+
+def misplaced(data: Any, kind: str = "", holder: Any = None, path: tuple[Any, ...] = ()) -> Iterator[Any]:
+    """(what it is about, path, what cannot stand in that place of a plan)."""
+    own = data.get("is") if isinstance(data, dict) else None
+    if kind == "handle":
+        yield kind, path, 0
+    if own == "held":
+        yield from ((own, path, odd) for odd in (1e308, "a", True))
+    if kind == "text" and own in ("joined", "slot"):
+        yield kind, path, [data]
+    if kind in ("pred", "items") and own == "slot":
+        yield kind, path, "a"
+    if path[-2:-1] == ("operands",) and holder["operation"] not in ("concat", "pack"):
+        yield "operands", path, 1.5
+    if kind == "args" and str(holder.get("function")).endswith(STORED):
+        yield kind, path, []
+    for key, part in data.items() if isinstance(data, dict) else enumerate(data) if type(data) is list else ():
+        yield from misplaced(part, str(key), holder if own is None else data, (*path, key))
+
+
+@pytest.mark.slow
+def test_a_plan_that_was_made_by_hand_is_refused_or_fails_well() -> None:
+    """Its hash is right, and what it says is not."""
+    backend = ScriptedBackend(lambda asked: asked.choices[0] if asked.choices else "2")
+    tried = set()
+    for plan in (*map(planned, range(at_depth(4, 8, 24))), judged.compile(backend).plan):
+        text = plan_to_text(plan)
+        found = list(misplaced(json.loads(text)))
+        for about, path, odd in random.Random(0).sample(found, min(len(found), at_depth(30, 60, 1_000))):
+            data = place = json.loads(text)
+            for key in path[:-1]:
+                place = place[key]
+            place[path[-1]] = odd
+            try:
+                error = LoadedPlan(forged(data)).run(dict.fromkeys(plan.names, "x"), backend=backend).error()
+            except SglcError as problem:
+                error = problem
+            assert error is None or isinstance(error, SglcError), (path, odd, error)
+            tried.add(about)
+    assert tried == {"handle", "held", "text", "pred", "items", "operands", "args"}
+
+
 def test_a_file_that_was_cut_short_is_refused() -> None:
     text = plan_to_text(planned(1))
     for end in range(0, len(text) - 1, len(text) // 40):
@@ -357,6 +412,9 @@ def test_a_plan_is_saved_and_loaded(tmp_path: Path) -> None:
     assert dict(result.variables) == {"x": " x2", "y": " y8"}
     assert result["y"] == " y8"
     assert plan.run(word="ab", backend=backend).ret_value == {"y": " y8"}
+    text = (tmp_path / "loud.json").read_text()
+    (tmp_path / "marked.json").write_text(text, encoding="utf-8-sig")
+    assert sgl.load_plan(tmp_path / "marked.json").hash == plan.hash
     assert plan.hash in repr(plan)
     with pytest.raises(UsageError) as caught:
         plan.run(backend=backend)

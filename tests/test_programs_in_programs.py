@@ -451,6 +451,36 @@ def test_which_rows_began_ahead_of_a_stream_that_is_left_is_nothing_to_replay(
         assert error.code == "SGLC421"
 
 
+@pytest.mark.parametrize(("first", "second"), [("plan", "python"), ("python", "plan")])
+def test_a_recording_is_replayed_in_the_other_mode(first: Any, second: Any, tmp_path: Path) -> None:
+    @sgl.tool
+    def noted(text: str) -> str:
+        return text
+
+    @sgl.function
+    def inner(s: Any, with_tool: bool) -> Any:
+        s += "in" + sgl.gen("b")
+        return noted(s["b"]) if with_tool else s["b"]
+
+    @sgl.function
+    def outer(s: Any, with_tool: bool = False) -> Any:
+        s += "q" + sgl.gen("a")
+        for _ in range(2):
+            s += inner(with_tool).ret_value
+        return s["a"]
+
+    recorded = outer.run(backend=BACKEND, record=str(tmp_path / "a"), mode=first).sync()
+    replayed = outer.run(replay=str(tmp_path / "a"), mode=second).sync()
+    assert replayed.error() is None
+    assert replayed.text() == recorded.text()
+    recorded = outer.run(True, backend=BACKEND, record=str(tmp_path / "b"), mode=first).sync()
+    assert outer.run(True, replay=str(tmp_path / "b")).text() == recorded.text()
+    error = outer.run(True, replay=str(tmp_path / "b"), mode=second).error()
+    assert isinstance(error, RunError)
+    assert error.code == "SGLC421"
+    assert error.hint.startswith(f'replay it in the mode that it was recorded in, `mode="{first}"`')
+
+
 def test_a_plan_in_a_program_is_a_part_of_it_as_its_function_is(tmp_path: Path) -> None:
     backend = OracleBackend()
     told.compile(backend).save(str(tmp_path / "told.json"))

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -236,6 +237,25 @@ def test_what_tools_raise_and_return_comes_back_as_it_was(tmp_path: Path) -> Non
     assert again.ret_value == first.ret_value
     assert again.ret_value[0] == (3, {"is": [7, None, 0.5]})
     assert " caught integer" in again.text()
+
+
+@pytest.mark.parametrize("mode", ["auto", "python"])
+def test_what_a_tool_raises_is_where_it_was_raised(mode: Any, tmp_path: Path) -> None:
+    @sgl.tool
+    def raises(text: str) -> str:
+        said = "é"; raise LookupError(said + text)  # fmt: skip  # noqa: E702
+
+    @sgl.function
+    def program(s: Any) -> None:
+        s += "q" + sgl.gen("a")
+        s += raises(s["a"])
+
+    first, again = both(program, tmp_path, mode=mode)
+    same(first, again)
+    assert first.as_json()["error"]["code"] == "LookupError"
+    resumed = program.run(backend=ScriptedBackend(echoing), record=str(tmp_path), resume=True, mode=mode).sync()
+    assert resumed.as_json()["error"] == first.as_json()["error"]
+    assert traceback.extract_tb(again.error().__traceback__)[-1].line.startswith('said = "é"; raise')
 
 
 def test_a_value_that_json_cannot_hold_is_refused_when_it_is_recorded(tmp_path: Path) -> None:

@@ -976,6 +976,27 @@ def f(
     s += tone.value + "".join(point.name for point in points) + sgl.gen("a")
     return [tone.name, points[0].x, type(points[0]).__name__, n, o, size, word, default.name]
 """
+_PLANNED = """
+import enum
+from dataclasses import dataclass
+
+import sglc as sgl
+
+class Mood(enum.Enum):
+    GOOD = "good"
+    BAD = "bad"
+
+@dataclass
+class City:
+    name: str
+    n: int = 2
+
+@sgl.function
+def f(s, c: City, mood: Mood):
+    s += c.name + str(c.n) + mood.value + sgl.gen("a")
+    return [c.name, c.n, mood.name]
+"""
+_CITY = ["--arg", 'c={"name": "R", "n": 3}']
 _SAID = ["KIND", 2, "Point", 5, 2.0, 3, "7", "KIND"]
 _AS_TEXTS = [
     *("--arg", "tone=kind", "--arg", 'points=[{"x": 2, "name": "b"}]', "--arg", "n=5", "--arg", "o=2"),
@@ -1004,6 +1025,23 @@ def test_the_command_line_makes_what_annotations_say(
 ) -> None:
     assert main(["run", *classes, "--json", *how, *given]) == 0
     assert json.loads(capsys.readouterr().out)["value"] == _SAID
+
+
+def test_the_command_line_makes_what_a_plan_is_for(
+    classes: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the module of its classes is loaded."""
+    Path("p.py").write_text(_PLANNED)
+    Path("rows.jsonl").write_text('{"c": {"name": "R"}, "mood": "bad"}\n')
+    backend = classes[1:]
+    assert main(["compile", "p.py", "--target", classes[-1], "-o", "p.json", *_CITY, "--arg", "mood=good"]) == 0
+    for program in (["p.py"], ["p.json", "--tools", "p.py"]):
+        assert main(["run", *program, *backend, "--json", *_CITY, "--arg", "mood=good"]) == 0
+        assert json.loads(capsys.readouterr().out)["value"] == ["R", 3, "GOOD"]
+        assert main(["run", *program, *backend, "--json", "--batch", "rows.jsonl"]) == 0
+        assert json.loads(capsys.readouterr().out)["value"] == ["R", 2, "BAD"]
+        assert main(["run", *program, *backend, "--arg", "c=x", "--arg", "mood=bad"]) == 2
+        assert capsys.readouterr().err.startswith("error[SGLC007]: `--arg c=x`: `c` is of type `City`")
 
 
 def test_compile_and_explain_make_what_annotations_say(

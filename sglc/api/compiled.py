@@ -62,10 +62,17 @@ class CompiledFunction:
         return self.compiled.remarks
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For `pickle`: its plan, as `sglc.load_plan` gives it."""
+        """For `pickle`: its plan, as `sglc.load_plan` gives it; the back end stays here."""
         from sglc.api.plan import LoadedPlan
 
         return LoadedPlan(self.plan, tools_of(self.source)).__reduce__()
+
+    def __copy__(self) -> CompiledFunction:
+        """Itself, on its back end: nothing of it changes."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> CompiledFunction:
+        return self
 
     def save(self, path: str | Path) -> None:
         """Write the plan into a file, which `sglc.load_plan` and `sglc run` take.

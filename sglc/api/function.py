@@ -101,6 +101,13 @@ class Function:
 
         return function_at, (*reference(self), self.bound)
 
+    def __copy__(self) -> Function:
+        """Itself, as of a function: nothing of it changes."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Function:
+        return self
+
     # -- one run ---------------------------------------------------------------------------------
 
     def run(

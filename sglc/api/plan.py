@@ -102,13 +102,18 @@ class LoadedPlan:
         Raises:
             UsageError: SGLC014 missing or unknown arguments, SGLC047 one of another type than the plan's,
                 SGLC048 arguments that the plan is not for, SGLC015 another tokenizer than the plan's, SGLC016 a
-                plan that goes on as ordinary Python, SGLC025 a function that it calls is missing.
+                plan that goes on as ordinary Python, SGLC017 arguments that are no dict, SGLC025 a function
+                that it calls is missing.
         """
         limits = limits_of_run(max_calls, max_tokens, timeout)
         watches = watches_of(
             record=record, replay=replay, trace=trace, cache=cache, resume=resume, retry_failed=retry_failed,
             redo=redo or None, answers=answers,
         )  # fmt: skip
+        if arguments is not None and not isinstance(arguments, Mapping):
+            raise UsageError(
+                "SGLC017", f"the arguments of a plan are a dict, not `{type(arguments).__name__}`", here()
+            )
         return self.start({**(arguments or {}), **more}, backend, seed, None, limits, watches, live=stream)
 
     def start(
@@ -257,7 +262,7 @@ def load_plan(path: str | Path, tools: Functions = ()) -> LoadedPlan:
         VerifyError: SGLC220 a plan of another version, SGLC221 no plan.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError("SGLC002", f"`{path}` cannot be read: {why}", here()) from None

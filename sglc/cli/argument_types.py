@@ -10,6 +10,7 @@ import json
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import EnumMeta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,6 +19,7 @@ from sglc.errors import UsageError, shown
 if TYPE_CHECKING:
     from sglc.api.function import Function
     from sglc.api.plan import LoadedPlan
+    from sglc.ir.plan.plan import Param
 
 _NOT_EVALUATED = (NameError, AttributeError, TypeError, SyntaxError)
 
@@ -73,13 +75,13 @@ def _json(text: str) -> Any:
 
 
 def types_of(function: Function | LoadedPlan) -> dict[str, ArgumentType]:
-    """The types of its arguments, as far as they are known. A plan reads what it is given itself."""
+    """The types of its arguments, as far as they are known."""
     from sglc.api.plan import LoadedPlan
     from sglc.frontend.outputs.typed import reader_of
     from sglc.frontend.tracing.arguments import promised
 
     if isinstance(function, LoadedPlan):
-        return {param.name: ArgumentType(param.kind) for param in function.plan.params}
+        return {param.name: _of_plan(param) for param in function.plan.params}
     definition = function.definition
     plain = promised(definition)
     found = {}
@@ -89,6 +91,16 @@ def types_of(function: Function | LoadedPlan) -> dict[str, ArgumentType]:
         read = reader_of(_annotation(parameter, definition.call), definition.loc)
         found[parameter.name] = ArgumentType(plain[parameter.name]) if read is None else ArgumentType(*read)
     return found
+
+
+def _of_plan(param: Param) -> ArgumentType:
+    """A plan reads what it is given itself, but for objects of a class, which has to be loaded here."""
+    from sglc.frontend.outputs.typed import reader_of
+    from sglc.frontend.tracing.makers import class_named
+
+    kind = class_named(param.kind)
+    read = None if kind is None or isinstance(kind, EnumMeta) else reader_of(kind, param.loc)
+    return ArgumentType(param.kind) if read is None else ArgumentType(*read)
 
 
 def _annotation(parameter: inspect.Parameter, call: Callable[..., Any]) -> Any:

@@ -104,13 +104,15 @@ def open_plan(path: str, tools: str | None = None) -> LoadedPlan:
         TraceError, RunError: as of `open_functions`.
     """
     from sglc.api.plan import LoadedPlan
+    from sglc.frontend.tracing.makers import class_named
     from sglc.ir.plan.plan_file import plan_from_text
 
     made = plan_from_text(_read(Path(path)), path)
     before = LoadedPlan(made).left_texts if tools else []
     declared = _declared(tools) if tools else {}
     plan = LoadedPlan(made, declared)
-    if tools and not declared and plan.left_texts == before:
+    takes_class = any(class_named(param.kind) for param in made.params)
+    if tools and not (declared or takes_class) and plan.left_texts == before:
         raise UsageError(
             "SGLC045", f"`{tools}` declares no function", Loc(shown_path(tools), 1),
             hint="write `@sglc.tool` above each function that the plan calls",

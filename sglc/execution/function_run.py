@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,8 +43,8 @@ _BY_NAME = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 class PythonPart(Part):
     """The body of a function, with its arguments. It sees the variables of the run's context.
 
-    At its deadline the run ends whatever the body does. A body that goes on in its thread is abandoned: what
-    it stores is seen by nobody, and it can begin nothing.
+    At its deadline the run ends whatever the body does. A coroutine is cancelled where it waits. A body that
+    goes on in its thread is abandoned: what it stores is seen by nobody, and it can begin nothing.
 
     Args:
         check: called before the body, for the session's `cache_keys`; what it raises ends the run.
@@ -107,7 +107,8 @@ class PythonPart(Part):
             instance.settle()
             launcher.launch(recorder.take(final=True))
         except BaseException as problem:
-            error = problem
+            cancelled = isinstance(problem, asyncio.CancelledError) and self._session.stopped
+            error = (self._session.why_over or stopped()) if cancelled else problem
             keep_place(error)
             self._leave(recorder, launcher)
         launcher.observer, instance.over = None, True  # from here on it is not the program that reads
@@ -209,7 +210,24 @@ class PythonPart(Part):
             return value
         if self._running is not None:
             self._running.coroutine = value
-        return asyncio.run(numbered(value))
+        return asyncio.run(self._awaited(value))
+
+    async def _awaited(self, body: Coroutine[Any, Any, Any]) -> Any:
+        """What `body` gives. A run that is stopped cancels it, so that it leaves what it has entered."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def cancel() -> None:
+            with suppress(RuntimeError):  # its loop is closed: it has ended
+                loop.call_soon_threadsafe(task.cancel)
+
+        self._run.cancel = cancel
+        if self._session.stopped:  # meanwhile
+            cancel()
+        try:
+            return await numbered(body)
+        finally:
+            self._run.cancel = None
 
     def _safe_outcome(
         self, instance: Instance, state: State, value: Any, error: BaseException | None

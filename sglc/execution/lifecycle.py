@@ -80,6 +80,7 @@ class Run:
     Attributes:
         ended: called when the result is there.
         abandoned: called before, if the thread that runs it is `lost`.
+        cancel: called when it is stopped, in whatever thread, while its body is a coroutine.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Run:
         result.asked, result.in_batch = call.outputs, setup.in_batch
         self.ended: Callable[[], None] | None = None
         self.abandoned: Callable[[], None] | None = None
+        self.cancel: Callable[[], None] | None = None
         self.lost = False
         result.why_python = why_python
         self.arguments = arguments
@@ -163,6 +165,9 @@ class Run:
     def stop(self, reason: RunError | None = None) -> None:
         """Stop what runs, and the runs of programs that it called; let nothing begin any more."""
         self.session.stop(reason)
+        cancel = self.cancel
+        if cancel is not None:
+            cancel()
         if "inside" in vars(self):
             self.inside.stop_inner(reason)
 

@@ -84,6 +84,10 @@ class Declared:
                 IN_FUNCTION.reset(inside)
         return self._record(tracer, args, kwargs, here())
 
+    def __reduce__(self) -> str:
+        """For `pickle`: by reference, as a function is; a copy is itself."""
+        return self.__qualname__  # type: ignore[attr-defined,no-any-return]  # of the function
+
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Declared functions of a class are called like its methods; their `self` is no data."""
         return self if instance is None else functools.partial(self, instance)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sglc.errors import VerifyError
+from sglc.ir.core import Type
 from sglc.ir.facts import names_in
 from sglc.ir.ops import GIVES, ORDERS
 from sglc.ir.plan.plan import (
@@ -18,6 +19,7 @@ from sglc.ir.plan.plan import (
     LoopStep,
     MapStep,
     Named,
+    OutputTree,
     Plan,
     PromptEnd,
     PromptPrefix,
@@ -39,6 +41,7 @@ from sglc.ir.plan.segment import (
     Slot,
 )
 from sglc.ir.plan.uses import Name, Uses, block_ends, gives_of
+from sglc.ir.pure import STORED
 from sglc.ir.values import OPERATIONS
 
 
@@ -62,11 +65,6 @@ def check_plan(plan: Plan) -> None:
         # A stream that nothing gives is one that an earlier run may have kept.
         if isinstance(name, Slot) and name not in known:
             raise _wrong("", f"reads `{name.name}`, which nothing gives")
-    for item in plan.body.variables:
-        if isinstance(item, PromptEnd):
-            parts = item.text.parts if isinstance(item.text, Joined) else (item.text,)
-            if not all(isinstance(part, str | Slot) for part in parts):
-                raise _wrong("", "has a prompt at its end that is no text")
     for number, prefix in enumerate(plan.leads):
         _check_prefix(prefix, plan.names, f".leads[{number}]")
 
@@ -109,36 +107,72 @@ def _check_blocks(steps: Sequence[Step], blocks: Sequence[Block], path: str) -> 
                 raise _wrong(here, f"has an unknown operation `{step.operation}`")
             case ValueStep() if OPERATIONS[step.operation].operands not in (None, len(step.operands)):
                 raise _wrong(here, f"has {len(step.operands)} operands")
+            case ValueStep():
+                takes = OPERATIONS[step.operation].takes
+                if not all(_may_be(operand, takes) for operand in step.operands):
+                    raise _wrong(here, f"has an operand that `{step.operation}` does not take")
+            case FunctionStep() if step.function.endswith(STORED) and (len(step.args) != 1 or step.named):
+                raise _wrong(here, f"calls what reads a text with {len(step.args)} arguments")
             case FunctionStep() if step.gives not in GIVES:
                 raise _wrong(here, f"gives a `{step.gives}`")
             case FunctionStep() if step.order not in ORDERS:
                 raise _wrong(here, f"is called in the order `{step.order}`")
             case CondStep():
-                _check_arms((blocks[step.then], blocks[step.orelse]), len(step.gives), here)
+                if not _may_be(step.pred, (Type.BOOL,)):
+                    raise _wrong(here, "decides by what is no truth value")
+                _check_arms((blocks[step.then], blocks[step.orelse]), step.gives, here)
             case SwitchStep():
                 if len(step.arms) - len(step.cases) not in (0, 1):
                     raise _wrong(here, f"has {len(step.arms)} blocks for {len(step.cases)} cases")
-                _check_arms([blocks[arm] for arm in step.arms], len(step.gives), here)
+                if not _may_be(step.value, (Type.TEXT,)):
+                    raise _wrong(here, "decides by what is no text")
+                _check_arms([blocks[arm] for arm in step.arms], step.gives, here)
             case LoopStep():
                 sizes = (len(step.init), len(step.init) + 1, len(step.init))
-                _check_sizes(blocks[step.body], sizes, len(step.gives), here)
+                body = blocks[step.body]
+                _check_sizes(body, sizes, len(step.gives), here)
+                _check_streams(step.init, body.params, here)
+                _check_streams(body.results[1:], body.params, here)
+                _check_streams(body.params, step.gives, here)
+                if not _may_be(body.results[0], (Type.BOOL,)):
+                    raise _wrong(here, "goes on by what is no truth value")
                 if step.max_iters < 1:
                     raise _wrong(here, f"runs {step.max_iters} times")
             case MapStep():
+                if not _may_be(step.items, (Type.LIST,)):
+                    raise _wrong(here, "runs over what is no list")
                 _check_sizes(blocks[step.body], (1, len(step.gives), len(step.gives)), len(step.gives), here)
             case CallStep():
                 called = blocks[step.body]
                 sizes = (len(step.args), len(step.gives), len(step.gives))
                 _check_sizes(called, sizes, len(step.gives), here)
-                for param, arg in zip(called.params, step.args, strict=True):
-                    if isinstance(param, Held) != isinstance(arg, Held):
-                        raise _wrong(here, f"gives something else than what `{param.name}` is")
+                _check_streams(step.args, called.params, here)
+                _check_streams(called.results, step.gives, here)
 
 
-def _check_arms(arms: Sequence[Block], gives: int, path: str) -> None:
+def _check_arms(arms: Sequence[Block], gives: Sequence[Name], path: str) -> None:
     for arm in arms:
         hands_over = bool(arm.steps) and isinstance(arm.steps[-1], HostStep)
-        _check_sizes(arm, (0, 0 if hands_over else gives, gives), gives, path)
+        _check_sizes(arm, (0, 0 if hands_over else len(gives), len(gives)), len(gives), path)
+        if not hands_over:
+            _check_streams(arm.results, gives, path)
+
+
+def _check_streams(values: Sequence[OutputTree], names: Sequence[Name], path: str) -> None:
+    """What names stand for is a stream where they are those of streams, and only there."""
+    for name, value in zip(names, values, strict=True):
+        if isinstance(name, Held) != isinstance(value, Held):
+            raise _wrong(path, f"gives something else than what `{name.name}` is")
+
+
+# What a tree of a plan can be that gives a value of a type; what a `Slot` stands for is known when it runs.
+_MAY_BE: Mapping[Type, tuple[type, ...]] = {
+    Type.TEXT: (str, Slot, Joined), Type.BOOL: (bool, Slot), Type.LIST: (tuple, Slot),
+}  # fmt: skip
+
+
+def _may_be(value: OutputTree, types: Sequence[Type]) -> bool:
+    return Type.JSON in types or any(isinstance(value, _MAY_BE[one]) for one in types)
 
 
 def _check_sizes(block: Block, sizes: tuple[int, int, int], gives: int, path: str) -> None:
@@ -168,6 +202,8 @@ def _check_block(block: Block, blocks: Sequence[Block], uses: Uses, path: str) -
             _check_closed(blocks[step.body], uses, here)
         given.update(dict.fromkeys(gives_of(step)))
     for number, variable in enumerate(block.variables):
+        if isinstance(variable, PromptEnd) and not isinstance(variable.text, _MAY_BE[Type.TEXT]):
+            raise _wrong(path, "has a prompt at its end that is no text")
         if isinstance(variable, Named | PromptEnd):
             continue
         held = blocks_of(block.steps[variable.step]) if 0 <= variable.step < len(block.steps) else ()
@@ -188,7 +224,9 @@ def _check_segment(segment: Segment, path: str) -> None:
     for index, node in enumerate(segment.nodes):
         here = f"{path}.nodes[{index}]"
         match node:
-            case OpenNode() | ReleaseNode():
+            case OpenNode(int()) | KeepNode(handle=int()) | ReleaseNode():
+                raise _wrong(here, "names a stream by a number")
+            case OpenNode():
                 continue
             case _ if not 0 <= node.stream < index or isinstance(
                 segment.nodes[node.stream], KeepNode | ReleaseNode

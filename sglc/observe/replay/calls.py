@@ -12,7 +12,7 @@ from typing import Any
 from sglc.errors import Paused, RecordingError
 from sglc.execution.tasks import task_path
 from sglc.frontend.tracing.tools import EQUAL_CALL
-from sglc.observe.replay.raised import raised_of
+from sglc.observe.replay.raised import at_place, raised_of
 from sglc.observe.replay.tape import Answered, Json, TapeRow, alike, given_json, occurrence_of, value_of
 
 PAUSES = "sglc.pause/"  # stands before the name of a pause in a recording
@@ -121,7 +121,7 @@ def is_ended(line: Json) -> bool:
 def given_by(line: Json) -> Any:
     """What a call that has ended returned, or raised."""
     if "raised" in line:
-        raise raised_of(line["raised"], line["function"])
+        raise at_place(raised_of(line["raised"], line["function"]), line.get("at"))
     return value_of(line["value"])
 
 

@@ -132,7 +132,7 @@ class RowPlayer:
         """
         sites = [op.site for op in walk(program.ops) if hasattr(op, "site")]
         for site in sites:
-            answered = self.recorded.answers.get((self.within, str(site)))
+            answered = self.recorded.answer(self.within, str(site))
             if answered is not None and answered.line["target"]:
                 return ReplayBackend(self.player, self, self.player.target(answered.line["target"]))
         raise self._missing(sites[0], loc)
@@ -163,7 +163,7 @@ class RowPlayer:
             RecordingError: SGLC420 it is asked something else, SGLC421 it is not in the recording.
             SglcError: it failed.
         """
-        answered = self.recorded.answers.get((self.within, str(node.site)))
+        answered = self.recorded.answer(self.within, str(node.site))
         if answered is None:
             raise self._missing(node.site, node.loc)
         done = given_to(answered, node, index, inputs)
@@ -172,7 +172,7 @@ class RowPlayer:
 
     def fail(self, node: GenNode | SelectNode) -> None:
         """A generation will not be asked, because what it reads failed."""
-        answered = self.recorded.answers.get((self.within, str(node.site)))
+        answered = self.recorded.answer(self.within, str(node.site))
         if answered is not None:
             answered.used = True
 
@@ -196,7 +196,7 @@ class RowPlayer:
             what = f"number {number + 1}" if isinstance(number, int) else "with these arguments"
             raise self._stop() or RecordingError(
                 "SGLC421", f"the recording has no call of `{name}` {what} (row {self.number})",
-                note=f"it is given {shown(call)}", hint=AGAIN,
+                note=f"it is given {shown(call)}", hint=self._hint(name),
             )  # fmt: skip
         if is_ended(answered.line):
             return given_by(answered.line)
@@ -259,11 +259,21 @@ class RowPlayer:
         ended = self.end_error()
         return ended if ended is not None and ended.code in STOPS else None
 
+    def _hint(self, function: str) -> str:
+        """What to do about a missing call: a plan counts those of programs that it calls with its own."""
+        begin = self.recorded.begins.get("")
+        if begin is None or all(name != function or at == self.within for at, name in self.recorded.calls):
+            return AGAIN
+        return f'replay it in the mode that it was recorded in, `mode="{begin["mode"]}"`, or {AGAIN}'
+
     def _why_missing(self) -> str:
-        if self.within not in self.recorded.ends:
-            begun = self.within in self.recorded.begins
+        within = self.within
+        if within not in self.recorded.begins and not self.unrecorded:
+            within = ""  # a program that a plan had called
+        if within not in self.recorded.ends:
+            begun = within in self.recorded.begins
             return "recording it was cut short" if begun else "this row was not recorded"
-        known = [site for path, site in self.recorded.answers if path == self.within]
+        known = [site for path, site in self.recorded.answers if path == within]
         return f"it has: {', '.join(f'`{site}`' for site in known[:8]) or 'nothing'}"
 
 

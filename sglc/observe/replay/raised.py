@@ -7,7 +7,10 @@ below the nearest one that is there, and says what was recorded.
 
 from __future__ import annotations
 
+import ast
+import linecache
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import astuple
@@ -15,6 +18,7 @@ from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorTyp
 from typing import Any, NoReturn
 
 from sglc.errors import Loc, RecordingError, SglcError
+from sglc.frontend.locate import of_error
 from sglc.frontend.values.symbolic import END_RUN
 from sglc.observe.replay.tape import Json, value_json, value_of
 
@@ -44,6 +48,29 @@ def raised_of(data: Json, function: str) -> Exception:
     """The exception that `raised_json` wrote, and that `function` raised."""
     of = f"the `{data['class']}` that `{function}` raised"
     return _raised(data, of) if "bases" in data else _older(data, of)
+
+
+def place_json(error: BaseException) -> list[Any] | None:
+    """Where a function raised an exception, as plain data; `at_place` reads it."""
+    loc = of_error(error)
+    return None if loc is None else [loc.file, loc.line, loc.column]
+
+
+def at_place(error: Exception, place: Sequence[Any] | None) -> Exception:
+    """An exception whose trace begins where it was raised, for those who say where that was."""
+    if place is None:
+        return error
+    file, line, column = place
+    before = max(column - 1, 0)
+    begin = len(linecache.getline(file, line)[:before].encode("utf-8", "replace")) or before  # in bytes
+    where: Any = {"lineno": line, "end_lineno": line, "col_offset": begin, "end_col_offset": begin + 1}
+    raising = ast.Raise(exc=ast.Name("error", ast.Load(), **where), **where)
+    try:
+        exec(compile(ast.Module([raising], []), file, "exec"), {"error": error})
+    except Exception:
+        assert error.__traceback__ is not None
+        error.__traceback__ = error.__traceback__.tb_next  # without this function
+    return error
 
 
 def _raised(data: Json, what: str) -> Exception:

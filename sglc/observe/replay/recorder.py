@@ -24,7 +24,7 @@ from sglc.observe.replay.answers import given_to
 from sglc.observe.replay.calls import Calls, given_by, is_ended, not_kept, waits_for
 from sglc.observe.replay.going_on import FROM_ANEW, GoingOn, failed_by
 from sglc.observe.replay.player import Player, RowPlayer, check_arguments, not_asked_for, open_player
-from sglc.observe.replay.raised import raised_json
+from sglc.observe.replay.raised import place_json, raised_json
 from sglc.observe.replay.recording_backend import RecordingBackend, inner_of
 from sglc.observe.replay.remote_journal import RemoteJournal
 from sglc.observe.replay.tape import (
@@ -309,7 +309,7 @@ class RowRecorder:
     def raised(self, call: Call, error: BaseException) -> None:
         """It has raised."""
         self._raised.append((call.line, error))
-        self._ended(call, raised=raised_json(error))
+        self._ended(call, raised=raised_json(error), at=place_json(error))
 
     def _ended(self, call: Call, **given: Any) -> None:
         if call.pure:

@@ -60,6 +60,17 @@ class TapeRow:
     calls: dict[tuple[str, str], dict[Occurrence, Answered]] = field(default_factory=dict)
     ends: dict[str, Json] = field(default_factory=dict)  # by path
     left: set[str] = field(default_factory=set)  # how paths begin of rows whose results a replay left unread
+    _by_site: dict[str, Answered] | None = None  # outside of batches that the row calls
+
+    def answer(self, path: str, site: str) -> Answered | None:
+        """What a generation was answered. A plan has what programs that it calls generate as its own, Python
+        has it at their paths: the site tells it apart in both."""
+        exact = self.answers.get((path, site))
+        if exact is not None or "[" in path:
+            return exact
+        if self._by_site is None:
+            self._by_site = {name: one for (at, name), one in self.answers.items() if "[" not in at}
+        return self._by_site.get(site)
 
     def forget(self, path: str, again: Json) -> None:
         """What failed there is to be done again: `again` are sites of generations, and calls of functions."""
