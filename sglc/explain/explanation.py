@@ -140,9 +140,11 @@ def explained(
     if rows is not None and not rows:
         raise UsageError("SGLC064", "there are no rows to explain a batch of", function.definition.loc)
     made: list[tuple[_Compilation, Mapping[str, str]]] = []
+    first_row: Mapping[str, Any] = {}
     for number, row in enumerate([own] if rows is None else rows):
         try:
             arguments = {**own, **_named(function.definition, row)}
+            first_row = first_row if made else arguments
             made.append(_row(function, made[0][0].backend if made else target, arguments, sampling))
         except SglcError as error:
             raise error if rows is None else in_row(number, error) from None
@@ -164,7 +166,7 @@ def explained(
         first = replace(first, remarks=(*first.remarks, *_unified(made, function.definition.loc)))
     return Explanation(
         first, forecast, price_of(goal.name, forecast.counts),
-        _breaks(function, made[0][0], each[0], sampling), found,
+        _breaks(function, made[0][0], first_row, sampling), found,
     )  # fmt: skip
 
 
