@@ -286,6 +286,8 @@ _VOCABULARY = len(tiny_tokenizer().get_vocab())
         ("llama.attention.head_count_kv", [2, 1]),
         ("llama.attention.layer_norm_rms_epsilon", math.nan),
         ("llama.rope.freq_base", "10000"),
+        ("llama.rope.freq_base", 0.0),
+        ("llama.rope.scaling.factor", -2.0),
         ("llama.rope.scaling.type", 1),
         ("llama.context_length", "512"),
         ("llama.expert_count", "8"),

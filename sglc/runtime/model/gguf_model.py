@@ -223,6 +223,8 @@ def _config(source: _Source, architecture: str, spec: TokenizerSpec) -> Json:
     if source.maybe_integer(f"{key}expert_count"):
         raise unsupported("a GGUF mixture of experts", "supported are dense models")
     theta = source.number(f"{key}rope.freq_base", 10000.0)
+    if theta <= 0:
+        raise source.incomplete(f"{key}rope.freq_base")
     return {
         "architectures": [_ARCHITECTURES[architecture]],
         "model_type": architecture,
@@ -251,6 +253,8 @@ def _rope_scaling(source: _Source, key: str, theta: float, head_dim: int) -> Jso
     scaling = f"{key}rope.scaling."
     kind = source.maybe_text(f"{scaling}type") or "linear"
     factor = source.number(f"{scaling}factor", source.number(f"{key}rope.scale_linear", 0.0)) or 1.0
+    if factor < 0:
+        raise source.incomplete(f"{scaling}factor")
     # What is computed with one value only.
     kept = {"yarn_ext_factor": float(kind == "yarn"), "yarn_attn_factor": 1.0, "yarn_log_multiplier": 0.0}
     if kind != "yarn":
