@@ -7,13 +7,15 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 import sglc as sgl
 from sglc.backends.scripted import ScriptedBackend
-from sglc.errors import BackendError, UsageError
+from sglc.errors import BackendError, TraceError, UsageError
 from sglc.frontend.language.chat_templates import (
     ChatTemplate,
     ChatTemplateStyle,
@@ -77,6 +79,13 @@ def test_server_arguments_are_checked_by_name(arguments: dict[str, Any], message
         sgl.Runtime(chat_template="no-such")
 
 
+def test_a_server_argument_may_be_none_where_that_is_its_default() -> None:
+    unset: dict[str, Any] = {"chunked_prefill_size": None, "max_running_requests": None, "chat_template": None}
+    assert sgl.Engine(model_path="smollm2", **unset).server_args == sgl.ServerArgs(model_path="smollm2")
+    with pytest.raises(UsageError, match="`page_size` cannot be `None`"):
+        sgl.Engine(model_path="smollm2", page_size=None)
+
+
 def test_a_runtime_loads_nothing_before_its_use() -> None:
     runtime = sgl.Runtime(
         model_path="no/such/model", max_running_requests=3, disable_radix_cache=True, log_level="error"
@@ -87,6 +96,34 @@ def test_a_runtime_loads_nothing_before_its_use() -> None:
         model_path="no/such/model", max_running_requests=3, disable_radix_cache=True
     )
     runtime.shutdown()
+
+
+@pytest.mark.parametrize("head_dim", [8, 32])  # what torch computes, and what compiled kernels can
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_model_that_computes_no_numbers_fails_what_asks_it(
+    tmp_path: Path, head_dim: int, number: float
+) -> None:
+    save_tiny_model(tmp_path, head_dim=head_dim, intermediate_size=64)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.norm.weight"][:] = number
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+
+    @sgl.function
+    def chosen(s: Any) -> None:
+        s += "a" + sgl.select("x", choices=["b", "cd"])
+
+    with sgl.Engine(model_path=str(tmp_path), device="cpu") as engine:
+        for params in ({"temperature": 0}, {"temperature": 1.0, "n": 2}, {"regex": "a+"}):
+            with pytest.raises(BackendError, match=r"SGLC518.*not numbers"):
+                engine.generate("a", params)
+        with pytest.raises(BackendError, match=r"SGLC518.*not numbers"):
+            chosen.run(backend=engine)["x"]
+        with pytest.raises(BackendError, match=r"SGLC518.*not numbers"):
+            engine.generate("abc", {"max_new_tokens": 0}, logprob_start_len=0)
+        info = engine.server_info()
+        assert (info["requests"], info["used_pages"], info["executor"]) == (
+            0, 0, "CpuExecutor" if head_dim == 32 else "TorchExecutor",
+        )  # fmt: skip
 
 
 @pytest.mark.usefixtures("smollm2")
@@ -150,6 +187,27 @@ def test_each_sample_has_its_own_log_probabilities(tiny: sgl.Engine) -> None:
     assert sum(made) == several[0]["meta_info"]["usage"]["completion"]
     ends = [one["meta_info"]["finish_reason"] for one in several]
     assert len({json.dumps(end) for end in ends}) > 1
+
+
+@pytest.mark.parametrize(
+    ("params", "code"),
+    [
+        ({"regex": "a", "json_schema": "{}"}, "SGLC112.*`generate` has both `regex` and `json_schema`"),
+        ({"ebnf": 'root ::= "a"', "json_schema": {}}, "SGLC112.*`json_schema` and `ebnf`"),
+        ({"temperature": 1e300}, "SGLC103.*from 0 to 3e[+]38"),
+        ({"temperature": 10**400}, "SGLC103.*from 0 to 3e[+]38"),
+        ({"logit_bias": {5: 10**400}}, "SGLC103.*larger than any float"),
+    ],
+)
+def test_sampling_parameters_that_are_refused(tiny: sgl.Engine, params: dict[str, Any], code: str) -> None:
+    with pytest.raises(TraceError, match=code):
+        tiny.generate("a", params)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("params", [{"temperature": 3 * 10**38}, {"logit_bias": {5: 1e300, 6: -(10**300)}}])
+def test_the_largest_numbers_are_taken(tiny: sgl.Engine, params: dict[str, Any]) -> None:
+    assert tiny.generate("a", {"max_new_tokens": 2, "ignore_eos": True, **params})["output_ids"]
 
 
 ENDLESS = {"max_new_tokens": 90_000, "ignore_eos": True}

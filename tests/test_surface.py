@@ -941,6 +941,7 @@ def test_a_list_of_stops_stays_the_user_s() -> None:
         {"ebnf": ""}, {"structural_tag": "{"}, {"structural_tag": 1},
         {"logit_bias": [1]}, {"logit_bias": {"a": 1}}, {"logit_bias": {1: "a"}},
         {"logit_bias": {-1: 1}}, {"logit_bias": {1: float("nan")}},
+        {"logit_bias": {1: 10**400}}, {"temperature": 1e39}, {"temperature": 10**400},
         {"return_logprob": False, "top_logprobs_num": 3}, {"seed": -1}, {"retries": "2"},
         {"regex": "a|\ud800"}, {"ebnf": '# \ud800\nroot ::= "a"'}, {"stop": ["a", "\ud800"]},
         {"stop_regex": "\udfff"}, {"json_schema": {"type": "null", "description": "\ud800"}},

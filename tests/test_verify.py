@@ -71,9 +71,9 @@ def test_an_argument_and_a_stream_may_share_a_name() -> None:
     "fields",
     [
         {"max_tokens": -1}, {"min_tokens": -1}, {"n": 0}, {"stop": ("",)}, {"stop_token_ids": (-1,)},
-        {"temperature": -0.1}, {"temperature": float("inf")}, {"temperature": float("nan")}, {"top_p": 0.0},
+        {"temperature": -0.1}, {"temperature": 1e39}, {"temperature": float("nan")}, {"top_p": 0.0},
         {"top_p": 1.1}, {"top_k": 0}, {"top_k": -2}, {"top_k": 2**31}, {"min_p": -0.1},
-        {"min_p": 1.1}, {"seed": -1}, {"seed": 2**64},
+        {"temperature": 10**39}, {"min_p": 1.1}, {"seed": -1}, {"seed": 2**64},
     ],
     ids=str,
 )  # fmt: skip
@@ -83,9 +83,14 @@ def test_sampling_out_of_range(fields: dict[str, object]) -> None:
 
 
 def test_sampling_at_its_bounds() -> None:
-    assert (
-        sampling_problem(Sampling(max_tokens=1, temperature=0, top_p=1, top_k=1, min_p=1, seed=2**64 - 1)) == ""
-    )
+    for temperature in (0, 3e38):
+        most = Sampling(max_tokens=1, temperature=temperature, top_p=1, top_k=1, min_p=1, seed=2**64 - 1)
+        assert sampling_problem(most) == ""
+
+
+def test_two_forms_are_no_value_of_one() -> None:
+    problem = sampling_problem(Sampling(regex="a", ebnf='root ::= "a"'))
+    assert problem == "`regex` and `ebnf` both say what the text is"
 
 
 def test_random_programs_verify() -> None:

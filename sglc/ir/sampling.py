@@ -7,6 +7,9 @@ from dataclasses import dataclass
 # Of `repetition_penalty`, for which vLLM and transformers know no highest: what lies between makes no logit
 # overflow that it divides, or is multiplied with, in 32 bits.
 LEAST_REPETITION, MOST_REPETITION = 1e-9, 1e9
+MOST_TEMPERATURE = 3e38  # of 32 bits
+# What says the form of a text; of them a generation has one at most.
+FORMS = ("regex", "json_schema", "ebnf", "structural_tag", "tools")
 SEEDS = "an integer from 0 to 2**64 - 1"
 
 
@@ -20,7 +23,8 @@ class Sampling:
     """Resolved parameters of one generation (run defaults merged with the call's own).
 
     `max_tokens` 0 makes no text: what is asked for are the log-probabilities at that place.
-    `temperature` 0 is greedy. `top_k` -1 is off. `stop` strings are cut from the text. `seed` None
+    Before `min_tokens` no id ends the text, but a stop string or pattern does, as in SGLang. `temperature` 0 is
+    greedy. `top_k` -1 is off. `stop` strings are cut from the text. `seed` None
     means: derived from the run's seed, the row and the site. With a `regex` the whole text matches
     it, as in `re.fullmatch(regex, text, re.ASCII)`, unless a stop string, a stop token that is text
     or `max_tokens` ends it before. `json_schema` (JSON) and `ebnf` (GBNF) constrain it in the same

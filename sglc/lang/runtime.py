@@ -21,6 +21,7 @@ from sglc.execution.session import Session
 from sglc.frontend.language.chat_templates import ChatTemplate, get_chat_template, jinja_of
 from sglc.frontend.language.gen_arguments import sampling_fields
 from sglc.frontend.locate import here
+from sglc.frontend.outputs.output_spec import forms_given
 from sglc.frontend.values.recorded import Recorded
 from sglc.ir.core import Op, Program, Site, Type, Value
 from sglc.ir.ops import Append, Control, Gen, Root
@@ -83,6 +84,7 @@ class ServerArgs:
 
 
 _KNOWN = tuple(field.name for field in fields(ServerArgs))
+_UNSET = tuple(field.name for field in fields(ServerArgs) if field.default is None)
 _CHOICES = {
     "device": ("auto", "cpu", "cuda"),
     "dtype": ("auto", "float32", "bfloat16", "float16"),
@@ -105,6 +107,8 @@ def server_args(given: Mapping[str, Any]) -> ServerArgs:
         if name in _CHOICES and value not in _CHOICES[name]:
             choices = ", ".join(map(str, _CHOICES[name]))
             raise UsageError("SGLC027", f"`{name}` cannot be `{value!r}`", here(), note=f"it can be: {choices}")
+        if value is None and name in _UNSET:
+            continue
         if name in _COUNTS and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise UsageError("SGLC027", f"`{name}` cannot be `{value!r}`", here(), note="it is a number from 1")
     return ServerArgs(**given)
@@ -206,7 +210,7 @@ class Runtime:
 
         Raises:
             UsageError: SGLC030, no prompt, or not as many `sampling_params`; SGLC031, an unknown one.
-            TraceError: SGLC103, a value out of range.
+            TraceError: SGLC103, a value out of range; SGLC112, two that say what the text is.
             SglcError: the model does not load, or the generation fails.
         """
         asked = (return_logprob, logprob_start_len, top_logprobs_num)
@@ -349,4 +353,5 @@ def _sampling(params: Mapping[str, Any], asked: Mapping[str, Any]) -> Sampling:
                 hint="the names are SGLang's: `max_new_tokens`, `temperature`, `top_p`, `stop`, ...",
             )  # fmt: skip
         given[name] = value
+    forms_given("generate", given, loc)
     return Sampling(**sampling_fields({**given, **asked}, loc))

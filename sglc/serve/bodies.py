@@ -22,7 +22,7 @@ from pydantic import (
 
 from sglc.ir.grammar.whole_characters import has_half_pair
 from sglc.ir.plan.events import PackedIds
-from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION
+from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION, MOST_TEMPERATURE
 from sglc.serve.fields import ADVISORY, HINTS, UNSUPPORTED, WHOLE_CHARACTERS, Body, wrong
 from sglc.serve.forms import Choices, ResponseFormat, Schema, StructuredOutputs, TagText
 from sglc.serve.tools import Called, Function, Named, ToolChoice, Tools
@@ -167,7 +167,7 @@ class Steered(RequestBody):
     """What all requests have in common: how they sample, when they stop, what the text is held to."""
 
     n: Samples = 1
-    temperature: Annotated[float, Field(ge=0, le=3e38)] = 1.0  # of 32 bits
+    temperature: Annotated[float, Field(ge=0, le=MOST_TEMPERATURE)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: TopK = -1
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0

@@ -181,7 +181,6 @@ def _beyond(sampling: Sampling, samples: int) -> str:
         "top_logprobs": sampling.top_logprobs > _MOST_TOPS,
         "max_tokens": max(sampling.max_tokens, sampling.min_tokens) >= _MOST,
         "logprobs_from": (sampling.logprobs_from or 0) >= _MOST,
-        "temperature": sampling.temperature > 3e38,
         "logit_bias": any(not abs(bias) < 3e38 for _, bias in sampling.logit_bias),
     }
     return next((f"has a `{name}` that is too large" for name, out in large.items() if out), "")

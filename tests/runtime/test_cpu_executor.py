@@ -227,6 +227,28 @@ def test_a_stream_of_a_model_that_torch_runs_does_not_wait_for_a_whole_prompt(tm
     assert 0 < max(tokens) <= 256
 
 
+@pytest.mark.parametrize("sizes", [SIZES, {}])
+def test_positions_that_no_request_comes_to_take_no_memory(tmp_path: Path, sizes: dict[str, int]) -> None:
+    """A table of rotations as long as the model says would have 2**31 rows."""
+    model = save_tiny_model(tmp_path, max_position_embeddings=2**31, **sizes)
+    token_bytes = (
+        2 * 4 * model.config.num_hidden_layers * model.config.num_key_value_heads * model.config.head_dim
+    )
+    for max_len, length in ((100, 100), (None, 800)):
+        options = LocalOptions(
+            str(tmp_path), device="cpu", process=False, kv_bytes=800 * token_bytes, max_len=max_len
+        )
+        backend = LocalBackend(options)
+        assert backend.server_info()["max_len"] == length
+        engine = backend._load().engine
+        engine.gen(
+            engine.extend(None, [5] * (length - 9)), Sampling(max_tokens=9, ignore_eos=True), [1], eos_ids=()
+        )
+        while engine.requests:
+            engine.step()
+        backend.close()
+
+
 def test_a_pool_without_a_page_is_refused(kernels: ctypes.CDLL, tmp_path: Path) -> None:
     model, config = tiny_model(tmp_path, "llama", **SIZES)
     weights = {name: weight.detach() for name, weight in model.state_dict().items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,9 +135,10 @@ def test_llama_3_rope_factors_give_its_parameters_back(tmp_path: Path) -> None:
     write_gguf(tmp_path / "m.gguf", model, "llama", rope_factors=plain / stretched)
     config = load_config(_converted(tmp_path, tmp_path / "m.gguf"))
     assert config.rope_scaling == RopeScaling(kind="llama3", factor=32.0, original_max_len=8192)
-    write_gguf(tmp_path / "other.gguf", model, "llama", rope_factors=[1.0, 2.0, 3.0, 4.0])
-    with pytest.raises(BackendError, match="rope factors"):
-        convert(tmp_path / "other.gguf", tmp_path / "folder")
+    for factors in ([1.0, 2.0, 3.0, 4.0], [1.0] * 5):
+        write_gguf(tmp_path / "other.gguf", model, "llama", rope_factors=factors)
+        with pytest.raises(BackendError, match="rope factors"):
+            convert(tmp_path / "other.gguf", tmp_path / "folder")
 
 
 _YARN = {"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": 64}
@@ -179,6 +181,7 @@ def test_yarn_and_linear_rope_scaling(tmp_path: Path, extra: dict[str, object], 
         ({"llama.rope.scaling.attn_factor": 0.5}, "attn_factor` 0.5"),
         ({"llama.rope.dimension_count": 4}, "rope on a part"),
         ({"llama.expert_count": 8}, "mixture of experts"),
+        ({"llama.attention.causal": False}, "not causal"),
         ({"split.count": 2}, "one of 2 parts"),
         ({"llama.block_count": 3}, "without the tensor `blk.2.attn_norm.weight`"),
     ],
@@ -235,9 +238,11 @@ def test_a_file_that_was_converted_otherwise_is_converted_again(
     [
         ({"llama.feed_forward_length": 40}, r"m.gguf` has `blk.0.ffn_\w+.weight` of shape \(.*\), not \(.*40"),
         (
-            {"llama.attention.head_count": 3},
-            r"m.gguf` has `blk.0.attn_q.weight` of shape \(32, 32\), not \(24, 32",
+            {"llama.attention.head_count": 6},
+            r"m.gguf` has `blk.0.attn_q.weight` of shape \(32, 32\), not \(48, 32",
         ),
+        ({"llama.attention.head_count": 3}, "3 heads, which are no multiple of its 2 key-value heads"),
+        ({"llama.attention.key_length": 7}, "heads of 7 features, an odd number"),
         ({"llama.attention.head_count": 0}, "`llama.attention.head_count` is missing or malformed"),
     ],
 )
@@ -251,6 +256,53 @@ def test_tensors_that_do_not_fit_the_metadata(tmp_path: Path, metadata: dict[str
     with pytest.raises(BackendError, match=message) as caught:
         _converted(tmp_path, tmp_path / "m.gguf")
     assert caught.value.code == "SGLC516"
+
+
+_VOCABULARY = len(tiny_tokenizer().get_vocab())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("tokenizer.ggml.token_type", None),
+        ("tokenizer.ggml.token_type", [1] * 7),
+        ("tokenizer.ggml.token_type", ["a"] * _VOCABULARY),
+        ("tokenizer.ggml.tokens", [1] * _VOCABULARY),
+        ("tokenizer.ggml.merges", None),
+        ("tokenizer.ggml.merges", ["th"]),
+        ("tokenizer.ggml.merges", ["t zzz"]),
+        ("tokenizer.ggml.bos_token_id", 999_999),
+        ("tokenizer.ggml.bos_token_id", None),
+        ("tokenizer.ggml.eos_token_id", 999_999),
+        ("tokenizer.ggml.eos_token_id", None),
+        ("tokenizer.ggml.eos_token_id", "0"),
+        ("tokenizer.ggml.eot_token_id", _VOCABULARY),
+        ("tokenizer.ggml.unknown_token_id", 999_999),
+        ("tokenizer.ggml.padding_token_id", 999_999),
+        ("tokenizer.ggml.add_bos_token", "yes"),
+        ("tokenizer.ggml.pre", 5),
+        ("tokenizer.chat_template", 5),
+        ("llama.attention.head_count_kv", 0),
+        ("llama.attention.head_count_kv", [2, 1]),
+        ("llama.attention.layer_norm_rms_epsilon", math.nan),
+        ("llama.rope.freq_base", "10000"),
+        ("llama.rope.freq_base", 0.0),
+        ("llama.rope.scaling.factor", -2.0),
+        ("llama.rope.scaling.type", 1),
+        ("llama.context_length", "512"),
+        ("llama.expert_count", "8"),
+    ],
+)
+def test_metadata_that_is_missing_or_malformed_is_named(tmp_path: Path, key: str, value: object) -> None:
+    write_gguf(tmp_path / "m.gguf", tiny_model("llama"), "llama", pre="llama-bpe", **{key: value})
+    with pytest.raises(BackendError, match=f"SGLC516(?s:.*)note: `{re.escape(key)}` ") as caught:
+        _converted(tmp_path, tmp_path / "m.gguf")
+    assert caught.value.code == "SGLC516"
+
+
+def test_a_number_may_be_given_once_for_every_layer(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", tiny_model("llama"), "llama", **{"llama.attention.head_count_kv": [2, 2]})
+    assert load_config(_converted(tmp_path, tmp_path / "m.gguf")).kv_heads == 2
 
 
 def test_files_that_are_no_gguf(tmp_path: Path) -> None:

@@ -280,6 +280,27 @@ def test_matrix(tiny: Tiny, cache: bool, budget: int, at_once: int, page_size: i
     compare_scores(tiny.model, prompt, choices, score(engine, prompt, choices))
 
 
+@pytest.mark.parametrize("cache", [True, False])
+def test_rows_that_give_way_make_the_texts_that_they_make_alone(tiny: Tiny, cache: bool) -> None:
+    prompts = [reference.prompt for reference in tiny.references[:6]]
+    # An id may end each, though none does: so its tokens are not promised to it, and pages run out.
+    sampling = Sampling(max_tokens=100, temperature=0.0, logit_bias=((2, -100.0),))
+
+    def run(prompts: Sequence[Sequence[int]], pages: int) -> tuple[list[tuple[int, ...]], int]:
+        executor = TorchExecutor(tiny.config, tiny.model.state_dict(), page_size=4, pages=pages)
+        engine = Engine(executor, EngineConfig(cache=cache, max_len=200))
+        order = [engine.gen(engine.extend(None, prompt), sampling, [0], eos_ids=(2,)) for prompt in prompts]
+        found: dict[int, tuple[int, ...]] = {}
+        while not engine.idle:
+            found |= {event.request: event.ids for event in engine.step() if isinstance(event, SampleDone)}
+        return [found[request] for request in order], engine.queue.preempted
+
+    alone = [run([prompt], 100)[0][0] for prompt in prompts]
+    together, preempted = run(prompts, 80)
+    assert preempted > 0
+    assert together == alone
+
+
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_forked_samples_equal_separate_requests(tiny: Tiny, page_size: int) -> None:
     """n samples of one prompt, drawn at a temperature, are those of n requests with the same seeds."""

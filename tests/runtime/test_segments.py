@@ -204,6 +204,22 @@ def test_a_stop_string_leaves_its_rest_as_a_literal() -> None:
     assert "".join(deltas) == sample.text
 
 
+def test_a_stop_string_ends_a_text_before_its_min_tokens() -> None:
+    """As in SGLang; an id does not."""
+    free = Bench().run(OpenNode(), ExtendNode(0, ("cd",)), gen(1, max_tokens=20))[2].samples[0]
+    given: dict[str, Any] = {"max_tokens": 20, "min_tokens": 15}
+    stopped = (
+        Bench().run(OpenNode(), ExtendNode(0, ("cd",)), gen(1, stop=(free.text[6:8],), **given))[2].samples[0]
+    )
+    assert (stopped.text, stopped.finish) == (free.text[: free.text.index(free.text[6:8])], "stop")
+    whole = (
+        Bench()
+        .run(OpenNode(), ExtendNode(0, ("cd",)), gen(1, stop_token_ids=(free.ids[3],), **given))[2]
+        .samples[0]
+    )
+    assert len(whole.ids) >= 15
+
+
 def test_samples_have_their_own_seeds_and_the_first_goes_on() -> None:
     done = Bench().run(OpenNode(), ExtendNode(0, ("cd",)), gen(1, n=4), ExtendNode(2, ("e",)), gen(3))
     samples = done[2].samples

@@ -203,6 +203,8 @@ def test_a_config_without_architectures_goes_by_its_type(tmp_path: Path, kind: s
         ({"num_hidden_layers": True}, "no whole number from 1 under `num_hidden_layers`"),
         ({"num_attention_heads": 0}, "no whole number from 1 under `num_attention_heads`"),
         ({"num_key_value_heads": 0}, "no whole number from 1 under `num_key_value_heads`"),
+        ({"num_key_value_heads": 3}, "4 heads, which are no multiple of its 3 key-value heads"),
+        ({"head_dim": 7}, "heads of 7 features, an odd number"),
         ({"max_position_embeddings": -5}, "no whole number from 1 under `max_position_embeddings`"),
         (
             {"rope_parameters": {"rope_type": "default", "rope_theta": 0}},

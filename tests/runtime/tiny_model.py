@@ -83,7 +83,10 @@ def save_tiny_model(folder: Path, kind: str = "llama", **changes: Any) -> PreTra
 
 
 def write_gguf(path: Path, model: PreTrainedModel, kind: str, **extra: Any) -> None:
-    """`model` as a GGUF file in float32, with the tiny tokenizer; `extra` metadata by full key."""
+    """`model` as a GGUF file in float32, with the tiny tokenizer.
+
+    `extra`: metadata by full key, in place of what the model has; None: left out.
+    """
     config = model.config
     architecture = "llama" if kind == "mistral" else kind
     writer = gguf.GGUFWriter(path, architecture)
@@ -107,7 +110,10 @@ def write_gguf(path: Path, model: PreTrainedModel, kind: str, **extra: Any) -> N
     writer.add_eos_token_id(0)
     factors = extra.pop("rope_factors", None)
     for key, value in extra.items():
+        writer.kv_data[0].pop(key, None)
         match value:
+            case list():
+                writer.add_array(key, value)
             case bool():
                 writer.add_bool(key, value)
             case str():

@@ -182,7 +182,7 @@ def gen(
 
     Args:
         name: variable that receives the text (a list of texts when `n` > 1).
-        max_tokens, min_tokens: bounds on the tokens made.
+        max_tokens, min_tokens: bounds on the tokens made; stop strings and patterns end a text before, too.
         n: independent samples; the prompt continues with the first.
         stop, stop_regex: strings and patterns that end the text and are cut from it.
         temperature: 0 is greedy. top_p, top_k, min_p: filters of the distribution.

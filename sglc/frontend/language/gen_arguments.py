@@ -7,8 +7,8 @@ laid over the run's.
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from sglc.errors import Loc, TraceError
 from sglc.ir.grammar.regex_positions import refuse_posix
 from sglc.ir.grammar.whole_characters import has_half_pair
-from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION, SEEDS, Sampling, is_seed
+from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION, MOST_TEMPERATURE, SEEDS, Sampling, is_seed
 from sglc.ir.text.literal_place import place_in_literal
 
 # SGLang's names of what to report, each with the field that it sets.
@@ -26,6 +26,7 @@ _REPORTS = {
     "return_text_in_logprobs": "logprob_text",
 }
 _NO_REPORTS = {"logprobs_from": None, "top_logprobs": 0, "logprob_text": False, "logprobs": False}
+_MOST_FLOAT = sys.float_info.max
 # The arguments that are about sampling; what may be called, another argument says as a text.
 SAMPLING = {field.name for field in fields(Sampling)} - {"tools"} | {"return_logprob", *_REPORTS}
 
@@ -120,7 +121,8 @@ def _problem(key: str, value: Any) -> str:
             good = whole and (value == -1 or 1 <= value < 2**31)
             return "" if good else "it must be -1 (off) or from 1 to 2^31-1"
         case "temperature":
-            return "" if number and 0 <= value < math.inf else "it must be a number of at least 0"
+            good = number and 0 <= value <= MOST_TEMPERATURE
+            return "" if good else f"it must be a number from 0 to {MOST_TEMPERATURE:g}"
         case "top_p":
             return "" if number and 0 < value <= 1 else "it must be in (0, 1]"
         case "min_p":
@@ -219,6 +221,8 @@ def _no_biases(value: Any) -> str:
         spelt = isinstance(id_, str) and id_.isdecimal()  # as in requests of OpenAI's
         if not spelt and (not isinstance(id_, int) or isinstance(id_, bool) or id_ < 0):
             return f"`{id_!r}` is no token id"
-        if not isinstance(bias, int | float) or isinstance(bias, bool) or math.isnan(bias):
+        if not isinstance(bias, int | float) or isinstance(bias, bool) or bias != bias:
             return f"the bias of `{id_}` is no number"
+        if isinstance(bias, int) and abs(bias) > _MOST_FLOAT:
+            return f"the bias of `{id_}` is larger than any float"
     return ""

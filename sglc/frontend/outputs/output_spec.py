@@ -8,6 +8,7 @@ from typing import Any
 from sglc.errors import Loc, TraceError
 from sglc.frontend.outputs.output_form import OutputForm, OutputParser, matching, whole_json
 from sglc.frontend.outputs.typed import form_of
+from sglc.ir.sampling import FORMS
 
 _MOST_RETRIES = 100
 
@@ -29,19 +30,26 @@ def refuse_beside_choices(given: Mapping[str, Any], loc: Loc) -> None:
             )  # fmt: skip
 
 
+def forms_given(caller: str, said: Mapping[str, Any], loc: Loc) -> list[str]:
+    """Which of the arguments that say what a text is `said` has: one at most.
+
+    Raises:
+        TraceError: SGLC112, there are two.
+    """
+    ways = [name for name in ("dtype", *FORMS) if said.get(name) is not None]
+    if len(ways) > 1:
+        what = f"`{caller}` has both `{ways[0]}` and `{ways[1]}`"
+        raise TraceError("SGLC112", what, loc, hint="one of them says what the text is")
+    return ways
+
+
 def specified_form(dtype: Any, given: Mapping[str, Any], loc: Loc) -> OutputForm | None:
     """The form that the text of a `gen` must have, if any; at most one argument may say it.
 
     Raises:
         TraceError: SGLC112, two that say it or an unknown `dtype`; SGLC115, a class that has no form.
     """
-    said = {"dtype": dtype, **given}
-    names = ("dtype", "regex", "json_schema", "ebnf", "structural_tag", "tools")
-    ways = [name for name in names if said[name] is not None]
-    if len(ways) > 1:
-        what = f"`gen` has both `{ways[0]}` and `{ways[1]}`"
-        raise TraceError("SGLC112", what, loc, hint="one of them says what the text is")
-    match ways:
+    match forms_given("gen", {"dtype": dtype, **given}, loc):
         case ["dtype"]:
             return form_of(dtype, loc)
         case ["regex"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator
 
@@ -36,7 +35,7 @@ from sglc.ir.ops import (
     TextOf,
     Tool,
 )
-from sglc.ir.sampling import LEAST_REPETITION, MOST_REPETITION, Sampling, is_seed
+from sglc.ir.sampling import FORMS, LEAST_REPETITION, MOST_REPETITION, MOST_TEMPERATURE, Sampling, is_seed
 from sglc.ir.values import DATA, OPERATIONS
 
 _IN_FORMS = re.compile(r"(~[\d.]+(:\d+)?)+(@\d+)*")  # as bodies that run as Python are recorded
@@ -150,7 +149,7 @@ def sampling_problem(sampling: Sampling) -> str:
         "n": s.n < 1,
         "stop": "" in s.stop,
         "stop_token_ids": any(i < 0 for i in s.stop_token_ids),
-        "temperature": not 0 <= s.temperature < math.inf,
+        "temperature": not 0 <= s.temperature <= MOST_TEMPERATURE,
         "top_p": not 0 < s.top_p <= 1,
         "top_k": s.top_k != -1 and not 1 <= s.top_k < 2**31,
         "min_p": not 0 <= s.min_p <= 1,
@@ -159,15 +158,16 @@ def sampling_problem(sampling: Sampling) -> str:
         "presence_penalty": not -2 <= s.presence_penalty <= 2,
         "repetition_penalty": not LEAST_REPETITION <= s.repetition_penalty <= MOST_REPETITION,
         "stop_regex": "" in s.stop_regex,
-        "logit_bias": any(id_ < 0 or math.isnan(bias) for id_, bias in s.logit_bias),
+        "logit_bias": any(id_ < 0 or bias != bias for id_, bias in s.logit_bias),
         "logprobs_from": s.logprobs_from is not None and s.logprobs_from < 0,
         "top_logprobs": s.top_logprobs < 0,
         "tools": s.tools is not None and not _are_tools(s.tools),
         "strict": s.strict and s.json_schema is None,
-        "regex": sum(form is not None for form in (s.regex, s.json_schema, s.ebnf, s.structural_tag, s.tools))
-        > 1,
     }
-    return next((f"`{name}` is `{getattr(s, name)!r}`, out of range" for name, out in bad.items() if out), "")
+    if wrong := next((name for name, out in bad.items() if out), ""):
+        return f"`{wrong}` is `{getattr(s, wrong)!r}`, out of range"
+    given = [name for name in FORMS if getattr(s, name) is not None]
+    return f"`{given[0]}` and `{given[1]}` both say what the text is" if len(given) > 1 else ""
 
 
 def _are_tools(text: str) -> bool:

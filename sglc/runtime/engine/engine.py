@@ -423,12 +423,26 @@ class Engine:
         self._flights.popleft()
         assert result.index == flight.index, "steps are drained out of order"
         self.allocator.drained(flight.index)
+        self._refuse_no_numbers(flight, result)
         self._events += take_scores(flight, result)
         self._take_tokens(flight, result)
         self._end_runs(flight)
         for request in flight.ended:
             if request.live:
                 self._end_part(request)
+
+    def _refuse_no_numbers(self, flight: Flight, result: StepResult) -> None:
+        """End requests whose log-probabilities are NaN: nothing was chosen by these."""
+        made, scores = result.logprobs, result.scores
+        if not np.isnan(made.dot(made) + scores.dot(scores)):
+            return
+        current = self.rows.generation[flight.rows] == flight.generation
+        bad = [self.allocator.work[row].part.request for row in flight.rows[current & np.isnan(made)].tolist()]
+        ends = np.cumsum([score.count for score in flight.scored])
+        places = np.searchsorted(ends, np.flatnonzero(np.isnan(scores)), side="right")
+        for request in [*bad, *(flight.scored[place].request for place in places.tolist())]:
+            if request.live:
+                self._refuse(request, _no_numbers())
 
     def _take_tokens(self, flight: Flight, result: StepResult) -> None:
         rows = flight.rows[flight.sampled]
@@ -660,6 +674,16 @@ class Engine:
         self.handles.expect(request.handle, request.turn.place + DUE)
         self.queue.add(first_part(request))
         return request.id
+
+
+def _no_numbers() -> BackendError:
+    """SGLC518: what a model computes is NaN."""
+    return BackendError(
+        "SGLC518",
+        "the model's log-probabilities are not numbers",
+        note="there are infinite numbers or NaN in its weights, or in what it makes of this prompt",
+        hint="fetch the model again, or take another `dtype`",
+    )
 
 
 def _as_error(cause: Exception) -> SglcError:

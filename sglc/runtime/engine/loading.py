@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Any
@@ -83,7 +83,8 @@ def load(options: LocalOptions, folder: Path, tokenizer: Tokenizer | None) -> Ma
     else:
         pages = _pages(options.kv_bytes or _KV_BYTES, options, config, dtype)
         exact = options.dtype != "auto"
-        executor = cpu_executor(folder, config, dtype, options.page_size, pages, tokenizer.eos_ids, exact)
+        bounded = _bounded(config, pages * options.page_size, options)
+        executor = cpu_executor(folder, bounded, dtype, options.page_size, pages, tokenizer.eos_ids, exact)
         cost = executor.measure()
     engine_config = EngineConfig(
         token_budget=token_budget,
@@ -155,7 +156,7 @@ def _cuda_executor(
     kv_dtype = torch.float8_e4m3fn if options.kv_dtype == "fp8" else next(iter(weights.values())).dtype
     pages = None if options.kv_bytes is None else _pages(options.kv_bytes, options, config, kv_dtype)
     executor = CudaExecutor(
-        config,
+        _bounded(config, config.max_len, options),
         weights,
         kv_dtype=kv_dtype,
         page_size=options.page_size,
@@ -178,6 +179,11 @@ def _pages(kv_bytes: int, options: LocalOptions, config: ModelConfig, dtype: tor
     """Pages that `kv_bytes` have room for, with keys and values of `dtype`."""
     token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
     return kv_bytes // (token_bytes * options.page_size)
+
+
+def _bounded(config: ModelConfig, room: int, options: LocalOptions) -> ModelConfig:
+    """`config` for an executor, which has a table with an entry for each position."""
+    return replace(config, max_len=min(config.max_len, options.max_len or config.max_len, room))
 
 
 def _max_len(options: LocalOptions, config: ModelConfig, pages: int) -> int:

@@ -87,6 +87,14 @@ def load_config(folder: Path) -> ModelConfig:
     model_type = _model_type(raw)
     _refuse_variants(raw, model_type)
     heads, hidden = _integer(raw, "num_attention_heads"), _integer(raw, "hidden_size")
+    kv_heads = _integer(raw, "num_key_value_heads", heads)
+    head_dim = _integer(raw, "head_dim", 128 if model_type == "qwen3" else max(hidden // heads, 1))
+    if problem := heads_problem(heads, kv_heads, head_dim):
+        raise BackendError(
+            "SGLC517", f"the local runtime cannot run a model with {problem}",
+            note="each key-value head belongs to as many heads, and rope turns pairs of a head's features",
+            hint="fetch the model again",
+        )  # fmt: skip
     positions = _integer(raw, "max_position_embeddings")
     rope, max_len = _rope(raw), positions
     windowed = model_type == "mistral" or raw.get("use_sliding_window")
@@ -100,8 +108,8 @@ def load_config(folder: Path) -> ModelConfig:
         intermediate=_integer(raw, "intermediate_size"),
         layers=_integer(raw, "num_hidden_layers"),
         heads=heads,
-        kv_heads=_integer(raw, "num_key_value_heads", heads),
-        head_dim=_integer(raw, "head_dim", 128 if model_type == "qwen3" else hidden // heads),
+        kv_heads=kv_heads,
+        head_dim=head_dim,
         rope_theta=_positive(rope, "rope_theta", 10000.0),
         rope_scaling=_rope_scaling(rope, positions),
         rms_eps=_number(raw, "rms_norm_eps", 1e-6),
@@ -111,6 +119,13 @@ def load_config(folder: Path) -> ModelConfig:
         max_len=max_len,
         eos_ids=eos_ids(folder),
     )
+
+
+def heads_problem(heads: int, kv_heads: int, head_dim: int) -> str:
+    """Why attention has no meaning with these, or nothing."""
+    if heads % kv_heads:
+        return f"{heads} heads, which are no multiple of its {kv_heads} key-value heads"
+    return f"heads of {head_dim} features, an odd number" if head_dim % 2 else ""
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from sglc.errors import BackendError
-from sglc.runtime.model.config import load_config, tensor_shapes
+from sglc.runtime.model.config import heads_problem, load_config, tensor_shapes
 from sglc.runtime.model.packed_weights import PackedMatrix, joined, pack_gguf, write_packed
 from sglc.runtime.model_files import Json, damaged_hint
 from sglc.runtime.tokenizer.gguf_tokenizer import (
+    BYTE_LEVEL,
     TokenizerSpec,
     tokenizer_definition,
     tokenizer_settings,
@@ -32,6 +33,7 @@ from sglc.runtime.tokenizer.gguf_tokenizer import (
 Array = NDArray[np.float32]
 
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+_NAMED_TOKENS = ("bos", "eos", "eot", "eom", "unknown", "padding")
 _SHARD_BYTES = 2 << 30  # of float32; more is never in memory at a time
 _ROPE_FACTORS = "rope_freqs.weight"
 _OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -96,33 +98,55 @@ class _Source:
         return self.fields[key].contents() if key in self.fields else None
 
     def text(self, key: str) -> str:
-        value = self.get(key)
-        if not isinstance(value, str):
-            raise self._incomplete(key)
+        value = self.maybe_text(key)
+        if value is None:
+            raise self.incomplete(key)
         return value
 
-    def integer(self, key: str) -> int:
+    def maybe_text(self, key: str) -> str | None:
+        value = self.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.incomplete(key)
+        return value
+
+    def maybe_flag(self, key: str) -> bool | None:
+        value = self.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.incomplete(key)
+        return value
+
+    def integer(self, key: str, default: int | None = None) -> int:
         value = self.maybe_integer(key)
+        value = default if value is None else value
         if value is None or value < 1:
-            raise self._incomplete(key)
+            raise self.incomplete(key)
         return value
 
     def maybe_integer(self, key: str) -> int | None:
+        """Given once for every layer, it is one if they are all the same."""
         value = self.get(key)
-        return value if isinstance(value, int) else None
+        if isinstance(value, list) and value and all(each == value[0] for each in value):
+            value = value[0]
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            raise self.incomplete(key)
+        return value
 
     def number(self, key: str, default: float) -> float:
         value = self.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise self.incomplete(key)
         # Numbers are float32: 1e-05 would come back as 9.99999975e-06, so its shortest form is taken.
-        return float(str(np.float32(value))) if isinstance(value, int | float) else default
+        return float(str(np.float32(value)))
 
-    def listed(self, key: str) -> list[object]:
+    def texts(self, key: str) -> list[str]:
         value = self.get(key)
-        if not isinstance(value, list):
-            raise self._incomplete(key)
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            raise self.incomplete(key)
         return value
 
-    def _incomplete(self, key: str) -> BackendError:
+    def incomplete(self, key: str) -> BackendError:
         return unsupported(
             f"`{self.path.name}`, whose metadata is incomplete,", f"`{key}` is missing or malformed"
         )
@@ -140,35 +164,67 @@ def _open(path: Path) -> _Source:
 
 def _tokenizer_spec(source: _Source) -> TokenizerSpec:
     prefix = "tokenizer.ggml."
-    pre, template = source.get(f"{prefix}pre"), source.get("tokenizer.chat_template")
-    pre = pre if isinstance(pre, str) else "default"
-    add_bos, merges = source.get(f"{prefix}add_bos_token"), source.get(f"{prefix}merges")
-    ends = [source.maybe_integer(f"{prefix}{name}_token_id") for name in ("eos", "eot", "eom")]
+    tokens, types = source.texts(f"{prefix}tokens"), source.get(f"{prefix}token_type")
+    if not isinstance(types, list) or len(types) != len(tokens) or not all(isinstance(t, int) for t in types):
+        raise source.incomplete(f"{prefix}token_type")
+    ids = {name: source.maybe_integer(f"{prefix}{name}_token_id") for name in _NAMED_TOKENS}
+    for name, id_ in ids.items():
+        if id_ is not None and not 0 <= id_ < len(tokens):
+            note = f"`{prefix}{name}_token_id` is {id_}, and there are {len(tokens)} tokens"
+            raise unsupported(f"`{source.path.name}`, which names a token that it does not have,", note)
+    ends = [ids[name] for name in ("eos", "eot", "eom")]
+    if ends == [None] * len(ends):  # by which a text would never end
+        raise source.incomplete(f"{prefix}eos_token_id")
+    pre = source.maybe_text(f"{prefix}pre") or "default"
+    # Files made before the key existed leave it out; of these families only Llama 3 adds bos.
+    add_bos = source.maybe_flag(f"{prefix}add_bos_token")
+    add_bos = pre == "llama-bpe" if add_bos is None else add_bos
+    if add_bos and ids["bos"] is None:
+        raise source.incomplete(f"{prefix}bos_token_id")
+    model = source.text(f"{prefix}model")
     return TokenizerSpec(
-        model=source.text(f"{prefix}model"),
+        model=model,
         pre=pre,
-        tokens=[str(token) for token in source.listed(f"{prefix}tokens")],
-        types=[int(str(kind)) for kind in source.listed(f"{prefix}token_type")],
-        merges=[str(merge) for merge in merges] if isinstance(merges, list) else [],
-        # Files made before the key existed leave it out; of these families only Llama 3 adds bos.
-        add_bos=add_bos if isinstance(add_bos, bool) else pre == "llama-bpe",
-        bos_id=source.maybe_integer(f"{prefix}bos_token_id"),
+        tokens=tokens,
+        types=types,
+        merges=_merges(source, tokens) if model == BYTE_LEVEL else [],
+        add_bos=add_bos,
+        bos_id=ids["bos"],
         eos_ids=tuple(dict.fromkeys(end for end in ends if end is not None)),
-        unk_id=source.maybe_integer(f"{prefix}unknown_token_id"),
-        pad_id=source.maybe_integer(f"{prefix}padding_token_id"),
-        template=template if isinstance(template, str) else None,
+        unk_id=ids["unknown"],
+        pad_id=ids["padding"],
+        template=source.maybe_text("tokenizer.chat_template"),
     )
+
+
+def _merges(source: _Source, tokens: Sequence[str]) -> list[tuple[str, str]]:
+    """The pairs of tokens that become one, in their order."""
+    key, known = "tokenizer.ggml.merges", frozenset(tokens)
+    merges = []
+    for merge in source.texts(key):
+        left, _, right = merge.partition(" ")
+        if not {left, right, left + right} <= known:
+            raise unsupported(f"`{source.path.name}`, whose tokenizer is malformed,", f"`{key}` has `{merge}`")
+        merges.append((left, right))
+    return merges
 
 
 def _config(source: _Source, architecture: str, spec: TokenizerSpec) -> Json:
     key = f"{architecture}."
     heads, hidden = source.integer(f"{key}attention.head_count"), source.integer(f"{key}embedding_length")
-    head_dim = source.maybe_integer(f"{key}attention.key_length") or hidden // heads
+    head_dim = source.integer(f"{key}attention.key_length", hidden // heads)
+    kv_heads = source.integer(f"{key}attention.head_count_kv", heads)
+    if problem := heads_problem(heads, kv_heads, head_dim):
+        raise unsupported(f"a GGUF model with {problem},", f"`{key}attention` says so")
+    if source.maybe_flag(f"{key}attention.causal") is False:
+        raise unsupported("a GGUF model whose attention is not causal", "what is generated sees what is before")
     if source.maybe_integer(f"{key}rope.dimension_count") not in (None, head_dim):
         raise unsupported("a GGUF model with rope on a part of each head", f"head size is {head_dim}")
     if source.maybe_integer(f"{key}expert_count"):
         raise unsupported("a GGUF mixture of experts", "supported are dense models")
     theta = source.number(f"{key}rope.freq_base", 10000.0)
+    if theta <= 0:
+        raise source.incomplete(f"{key}rope.freq_base")
     return {
         "architectures": [_ARCHITECTURES[architecture]],
         "model_type": architecture,
@@ -177,7 +233,7 @@ def _config(source: _Source, architecture: str, spec: TokenizerSpec) -> Json:
         "intermediate_size": source.integer(f"{key}feed_forward_length"),
         "num_hidden_layers": source.integer(f"{key}block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": source.maybe_integer(f"{key}attention.head_count_kv") or heads,
+        "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
         "hidden_act": "silu",
         "max_position_embeddings": source.integer(f"{key}context_length"),
@@ -195,8 +251,10 @@ def _config(source: _Source, architecture: str, spec: TokenizerSpec) -> Json:
 def _rope_scaling(source: _Source, key: str, theta: float, head_dim: int) -> Json | None:
     """As llama.cpp reads it: a factor without a type is linear."""
     scaling = f"{key}rope.scaling."
-    kind = source.get(f"{scaling}type") or "linear"
+    kind = source.maybe_text(f"{scaling}type") or "linear"
     factor = source.number(f"{scaling}factor", source.number(f"{key}rope.scale_linear", 0.0)) or 1.0
+    if factor < 0:
+        raise source.incomplete(f"{scaling}factor")
     # What is computed with one value only.
     kept = {"yarn_ext_factor": float(kind == "yarn"), "yarn_attn_factor": 1.0, "yarn_log_multiplier": 0.0}
     if kind != "yarn":
@@ -236,7 +294,8 @@ def _llama3_scaling(factors: Array, theta: float, head_dim: int) -> Json:
     factor = round(float(factors.max()), 3)
     wavelength = 2 * np.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
     smooth = np.clip((original / wavelength - low) / (high - low), 0.0, 1.0)
-    if not np.allclose(factors, 1 / ((1 - smooth) / factor + smooth), rtol=1e-3):
+    wanted = 1 / ((1 - smooth) / factor + smooth)
+    if factors.shape != wanted.shape or not np.allclose(factors, wanted, rtol=1e-3):
         raise unsupported("a GGUF model with its own rope factors", "they are not those of a Llama 3")
     return {
         "rope_type": "llama3",
@@ -250,7 +309,7 @@ def _llama3_scaling(factors: Array, theta: float, head_dim: int) -> Json:
 def _write_weights(source: _Source, architecture: str, names: Mapping[str, str], folder: Path) -> None:
     """`model.safetensors`, or shards with an index above `_SHARD_BYTES`."""
     heads = source.integer(f"{architecture}.attention.head_count")
-    kv_heads = source.maybe_integer(f"{architecture}.attention.head_count_kv") or heads
+    kv_heads = source.integer(f"{architecture}.attention.head_count_kv", heads)
     tensors = [tensor for name, tensor in source.tensors.items() if name != _ROPE_FACTORS]
     shards = _sharded(tensors)
     index: dict[str, str] = {}
@@ -278,7 +337,7 @@ def _packed(source: _Source, architecture: str) -> Iterator[tuple[str, PackedMat
     order = {}
     if architecture == "llama":
         heads = source.integer(f"{architecture}.attention.head_count")
-        of_kind = {"q": heads, "k": source.maybe_integer(f"{architecture}.attention.head_count_kv") or heads}
+        of_kind = {"q": heads, "k": source.integer(f"{architecture}.attention.head_count_kv", heads)}
         for part, count in of_kind.items():
             rows = int(source.tensors[f"blk.0.attn_{part}.weight"].shape[1])
             order[part] = _interleaved_to_halves(np.arange(rows), count)

@@ -15,6 +15,8 @@ from sglc.runtime.model_files import Json
 # GGUF token types
 _CONTROL, _USER_DEFINED = 3, 4
 
+BYTE_LEVEL = "gpt2"  # the one kind of tokenizer that is known: byte-level BPE
+
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -30,7 +32,7 @@ class TokenizerSpec:
     pre: str
     tokens: Sequence[str]
     types: Sequence[int]
-    merges: Sequence[str]
+    merges: Sequence[tuple[str, str]]
     add_bos: bool
     bos_id: int | None
     eos_ids: tuple[int, ...]
@@ -61,9 +63,9 @@ def tokenizer_definition(spec: TokenizerSpec) -> Json:
     Raises:
         BackendError: not a byte-level BPE, or one whose pre-tokenizer is not known (SGLC516).
     """
-    if spec.model != "gpt2":
+    if spec.model != BYTE_LEVEL:
         raise unsupported(
-            f"a GGUF tokenizer of kind `{spec.model}`", "supported: `gpt2`, which is byte-level BPE"
+            f"a GGUF tokenizer of kind `{spec.model}`", f"supported: `{BYTE_LEVEL}`, which is byte-level BPE"
         )
     split = _split(spec.pre)
     bos = spec.tokens[spec.bos_id] if spec.bos_id is not None else ""
@@ -90,7 +92,7 @@ def tokenizer_definition(spec: TokenizerSpec) -> Json:
             "byte_fallback": False,
             "ignore_merges": split.ignore_merges,
             "vocab": {token: id_ for id_, token in enumerate(spec.tokens)},
-            "merges": [merge.split(" ", 1) for merge in spec.merges],
+            "merges": [list(merge) for merge in spec.merges],
         },
     }
 
