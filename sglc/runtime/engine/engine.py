@@ -436,8 +436,10 @@ class Engine:
         made, scores = result.logprobs, result.scores
         if not np.isnan(made.dot(made) + scores.dot(scores)):
             return
-        current = self.rows.generation[flight.rows] == flight.generation
-        bad = [self.allocator.work[row].part.request for row in flight.rows[current & np.isnan(made)].tolist()]
+        sampled = flight.sampled
+        current = self.rows.generation[flight.rows[sampled]] == flight.generation[sampled]
+        rows = flight.rows[sampled][current & np.isnan(made[sampled])]
+        bad = [self.allocator.work[row].part.request for row in rows.tolist()]
         ends = np.cumsum([score.count for score in flight.scored])
         places = np.searchsorted(ends, np.flatnonzero(np.isnan(scores)), side="right")
         for request in [*bad, *(flight.scored[place].request for place in places.tolist())]:
