@@ -338,6 +338,9 @@ ACCEPTED = {
     "Prometheus 3": f"{OPEN};escaping=allow-utf-8;q=0.6,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4",
     "dots": f"{OPEN};escaping=dots",
     "plain, of version 1": "text/plain;version=1.0.0",
+    "no number": "text/plain;version=x",
+    "open, and no number": "application/openmetrics-text;version=x",
+    "a version to come": "application/openmetrics-text; version=9.0.0, text/plain;q=0.3",
 }
 
 

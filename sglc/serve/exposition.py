@@ -48,6 +48,14 @@ _HISTOGRAMS = (
 
 # How names are to be written that Prometheus did not always take; ours, it did.
 _ESCAPING = re.compile(r";\s*escaping=[^;,]*")
+_VERSION = re.compile(r";\s*version=([^;,]*)")
+_VERSIONS = ("0.0.1", "0.0.4", "1.0.0")  # of the forms that there are
+
+
+def _known(accept: str) -> str:
+    """What of `accept` is a form that there is: of others the library says that it is theirs, or raises."""
+    forms = _ESCAPING.sub("", accept).split(",")
+    return ",".join(form for form in forms if {v.rstrip() for v in _VERSION.findall(form)} <= {*_VERSIONS})
 
 
 class Exposition(Collector):
@@ -68,7 +76,7 @@ class Exposition(Collector):
         registry.register(self)
         ProcessCollector(registry=registry)
         # Underscores are its default, by which it leaves a colon in `# TYPE` and takes it out of the samples.
-        encode, kind = choose_encoder(_ESCAPING.sub("", accept))
+        encode, kind = choose_encoder(_known(accept))
         return encode(registry, escaping=ALLOWUTF8), kind  # type: ignore[call-arg]
 
     def describe(self) -> Iterable[Metric]:
