@@ -265,6 +265,57 @@ def test_a_head_has_a_limit_however_it_comes(server: Server, size: int, part: in
         assert head.startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.parametrize("part", [1 << 17, 30_000])
+def test_who_asks_for_a_head_with_a_long_one_gets_no_body(server: Server, part: int) -> None:
+    data = HEAD.replace(b"GET", b"HEAD") + b"x: " + b"a" * 70_000 + b"\r\n\r\n"
+    head, _, body = raw(server, *(data[at : at + part] for at in range(0, len(data), part))).partition(
+        b"\r\n\r\n"
+    )
+    assert head.startswith(b"HTTP/1.1 431 ")
+    assert body == b""
+
+
+STREAM = json.dumps({"prompt": "a", "max_tokens": 200, "ignore_eos": True, "stream": True}).encode()
+WHOLE = HEAD.replace(
+    b"GET /health", b"POST /v1/completions"
+) + b"content-type: application/json\r\ncontent-length: %d\r\n" % len(STREAM)
+
+
+@pytest.mark.parametrize("behind", [b"\r\n", b"junk" * 1000])
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_comes_behind_a_whole_request_does_not_cut_its_answer(
+    server: Server, behind: bytes, begun: bool
+) -> None:
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
+        connection.sendall(WHOLE + b"connection: close\r\n\r\n" + STREAM + (b"" if begun else behind))
+        received = connection.recv(1) if begun else b""
+        if begun:
+            connection.sendall(behind)
+        received += connection.makefile("rb").read()
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+def test_what_is_wrong_behind_an_answer_is_not_answered(server: Server) -> None:
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
+        connection.sendall(
+            POST.replace(b"/generate", b"/nothing") + b"transfer-encoding: chunked\r\n\r\n1\r\na\r\n"
+        )
+        received = connection.recv(1)
+        connection.sendall(b"zz\r\n")
+        received += connection.makefile("rb").read()
+    assert received.startswith(b"HTTP/1.1 404 ")
+    assert received.count(b"HTTP/1.1") == 1
+
+
+def test_empty_lines_before_a_request_are_nothing(server: Server) -> None:
+    last = HEAD + b"connection: close\r\n\r\n"
+    for parts in ((b"\r\n" + HEAD + b"\r\n\r\n" + last,), (b"\r", b"\n" + HEAD + b"\r\n", b"\r\n", last)):
+        assert raw(server, *parts).count(b"HTTP/1.1 200 ") == 2
+
+
 @pytest.mark.parametrize("path", ["/nothing", "/v1/completions", "/tokenize"])
 @pytest.mark.parametrize("megabytes", [4, 20])  # it takes 16
 def test_who_is_refused_reads_so_though_the_body_is_not_read(server: Server, path: str, megabytes: int) -> None:

@@ -43,6 +43,26 @@ class _Framing(h11.Connection):
     _head = b""  # of one that is not in chunks, whose parts come at once
     fault: h11.RemoteProtocolError | None = None  # what is wrong with what has come
 
+    @property
+    def for_head(self) -> bool:
+        """Whether the answer is one without a body, whatever its head says."""
+        return self._request_method == b"HEAD"
+
+    def receive_data(self, data: bytes) -> None:
+        """As of every connection of h11, without empty lines before a request (RFC 9112, 2.2)."""
+        if self.their_state is h11.IDLE and not self._receive_buffer:
+            data = data.lstrip(b"\r\n")
+            if not data:  # which would mean that the client has sent its last
+                return
+        super().receive_data(data)
+
+    def start_next_cycle(self) -> None:
+        """As of every connection of h11, without empty lines before a request (RFC 9112, 2.2)."""
+        super().start_next_cycle()
+        if self._receive_buffer:
+            held = bytes(self._receive_buffer)
+            self._receive_buffer.maybe_extract_at_most(len(held) - len(held.lstrip(b"\r\n")))
+
     def next_event(self) -> Any:
         """As of every connection of h11, which minds the length of a head only while it is not whole."""
         before = len(self._receive_buffer)
@@ -55,6 +75,8 @@ class _Framing(h11.Connection):
             return event if event.target.startswith(b"/") else _in_origin_form(event)
         except h11.RemoteProtocolError as error:
             self.fault = error
+            if self._request_method is None and self.trailing_data[0].startswith(b"HEAD "):
+                self._request_method = b"HEAD"  # its head is not whole
             raise
 
     def send(self, event: Any) -> Any:
@@ -166,6 +188,8 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """As of every protocol."""
+        if self.conn.fault is not None:
+            return  # an answer is under way, and nothing comes behind it
         waiting, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
         super().data_received(data)
         if self.cycle is None or self.cycle.response_complete:  # no head so far
@@ -174,7 +198,18 @@ class Connection(H11Protocol):
             waiting.cancel()
 
     def send_400_response(self, msg: str) -> None:
-        """What has come is no request; as uvicorn does, in the form of all errors."""
+        """What has come is no request; as uvicorn does, in the form of all errors.
+
+        An answer that has begun, or whose request is whole, goes on, and the connection is closed behind it.
+        """
+        cycle = self.cycle
+        if cycle and not cycle.response_complete and (cycle.response_started or not cycle.more_body):
+            return
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._refuse()
+        self.transport.close()
+
+    def _refuse(self) -> None:
         refusal = _refusal(self.conn.fault)
         body = msgspec.json.encode(refusal.body())
         headers = [
@@ -184,12 +219,11 @@ class Connection(H11Protocol):
         ]
         events = (
             h11.Response(status_code=refusal.status, headers=headers, reason=STATUS_PHRASES[refusal.status]),
-            h11.Data(data=body),
+            h11.Data(data=b"" if self.conn.for_head else body),
             h11.EndOfMessage(),
         )
         for event in events:
             self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
 
     def _has_read(self) -> bool:
         """Whether there is nothing more to come of a request."""
