@@ -233,6 +233,19 @@ def test_half_of_a_request_is_told_so_too(tmp_path: Path) -> None:
         assert ending.startswith("sglc: ending: 2 answers")
 
 
+def test_half_of_a_body_that_has_its_answer_is_not_waited_for(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text('[{"text": "one"}]')
+    with serving("--model", f"scripted:{script}") as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
+            connection.sendall(b"POST /nothing HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{")
+            assert connection.recv(12) == b"HTTP/1.1 404"
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(HANG_S) == 0
+        assert "Cancel" not in server.log.read_text()
+
+
 def test_what_is_being_compiled_ends_with_the_server(folder: Path, clients: Callable[[Server], Client]) -> None:
     with tiny(folder, "--drain-timeout", "0.5", "--compile-timeout", "100") as server:
         costly = clients(server)

@@ -20,6 +20,7 @@ from sglc.serve.problems import Refusal, as_response
 _LONGEST_HEAD = 1 << 16  # bytes, as uvicorn has it
 _ABSOLUTE = re.compile(rb"https?://([^/?#]+)([^#]*)", re.IGNORECASE)
 _LINGER_S, _LINGER_BYTES = 5, 64 << 20  # for what comes of a request behind its answer, and is dropped
+_TLS_LINGER_S = 0.5  # TLS has no half-closed connection: its client sees no end before
 # What h11 says of a head; what we say.
 _FAULTS = {
     "Missing mandatory Host: header": ": `Host` is missing",
@@ -144,8 +145,10 @@ class _Dropping(asyncio.Protocol):
         self._transport = transport
         self._protocol = protocol
         self._left = _LINGER_BYTES
-        self._timer = asyncio.get_running_loop().call_later(_LINGER_S, transport.close)
-        if transport.can_write_eof():
+        halves = transport.can_write_eof()
+        wait_s = _LINGER_S if halves else _TLS_LINGER_S
+        self._timer = asyncio.get_running_loop().call_later(wait_s, transport.close)
+        if halves:
             transport.write_eof()
         if not transport.is_reading():
             transport.resume_reading()
@@ -175,6 +178,7 @@ class Connection(H11Protocol):
         super().__init__(*args, **named)
         self.conn = _Framing(h11.SERVER, _LONGEST_HEAD)
         self._most, self.limit_concurrency = self.limit_concurrency, None
+        self._ends = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """As of every protocol."""
@@ -225,9 +229,14 @@ class Connection(H11Protocol):
         for event in events:
             self.transport.write(self.conn.send(event) or b"")
 
+    def shutdown(self) -> None:
+        """As uvicorn does; the server does not wait for what still comes of a request that has its answer."""
+        self._ends = True
+        super().shutdown()
+
     def _has_read(self) -> bool:
-        """Whether there is nothing more to come of a request."""
-        return self.conn.their_state is not h11.SEND_BODY and self.conn.fault is None
+        """Whether there is nothing more to come of a request that is waited for."""
+        return self._ends or (self.conn.their_state is not h11.SEND_BODY and self.conn.fault is None)
 
 
 def _refusal(fault: h11.RemoteProtocolError | None) -> Refusal:
