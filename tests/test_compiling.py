@@ -163,7 +163,7 @@ def test_what_takes_too_much_is_refused_and_nobody_waits(backend: LocalBackend) 
     assert told(events) == "SGLC457"
     (failed,) = [event for event in events if isinstance(event, NodeFailed)]
     assert failed.error.message == "the `ebnf` of this generation takes more than 1 s or 1024 MiB to compile"
-    assert answered >= 3
+    assert answered >= 2  # one would be answered behind it
     until(lambda: at_work(backend) == 0, "it goes on")
 
 

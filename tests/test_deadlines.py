@@ -192,6 +192,20 @@ def test_a_cancelled_arun_cancels_the_coroutine() -> None:
     until(has_cleaned_up)
 
 
+def test_a_coroutine_that_leaves_is_not_cancelled_again() -> None:
+    """Its caller's stop is told to it, and so is that the call of it was cancelled."""
+
+    @sgl.function
+    async def caller(s: Any) -> None:
+        await cleans_up.arun()
+
+    result = caller.run(backend=ScriptedBackend(answering), mode="python")
+    until(lambda: GATE.waiting > 0)
+    result.stop()
+    assert result.error() is not None
+    until(has_cleaned_up)
+
+
 def test_what_a_late_run_looks_like(clock: HandClock) -> None:
     clock.advance(1.5, lambda: GATE.waiting)
     error = sleeper.run(backend=slow(), timeout=1.5).error()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sglc.execution.plan.raised import is_builtin
 from sglc.execution.python_effects import EFFECTS
 from sglc.frontend.tracing.reads import Reads
 from sglc.ir.core import Op, Program, in_comprehension, regions, walk
@@ -41,10 +40,10 @@ def _behind(
     """The first place behind a marked op where Python takes over, and the last marked op.
 
     Args:
-        raises: the place may be one that raises what only Python can.
+        raises: the place may be one that raises.
     """
     for op in ops:
-        if isinstance(op, HostCall) and before and not (is_builtin(op.error) if raises else op.error):
+        if isinstance(op, HostCall) and before and (raises or not op.error):
             return (before, op), before
         marked = mark(op) or before
         # In a loop the next turn is behind this one.

@@ -25,7 +25,7 @@ from sglc.execution.served import Served
 from sglc.execution.session import Session
 from sglc.execution.tasks import numbered, task_path
 from sglc.frontend.language.function import Definition
-from sglc.frontend.locate import here, keep_place, of_coroutine, of_thread
+from sglc.frontend.locate import here, of_coroutine, of_error, of_thread
 from sglc.frontend.program.history import messages
 from sglc.frontend.program.instance import GatheredVariables, Instance
 from sglc.frontend.program.state import State
@@ -109,7 +109,7 @@ class PythonPart(Part):
         except BaseException as problem:
             cancelled = isinstance(problem, asyncio.CancelledError) and self._session.stopped
             error = (self._session.why_over or stopped()) if cancelled else problem
-            keep_place(error)
+            self._run.result.raised_at = of_error(error)
             self._leave(recorder, launcher)
         launcher.observer, instance.over = None, True  # from here on it is not the program that reads
         if self._first("body"):
@@ -216,10 +216,15 @@ class PythonPart(Part):
         """What `body` gives. A run that is stopped cancels it, so that it leaves what it has entered."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
+        left = [task]
+
+        def cancel_once() -> None:
+            if left:  # else it is leaving, which takes its time
+                left.pop().cancel()
 
         def cancel() -> None:
             with suppress(RuntimeError):  # its loop is closed: it has ended
-                loop.call_soon_threadsafe(task.cancel)
+                loop.call_soon_threadsafe(cancel_once)
 
         self._run.cancel = cancel
         if self._session.stopped:  # meanwhile

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Container, Iterator, Mappin
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
-from sglc.errors import SglcError, UsageError
+from sglc.errors import Loc, SglcError, UsageError
 from sglc.execution.call_record import CallRecord, meta_info, total
 from sglc.execution.context import RUN_CONTEXT
 from sglc.execution.outputs import Change, Failure, Ready, RunOutputs
@@ -62,6 +62,7 @@ class Result(CallText):
     `asked` are the variables that can be read, beside the return value; None: all, and the prompt.
     """
 
+    raised_at: Loc | None = None  # where its error came from: who reads it raises it again
     _outcome: RunOutcome | None = None
 
     def __init__(self, name: str, seed: int, row: int = 0, *, live: bool = False) -> None:
@@ -341,7 +342,7 @@ class Result(CallText):
             "vars": plain(dict(outcome.variables)),
             "value": plain(outcome.value),
             "usage": asdict(self.usage),
-            "error": None if error is None else error_json(error),
+            "error": None if error is None else error_json(error, self.raised_at),
             "failures": [{"site": str(one.site), **error_json(one.error)} for one in self.failures],
             "timing": timing(self.calls, outcome.total_s),
             "seed": self.seed,
@@ -450,7 +451,7 @@ def timing(calls: Sequence[CallRecord], total_s: float) -> dict[str, float]:
     return {"total_s": round(total_s, 4), "first_text_s": round(first, 4)}
 
 
-def error_json(error: BaseException) -> dict[str, Any]:
+def error_json(error: BaseException, raised_at: Loc | None = None) -> dict[str, Any]:
     """An error as plain data."""
     if isinstance(error, SglcError):
         return {
@@ -460,7 +461,7 @@ def error_json(error: BaseException) -> dict[str, Any]:
             "note": error.note,
             "hint": error.hint,
         }
-    loc = of_error(error)
+    loc = raised_at or of_error(error)
     return {
         "code": type(error).__name__, "message": str(error), "loc": None if loc is None else str(loc),
         "note": "", "hint": "",

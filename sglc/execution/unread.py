@@ -12,7 +12,7 @@ import threading
 import weakref
 from typing import Protocol
 
-from sglc.errors import RunError, SglcError, render
+from sglc.errors import Loc, RunError, SglcError, render
 from sglc.frontend.locate import of_error
 
 
@@ -21,6 +21,7 @@ class Unread(Protocol):
 
     row: int
     in_batch: bool
+    raised_at: Loc | None
 
     @property
     def name(self) -> str: ...
@@ -44,18 +45,18 @@ def report(result: Unread) -> None:
     """Print the failure of a run if nobody looked at it."""
     error = result.unread_error()
     if error is not None:
-        shown = render(with_place(error, result.name))
+        shown = render(with_place(error, result.name, result.raised_at))
         which = f"row {result.row} of `{result.name}`" if result.in_batch else f"`{result.name}`"
         message = f"sglc: {which} failed, and its error was never read:\n{shown}"
         print(message, file=sys.stderr)
 
 
-def with_place(error: BaseException, name: str) -> SglcError:
+def with_place(error: BaseException, name: str, raised_at: Loc | None = None) -> SglcError:
     """An error of the user's code with its place in the first file outside of sglc that it went through."""
     if isinstance(error, SglcError):
         return error
     message = f"`{type(error).__name__}` in `{name}`: {str(error) or 'no message'}"
-    return RunError("SGLC401", message, of_error(error))
+    return RunError("SGLC401", message, raised_at or of_error(error))
 
 
 def finish_all() -> None:

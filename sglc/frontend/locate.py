@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
-from typing import Any, cast
+from typing import Any
 
 from sglc.errors import Loc
 from sglc.ir.core import NOWHERE
@@ -98,18 +98,8 @@ def of_exception(error: BaseException, file: str) -> Loc | None:
     return found
 
 
-_PLACE = "__sglc_place__"
-
-
-def keep_place(error: BaseException) -> None:
-    """Have `of_error` say from now on what it says now: who reads a result raises its error again."""
-    error.__dict__.setdefault(_PLACE, of_error(error))
-
-
 def of_error(error: BaseException) -> Loc | None:
     """Where an exception came from: the innermost frame of the first file outside that it went through."""
-    if _PLACE in error.__dict__:
-        return cast("Loc | None", error.__dict__[_PLACE])
     trace = error.__traceback__
     while trace is not None and not _is_users(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next

@@ -118,9 +118,14 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     "pure function": (_PURE.format("MARK = 'a'"), "f('x')", "@sgl.pure\ndef f(x: str) -> str: return x"),
     "pure function's global": (_PURE.format("MARK = 'a'"), "f('x')", "MARK = 'b'"),
     "pure function in a dict": (_PURE.format("MARK = 'a'") + "T = {'f': f}", "T['f']('x')", "MARK = 'b'"),
-    "pure function, five deep": ("class K: pass\nk = K(); k.a = K(); k.a.b = K(); k.a.b.c = K()\n"
-                                 "k.a.b.c.d = 'a'\n@sgl.pure\ndef f(x: str) -> str: return x + k.a.b.c.d",
-                                 "f('x')", "k.a.b.c.d = 'b'"),
+    "pure function, three deep": ("class K: pass\nk = K(); k.a = K(); k.a.b = K(); k.a.b.c = 'a'\n"
+                                  "@sgl.pure\ndef f(x: str) -> str: return x + k.a.b.c",
+                                  "f('x')", "k.a.b.c = 'b'"),
+    # What is found the long way first is followed from where the short one leads, too.
+    "pure function, two ways": ("class K: pass\nk = K(); k.a = K(); k.a.b = K(); k.z = k.a.b; k.z.c = K()\n"
+                                "k.z.c.d = 'a'\n@sgl.pure\ndef f(x: str) -> str:\n"
+                                "    return x + k.z.c.d + str(k.a.b is None)",
+                                "f('x')", "k.z.c.d = 'b'"),
     "pure function, by name": ("class K: v = 'a'\nk = K()\n@sgl.pure\ndef f(x: str) -> str:\n"
                                "    return x + getattr(k, 'v')", "f('x')", "k.v = 'b'"),
     "pure function, order of a set": ("S = {0, 8}\n@sgl.pure\ndef f(x: str) -> str: return x + str(list(S))",

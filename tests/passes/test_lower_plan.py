@@ -39,7 +39,6 @@ from sglc.ir.plan.segment import (
     KeepNode,
     NodeResult,
     OpenNode,
-    ReleaseNode,
     Segment,
     SelectNode,
     Slot,
@@ -231,7 +230,7 @@ EVERYTHING = Plan(
             (
                 OpenNode(),
                 OpenNode("k0"),
-                OpenNode(7),
+                OpenNode("k1"),
                 ExtendNode(0, ("text \ud800", ControlText("<x>", (1, 2)), Slot("a"), ImagePart(Slot("b c")))),
                 GenNode(
                     3,
@@ -242,8 +241,7 @@ EVERYTHING = Plan(
                 SelectNode(4, Site("f", (), "y"), ("no", Slot("a"), NodeResult(4)), "m", Loc("f.py", 4)),
                 ForkNode(5, 3),
                 KeepNode(6, "streams.0"),
-                KeepNode(6, 9),
-                ReleaseNode(9),
+                KeepNode(6, "streams.1"),
             ),
             (("t0", 4), ("t1", 5)),
         ),

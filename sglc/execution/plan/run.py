@@ -30,7 +30,7 @@ from sglc.execution.readers import TextReader
 from sglc.execution.result import RunOutcome
 from sglc.execution.served import Served
 from sglc.execution.tool_calls import Tools
-from sglc.frontend.locate import keep_place
+from sglc.frontend.locate import of_error
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import conversation
 from sglc.frontend.program.instance import Awaited, Gathered, Variable
@@ -399,7 +399,7 @@ class PlanPart(Part):
         if self._over:
             return
         self._over = True
-        keep_place(error)
+        self._run.result.raised_at = of_error(error)
         outputs = self._run.result.outputs
         problem, total_s = self._run.leave(error, self._session.elapsed_s)
         outputs.error = problem

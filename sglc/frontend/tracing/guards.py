@@ -20,7 +20,7 @@ from sglc.frontend.language.function import Definition
 Fingerprint = Mapping[str, object]
 
 _V = TypeVar("_V")
-_DEEPEST = 8  # attributes of attributes
+_DEEPEST = 3  # attributes of attributes: more of a large graph would cost every hit
 _MOST_ENTRIES = 64
 _DEEPEST_DATA = 20  # containers in containers
 
@@ -66,7 +66,7 @@ def fingerprint(function: Callable[..., Any]) -> Fingerprint:
 
 
 def _function(function: Any, name: str, found: dict[str, object], seen: set[int]) -> None:
-    """`seen`: the ids of functions and objects that were gone through."""
+    """`seen`: the ids of functions that were gone through."""
     if id(function) in seen:
         return
     seen.add(id(function))
@@ -105,8 +105,7 @@ def _value(
     if inner is not None:
         found[name] = "a function"
         _function(inner, f"{name}: ", found, seen)
-    elif isinstance(kept, Same) and depth < _DEEPEST and id(item) not in seen and not _package(item):
-        seen.add(id(item))
+    elif isinstance(kept, Same) and depth < _DEEPEST and not _package(item):
         for attribute in names:
             try:
                 value = inspect.getattr_static(item, attribute)

@@ -24,7 +24,7 @@ from sglc.ir.pure import FACTORIES, STORED, is_written, sets_up_itself
 
 # By their names in a plan, the newest last. What has a plan holds its own: each cell of a notebook brings more.
 MAKERS: dict[str, Callable[..., Any]] = {}
-_MOST = 1000
+_MOST = 10_000
 _ADDING = Lock()
 
 
