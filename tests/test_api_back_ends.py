@@ -600,6 +600,22 @@ def test_by_name_with_what_the_environment_says(
             disconnect()
 
 
+def test_environments_that_are_replaced_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = list[OpenAIBackend]()
+    monkeypatch.setattr(OpenAIBackend, "close", lambda backend: closed.append(backend))
+    disconnect()
+    closed.clear()
+    made = []
+    for number in range(10):
+        monkeypatch.setenv("OPENAI_API_KEY", f"k{number}")
+        made.append(connect("openai:gpt-4o"))
+        monkeypatch.setenv("GOOGLE_API_KEY", f"k{number}")  # none of OpenAI's
+        assert connect("openai:gpt-4o") is made[-1]
+    assert closed == made[:6]
+    disconnect()
+    assert set(closed) == set(made)
+
+
 WITH_LITELLM = pytest.mark.skipif("litellm" not in HERE, reason="it wants an environment of its own")
 
 
