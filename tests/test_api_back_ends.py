@@ -459,6 +459,53 @@ def test_a_key_may_be_made_for_each_request() -> None:
         assert [headers["authorization"] for headers in api.headers] == ["Bearer t"] * 2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [{}, {"api_version": "2024-10-21"}])
+def test_azure_goes_by_what_is_given_before_the_environment(
+    version: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_OPENAI_AD_TOKEN", "environment")
+    with serving(speaking()) as api:
+        azure = {"is_azure": True, "azure_endpoint": api.url.removesuffix("/v1"), **version}
+        for given in ({"api_key": "t"}, {"azure_ad_token_provider": _token}):
+            backend = sgl.OpenAI("gpt-4o", **given, **azure)
+            assert question.run(backend=backend)["answer"] == "one two END three"
+            backend.close()
+            headers = api.headers[-1]
+            assert headers.get("authorization", headers.get("api-key")) in ("t", "Bearer t")
+        both = sgl.OpenAI("gpt-4o", api_key="k", azure_ad_token="t", **azure)
+        with pytest.raises(BackendError, match=r"SGLC541.*[Oo]nly one"):
+            question.run(backend=both)
+
+
+def _fails() -> str:
+    raise KeyError("gone")
+
+
+async def _none() -> None:
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", [lambda: None, lambda: "", _none, _fails])
+@pytest.mark.parametrize(
+    "azure", [None, {}, {"api_version": "2024-10-21"}], ids=["openai", "azure", "with a version"]
+)
+def test_a_function_that_gives_no_key_is_said(made: Any, azure: Any) -> None:
+    with serving(speaking()) as api:
+        backends = [sgl.OpenAI("gpt-4o", base_url=api.url, api_key=made)]
+        if azure is not None:
+            azure = {"is_azure": True, "azure_endpoint": api.url.removesuffix("/v1"), **azure}
+            given = ({"api_key": made}, {"azure_ad_token_provider": made})
+            backends = [sgl.OpenAI("gpt-4o", **each, **azure) for each in given]
+        for backend in backends:
+            error = question.run(backend=backend).error()
+            backend.close()
+            assert isinstance(error, BackendError)
+            assert error.code == "SGLC541"
+        assert not api.bodies
+
+
 def test_what_azure_takes_with_a_version_alone_is_named() -> None:
     made = sgl.OpenAI("m", is_azure=True, azure_endpoint="http://x", api_key="k", azure_deployment="d")
     with pytest.raises(UsageError, match=r"SGLC027.*takes no `azure_deployment`"):
@@ -551,6 +598,22 @@ def test_by_name_with_what_the_environment_says(
             assert len(api.bodies) == 1
         finally:
             disconnect()
+
+
+def test_environments_that_are_replaced_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = list[OpenAIBackend]()
+    monkeypatch.setattr(OpenAIBackend, "close", lambda backend: closed.append(backend))
+    disconnect()
+    closed.clear()
+    made = []
+    for number in range(10):
+        monkeypatch.setenv("OPENAI_API_KEY", f"k{number}")
+        made.append(connect("openai:gpt-4o"))
+        monkeypatch.setenv("GOOGLE_API_KEY", f"k{number}")  # none of OpenAI's
+        assert connect("openai:gpt-4o") is made[-1]
+    assert closed == made[:6]
+    disconnect()
+    assert set(closed) == set(made)
 
 
 WITH_LITELLM = pytest.mark.skipif("litellm" not in HERE, reason="it wants an environment of its own")

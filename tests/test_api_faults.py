@@ -636,6 +636,23 @@ def at_once(answer: Any, name: str) -> Iterator[Any]:
         yield question.run(backend=backend)
 
 
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("reason", ["pause_turn", "abort", "other"])
+def test_a_message_that_ends_for_no_known_reason_is_asked_for_again(reason: str, live: bool) -> None:
+    whole = anthropic_whole("a", _BODY)
+    odd = (
+        streamed(anthropic_chunks("a", _BODY, breaks=False, stop=reason))
+        if live
+        else {**whole, "stop_reason": reason}
+    )
+    with serving(lambda body: odd) as api, at(api, CLAUDE) as backend:
+        error = question.run(backend=backend, stream=live).error()
+    assert isinstance(error, BackendError)
+    assert error.code == "SGLC543"
+    assert f"broken off: {reason}" in error.message
+    assert len(api.bodies) == (1 if live else 4)  # what was handed on is not asked for again
+
+
 # -- texts of another type -----------------------------------------------------------------------------
 
 

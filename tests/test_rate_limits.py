@@ -172,6 +172,12 @@ def test_a_date_that_is_none_asks_for_no_wait(date: str) -> None:
     assert asked_wait_s({"retry-after": date}) is None
 
 
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e400", "9" * 400])
+def test_a_number_that_is_no_time_asks_for_no_wait(number: str) -> None:
+    assert asked_wait_s({"retry-after": number}) is None
+    assert asked_wait_s({"retry-after-ms": number, "retry-after": "2"}) == 2.0
+
+
 def test_a_limit_is_over_for_each_at_another_time() -> None:
     limit = Limit()
     limit.wait(100.0, 60.0)

@@ -43,6 +43,18 @@ def test_the_first_rule_that_holds_answers() -> None:
     assert result.usage.completion == 4
 
 
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize(("stop", "said"), [((), "room "), (("oo",), "r")])
+def test_an_answer_ends_at_a_pattern(stop: tuple[str, ...], said: str, live: bool) -> None:
+    @sgl.function
+    def asked(s: Any) -> None:
+        s += sgl.user("Where?") + sgl.assistant(sgl.gen("x", stop=list(stop) or None, stop_regex="[0-9]+"))
+
+    backend = ScriptedBackend(by_rules([Rule(text="room 12, upstairs")]))
+    result = asked.run(backend=backend, stream=live)
+    assert result["x"] == said
+
+
 def test_what_no_rule_answers_is_an_error_and_the_rest_stays() -> None:
     result = pair.run("tea", backend=ScriptedBackend(by_rules([Rule(name="side", text="x")])))
     error = result.error()

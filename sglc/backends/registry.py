@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from threading import Lock
 
 from sglc.errors import UsageError
 from sglc.ir.plan.backend import Backend
@@ -14,11 +15,16 @@ _HERE = (
     "http[s]://HOST:PORT, grpc[s]://HOST:PORT, scripted:FILE"
 )
 # Where the SDKs go by their environments, and as whom, is a part of what is named.
-_VARIABLES = (
-    "OPENAI_", "AZURE_OPENAI_", "ANTHROPIC_", "GEMINI_", "GOOGLE_", "GCLOUD_", "CLOUD_ML_", "MISTRAL_",
-    "OPENROUTER_",
-)  # fmt: skip
+_VARIABLES: dict[str, tuple[str, ...]] = {
+    "openai": ("OPENAI_",), "openai-completions": ("OPENAI_",), "azure": ("AZURE_OPENAI_", "OPENAI_"),
+    "anthropic": ("ANTHROPIC_",), "gemini": ("GEMINI_", "GOOGLE_"),
+    "vertex": ("GOOGLE_", "GCLOUD_", "CLOUD_ML_", "ANTHROPIC_"),
+    "mistral": ("MISTRAL_", "OPENAI_"), "openrouter": ("OPENROUTER_", "OPENAI_"),
+}  # fmt: skip
+_ANY = tuple({prefix for several in _VARIABLES.values() for prefix in several})  # LiteLLM has all vendors
+_ENVIRONMENTS = 4  # of one model that stay connected: a run may still go on with what was replaced
 _CONNECTED: dict[tuple[str, str, str], Backend] = {}
+_TURN = Lock()
 
 
 def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> Backend:
@@ -43,11 +49,17 @@ def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> B
     if name == "scripted" and rest:
         return _scripted(rest)
     if name in _APIS and rest:
-        said = sorted((key, text) for key, text in os.environ.items() if key.startswith(_VARIABLES))
+        mine = _VARIABLES.get(name, _ANY)
+        said = sorted((key, text) for key, text in os.environ.items() if key.startswith(mine))
         key = (name, rest, repr(said))
-        if key not in _CONNECTED:
-            _CONNECTED[key] = _api(name, rest)
-        return _CONNECTED[key]
+        with _TURN:
+            backend = _CONNECTED.pop(key, None) or _api(name, rest)
+            _CONNECTED[key] = backend  # the newest use is the last
+            old = [each for each in _CONNECTED if each[:2] == key[:2]][:-_ENVIRONMENTS]
+            replaced = [_CONNECTED.pop(each) for each in old]
+        for each in replaced:
+            each.close()
+        return backend
     if name in ("http", "https", "grpc", "grpcs") and rest.strip("/"):
         return _server(f"{name}:{rest}")
     if name != "local" or (spec or "").endswith(":"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -96,10 +97,13 @@ def asked_wait_s(headers: Mapping[str, str]) -> float | None:
         if raw is None:
             continue
         try:
-            return max(0.0, float(raw) * unit)
+            wait_s = float(raw) * unit
         except ValueError:
             if (when := _moment(raw)) is not None:
                 return max(0.0, when - time.time())
+        else:
+            if math.isfinite(wait_s):  # more digits than a float has are `inf`
+                return max(0.0, wait_s)
     return None
 
 

@@ -20,6 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from sglc.backends.remote.answers import Cut
 from sglc.errors import BackendError, RunError, SglcError, UsageError, shown
 from sglc.ir.core import Site
 from sglc.ir.made_often import made_often
@@ -466,6 +467,9 @@ def _cut(text: str, node: GenNode) -> tuple[str, str]:
     for stop in sampling.stop:
         if (place := text.find(stop)) >= 0:
             end = min(end, place)
+    if sampling.stop_regex:  # with patterns that stop wins which is complete first
+        cut = Cut(sampling)
+        end = len(cut.push(text) + cut.finish())
     stopped, text = end < len(text), text[:end]
     finish = "stop"
     if len(text) >= 2 * sampling.max_tokens and len(text.split()) > sampling.max_tokens:

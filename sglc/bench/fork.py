@@ -57,7 +57,7 @@ def fork(options: Options) -> BenchResult:
         return _case(name, rig, todo, rounds, asked.cascade), profile, replace(rig, executor=None)
 
     if device == "cpu":
-        case, profile, rig = measured(options, "torch executor")
+        case, profile, rig = measured(options, "CPU executor")
         cases = [case]
     else:
         case, profile, rig = measured(options, "cascade" if options.cascade else "no cascade")

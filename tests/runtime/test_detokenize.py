@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterator
 from re import _parser
 from typing import Any
 
@@ -132,6 +133,25 @@ def test_text_given_out_before_the_stop_began_is_part_of_the_tail() -> None:
     stream = StopStream([b"x", b" ab", b"c"], ["bc"])
     assert [stream.push(0), stream.push(1), stream.push(2)] == ["x", " a", ""]
     assert stream.match == StopMatch("bc", 3, 1, 3, " a")
+
+
+class _Seams(list[tuple[int, int]]):
+    """Seams that count how many of them are read."""
+
+    read = 0
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for seam in super().__iter__():
+            self.read += 1
+            yield seam
+
+
+def test_a_token_reads_no_seam_of_text_that_is_held_back() -> None:
+    stream = StopStream([b"{ab"], patterns=[stop_pattern(r"\{[\s\S]*\}END")])
+    stream._seams = seams = _Seams(stream._seams)
+    assert "".join(stream.push(0) for _ in range(200)) == ""
+    assert len(seams) == 201
+    assert seams.read <= 2 * 200
 
 
 def test_a_character_in_several_tokens_is_given_out_once_it_is_complete() -> None:

@@ -30,6 +30,7 @@ from sglc.backends.remote.prompts import (
 )
 from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.backends.retry import Trouble
+from sglc.errors import shown
 from sglc.ir.grammar.answer_form import OVERHEAD_TOKENS
 from sglc.ir.plan.events import Usage
 from sglc.ir.plan.segment import ImagePart, SelectNode
@@ -155,19 +156,21 @@ def finish_of(part: Any) -> str:
 
     Raises:
         Unanswered: the model refuses.
-        Trouble: it does not say why.
+        Trouble: it was broken off, or does not say why.
     """
     match getattr(part, "stop_reason", None):
+        case "end_turn" | "stop_sequence" | "tool_use":
+            return "stop"
         case "max_tokens" | "model_context_window_exceeded":
             return "length"
         case "refusal":
             details = getattr(part, "stop_details", None)
             why = getattr(details, "explanation", None) or getattr(details, "category", None)
             raise Unanswered("the model refuses" + (f": {why}" if why else ""))
-        case str():
-            return "stop"
-        case _:
+        case None | "":
             raise Trouble("the answer is malformed: it has no reason why it ended")
+        case said:  # `pause_turn`, where the API wants to be asked to go on, `abort` of other servers
+            raise Trouble(f"the answer was broken off: {shown(str(said), 60)}")
 
 
 def usage_of(*parts: Any) -> Usage:

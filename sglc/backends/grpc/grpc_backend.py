@@ -15,7 +15,7 @@ from typing import Any
 from sglc.backends.http.http_backend import ServerBackend
 from sglc.backends.http.http_trouble import KEY_HINT, address_of, missing
 from sglc.backends.http.server_info import ServerModel, model_of
-from sglc.backends.retry import Trouble
+from sglc.backends.retry import Trouble, asked_wait_s
 from sglc.errors import BackendError
 
 _INFO_S = 30.0  # for what a server says of itself
@@ -118,7 +118,7 @@ class GrpcBackend(ServerBackend):
         name, details = error.code().name, error.details()
         told = dict(error.trailing_metadata() or ())
         waits, again = told.get("retry-after"), told.get("x-should-retry") != "false" and name in _AGAIN
-        wait_s = float(waits) if isinstance(waits, str) and waits.isdecimal() else None
+        wait_s = asked_wait_s({"retry-after": waits}) if isinstance(waits, str) else None
         return Trouble(
             f"{name}: {details}", again=again, wait_s=wait_s, hint=_HINTS.get(name, ""),
             limited=name == "RESOURCE_EXHAUSTED",

@@ -40,6 +40,7 @@ from sglc.ir.target import Encoding
 _OFFICIAL = "https://api.openai.com"
 _AZURE_KEY, _AZURE_ENDPOINT = "AZURE_OPENAI_API_KEY", "AZURE_OPENAI_ENDPOINT"
 _AZURE_TOKEN = "AZURE_OPENAI_AD_TOKEN"
+_AZURE_GIVEN = ("api_key", "azure_ad_token", "azure_ad_token_provider")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,8 +213,9 @@ class OpenAIBackend(ApiBackend):
         except ImportError as error:
             raise missing(name, "openai", "openai", error) from None
         given = {"timeout": timeouts(openai, self.options.patience), **self.options.client, "max_retries": 0}
-        if callable(key := given.get("api_key")):
-            given["api_key"] = _awaited(key)
+        for each in ("api_key", "azure_ad_token_provider"):
+            if callable(given.get(each)):
+                given[each] = _awaited(name, each, given[each])
         hint = "set `OPENAI_API_KEY`, and `OPENAI_BASE_URL` for a server of your own"
         if self.options.azure:
             hint = f"set `{_AZURE_ENDPOINT}` and `{_AZURE_KEY}`"
@@ -243,13 +245,17 @@ class OpenAIBackend(ApiBackend):
             raise openai.OpenAIError("there is no endpoint")
         root = endpoint.rstrip("/").removesuffix("/v1").removesuffix("/openai")
         given.setdefault("base_url", f"{root}/openai/v1/")
-        # Here a token of Entra's is sent as a key is, and goes first as it does with a version.
-        token = given.pop("azure_ad_token", None) or os.environ.get(_AZURE_TOKEN)
-        provider = given.pop("azure_ad_token_provider", None)
-        token = token or (_awaited(provider) if provider is not None else None)
-        given["api_key"] = token or given.get("api_key") or os.environ.get(_AZURE_KEY)
-        if not given["api_key"]:  # the SDK would take OpenAI's own
+        # Here a token of Entra's is sent as a key is. What is given goes before the environment, and there the
+        # token goes before the key, as with a version.
+        keys = [key for each in _AZURE_GIVEN if (key := given.pop(each, None))]
+        if len(keys) > 1:
+            raise openai.OpenAIError(
+                f"only one of {', '.join(f'`{each}`' for each in _AZURE_GIVEN)} can be given"
+            )
+        keys += [key for each in (_AZURE_TOKEN, _AZURE_KEY) if (key := os.environ.get(each))]
+        if not keys:  # the SDK would take OpenAI's own
             raise openai.OpenAIError("there is no key")
+        given["api_key"] = keys[0]
         see_options(name, openai.AsyncOpenAI, given)  # what is left of Azure's needs a version
         return openai.AsyncOpenAI(**given)
 
@@ -265,12 +271,21 @@ class _Closing:
         await (getattr(self.chunks, "aclose", None) or self.chunks.close)()
 
 
-def _awaited(provider: Callable[[], Any]) -> Callable[[], Awaitable[str]]:
-    """What gives a key, or a token, in the form that the SDK awaits."""
+def _awaited(name: str, given: str, provider: Callable[[], Any]) -> Callable[[], Awaitable[str]]:
+    """What gives a key, or a token, in the form that the SDK awaits; SGLC541, it gives none."""
+    hint = f"see that the function of `{given}` gives a text"
 
     async def key() -> str:
-        made = provider()
-        return str(await made if isawaitable(made) else made)
+        try:
+            made = provider()
+            made = await made if isawaitable(made) else made
+        except Exception as error:
+            failed = ValueError(f"`{given}` failed: `{type(error).__name__}`: {error}")
+            raise unreachable(name, failed, hint) from error
+        if not isinstance(made, str) or not made:
+            raise unreachable(name, ValueError(f"`{given}` gave no key"), hint)
+        see_keys(name, made)
+        return made
 
     return key
 

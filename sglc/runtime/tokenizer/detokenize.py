@@ -12,6 +12,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from sglc.ir.grammar.stops import StopPattern
 
@@ -179,7 +180,7 @@ class StopStream:
 
     def _forget(self) -> None:
         """Drop text and seams that no later stop can need."""
-        passed = sum(characters <= self._given for _, characters in self._seams)
+        passed = sum(1 for _ in takewhile(lambda seam: seam[1] <= self._given, self._seams))
         base = self._seams[0][1]
         del self._seams[: passed - 1]
         self._recent = self._recent[self._seams[0][1] - base :]
