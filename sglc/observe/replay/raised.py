@@ -68,8 +68,8 @@ def at_place(error: Exception, place: Sequence[Any] | None) -> Exception:
     try:
         exec(compile(ast.Module([raising], []), file, "exec"), {"error": error})
     except Exception:
-        assert error.__traceback__ is not None
-        error.__traceback__ = error.__traceback__.tb_next  # without this function
+        if error.__traceback__ is not None:  # else that is no place in a file
+            error.__traceback__ = error.__traceback__.tb_next  # without this function
     return error
 
 
