@@ -20,7 +20,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from sglc.backends.remote.answers import Cut
 from sglc.errors import BackendError, RunError, SglcError, UsageError, shown
 from sglc.ir.core import Site
 from sglc.ir.made_often import made_often
@@ -468,6 +467,8 @@ def _cut(text: str, node: GenNode) -> tuple[str, str]:
         if (place := text.find(stop)) >= 0:
             end = min(end, place)
     if sampling.stop_regex:  # with patterns that stop wins which is complete first
+        from sglc.backends.remote.answers import Cut
+
         cut = Cut(sampling)
         end = len(cut.push(text) + cut.finish())
     stopped, text = end < len(text), text[:end]

@@ -14,7 +14,7 @@ from sglc.bench.setting import model_setting
 from sglc.bench.shapes import SHAPES, shape
 from sglc.bench.work import IDS
 from sglc.errors import UsageError
-from sglc.runtime.engine.loading import LocalOptions, cpu_executor, limits, placed
+from sglc.runtime.engine.loading import LocalOptions, cpu_executor, limits, placed, pool_pages
 from sglc.runtime.model.config import ModelConfig, load_config
 from sglc.runtime.model.registry import prepare
 
@@ -182,8 +182,7 @@ def _on_cpu(
     options: Options, config: ModelConfig, model: str, dtype: torch.dtype, pages: int | None
 ) -> tuple[Any, StepCost | None]:
     """The executor that `local:` takes here, and what its steps cost."""
-    token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
-    pages = pages or _CPU_POOL_BYTES // (token_bytes * PAGE_SIZE)
+    pages = pages or pool_pages(_CPU_POOL_BYTES, PAGE_SIZE, config, dtype)
     folder = None if model in SHAPES else _folder(model)
     executor = cpu_executor(folder, config, dtype, PAGE_SIZE, pages, (), options.dtype != "auto")
     return executor, executor.measure()

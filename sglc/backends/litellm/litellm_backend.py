@@ -47,11 +47,9 @@ class LiteLLMBackend(OpenAIBackend):
     def model(self) -> ApiModel:
         """As of `ApiBackend`; Claude takes pictures of some types alone, whatever is claimed."""
         made = super().model
-        return (
-            replace(made, takes=replace(made.takes, pictures=PICTURES))
-            if CLAUDE in self.options.model
-            else made
-        )
+        if CLAUDE not in self.options.model:
+            return made
+        return replace(made, takes=replace(made.takes, pictures=PICTURES))
 
     @cached_property
     def identity(self) -> str:

@@ -81,7 +81,7 @@ def load(options: LocalOptions, folder: Path, tokenizer: Tokenizer | None) -> Ma
     if device == "cuda":
         executor, cost = _cuda_executor(options, config, load_weights(folder, config, dtype, device), tokenizer)
     else:
-        pages = _pages(options.kv_bytes or _KV_BYTES, options, config, dtype)
+        pages = pool_pages(options.kv_bytes or _KV_BYTES, options.page_size, config, dtype)
         exact = options.dtype != "auto"
         bounded = _bounded(config, pages * options.page_size, options)
         executor = cpu_executor(folder, bounded, dtype, options.page_size, pages, tokenizer.eos_ids, exact)
@@ -154,7 +154,8 @@ def _cuda_executor(
 
     max_rows, token_budget = limits(options, "cuda")
     kv_dtype = torch.float8_e4m3fn if options.kv_dtype == "fp8" else next(iter(weights.values())).dtype
-    pages = None if options.kv_bytes is None else _pages(options.kv_bytes, options, config, kv_dtype)
+    given, size = options.kv_bytes, options.page_size
+    pages = None if given is None else pool_pages(given, size, config, kv_dtype)
     executor = CudaExecutor(
         _bounded(config, config.max_len, options),
         weights,
@@ -175,10 +176,10 @@ def _cuda_executor(
         telling.cancel()
 
 
-def _pages(kv_bytes: int, options: LocalOptions, config: ModelConfig, dtype: torch.dtype) -> int:
-    """Pages that `kv_bytes` have room for, with keys and values of `dtype`."""
+def pool_pages(kv_bytes: int, page_size: int, config: ModelConfig, dtype: torch.dtype) -> int:
+    """Pages of `page_size` tokens that `kv_bytes` have room for, with keys and values of `dtype`."""
     token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
-    return kv_bytes // (token_bytes * options.page_size)
+    return kv_bytes // (token_bytes * page_size)
 
 
 def _bounded(config: ModelConfig, room: int, options: LocalOptions) -> ModelConfig:
