@@ -61,10 +61,11 @@ def most_tokens(rows: Sequence[KnownRow], end: float = inf) -> int:
             at = root
             for part in prefix:
                 text = part if isinstance(part, str) else _text(part, texts)
-                if text not in at:
-                    at[text] = _Trie()
+                below = at.get(text)
+                if below is None:
+                    below = at[text] = _Trie()
                     tokens += len(text) if text.isascii() else _MOST_BYTES * len(text)
-                at = at[text]
+                at = below
     return tokens
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,10 +60,10 @@ def beginnings(definition: Definition, memo: Memo[Program], rows: Sequence[Mappi
         memo: what was recorded before.
     """
     key_of = _Frozen()
-    constant = _constants(rows, key_of)
+    others = dict.fromkeys([name for row in rows for name, value in row.items() if type(value) is not str])
+    constant = _constants(rows, others, key_of)
     found: dict[Hashable, tuple[PromptPrefix, ...]] = {}
     end: HostCall | None = None
-    others = {name for row in rows for name, value in row.items() if type(value) is not str}
     known: list[KnownRow] = []
     for row in rows:
         key = tuple([key_of(row[name]) for name in constant])
@@ -78,7 +78,7 @@ def beginnings(definition: Definition, memo: Memo[Program], rows: Sequence[Mappi
             found[key] = prompt_prefixes(program, constants=bool(constant))
             if program.ops and isinstance(program.ops[-1], HostCall):
                 end = program.ops[-1]
-        texts = {**row, **{name: _text(row[name]) for name in others & row.keys()}} if others else row
+        texts = {**row, **{name: _text(row[name]) for name in others if name in row}} if others else row
         known.append((found[key], texts))
     if any(found.values()):
         return Beginnings(known, definition.loc)
@@ -127,12 +127,11 @@ class _Frozen:
         return self._known[id(value)][1]
 
 
-def _constants(rows: Sequence[Mapping[str, Any]], key: _Frozen) -> list[str]:
-    """The arguments that are recorded as they are: plain data that are no texts, with few values."""
-    values: dict[str, dict[Hashable, None]] = {}
-    for row in rows:
-        values.update((name, {}) for name, value in row.items() if type(value) is not str)
-    for row in rows:
+def _constants(rows: Sequence[Mapping[str, Any]], others: Iterable[str], key: _Frozen) -> list[str]:
+    """Those of the `others`, which are not texts in every row, that are recorded as they are: plain data with
+    few values."""
+    values: dict[str, dict[Hashable, None]] = {name: {} for name in others}
+    for row in rows if values else ():
         for name in list(values):
             own = key(row[name])
             values[name][own] = None
