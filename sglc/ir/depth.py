@@ -1,7 +1,7 @@
 """How deep programs may nest, and room on Python's stack for walks over the deepest one.
 
 Walks over blocks are recursive functions. Python stops recursion at a number of frames that is not
-ours to choose, so every entry into such walks makes room first, and checks the depth before that.
+ours to choose, so every entry into such walks makes room first, and checks the depth there.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from sglc.errors import VerifyError
@@ -75,44 +74,26 @@ def _check_brackets(trees: list[tuple[object, Op | None]]) -> None:
         trees = inner
 
 
-@contextmanager
-def room() -> Iterator[None]:
-    """Room for a walk over blocks that are `MAX_DEPTH` deep, on top of what the caller has.
+def with_room(walk: Callable[_P, _T]) -> Callable[_P, _T]:
+    """`walk` with room for blocks that are `MAX_DEPTH` deep, on top of what the caller has.
 
     The limit belongs to the whole process: the last to leave puts it back.
     """
-    _enter()
-    try:
-        yield
-    finally:
-        _leave()
-
-
-def _enter() -> None:
-    with _LOCK:
-        found = sys.getrecursionlimit()
-        if not _RUNNING:
-            sys.setrecursionlimit(found + MAX_DEPTH * _FRAMES)
-        _RUNNING.append(found)
-
-
-def _leave() -> None:
-    with _LOCK:
-        first = _RUNNING[0]
-        _RUNNING.pop()
-        if not _RUNNING:
-            sys.setrecursionlimit(first)
-
-
-def with_room(walk: Callable[_P, _T]) -> Callable[_P, _T]:
-    """`walk` with room for the deepest blocks."""
 
     @functools.wraps(walk)
     def entered(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        _enter()
+        with _LOCK:
+            found = sys.getrecursionlimit()
+            if not _RUNNING:
+                sys.setrecursionlimit(found + MAX_DEPTH * _FRAMES)
+            _RUNNING.append(found)
         try:
             return walk(*args, **kwargs)
         finally:
-            _leave()
+            with _LOCK:
+                first = _RUNNING[0]
+                _RUNNING.pop()
+                if not _RUNNING:
+                    sys.setrecursionlimit(first)
 
     return entered

@@ -90,6 +90,7 @@ def register(
     return enter
 
 
+@with_room
 def run_pipeline(
     program: Program,
     target: Target,
@@ -129,7 +130,7 @@ def run_pipeline(
         before = program
         program, told = _rewritten(chosen, program, target, given)
         remarks += told
-        if _differ(program, before):
+        if program is not before and program != before:
             _verify_behind(chosen, program)
         report(number, chosen.name, program, time.perf_counter() - begin_s)
         if observe is not None:
@@ -175,11 +176,6 @@ def _rewritten(
         "SGLC321", f"pass `{chosen.name}` gives a `{type(made).__name__}`", _defined(chosen.run),
         hint="return a program, or a program and a tuple of remarks",
     )  # fmt: skip
-
-
-@with_room
-def _differ(one: Program, other: Program) -> bool:
-    return one is not other and one != other
 
 
 def _verify_behind(chosen: Pass, program: Program) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sglc.ir.core import Op, Program, Value, with_regions
-from sglc.ir.depth import with_room
 from sglc.ir.ops import (
     Append,
     Call,
@@ -34,7 +33,6 @@ PICTURE_BYTES = 1_000 * BYTES_PER_TOKEN  # as much as vendors count for a pictur
 
 
 @register("cache_hints", Exactness.TOKENS, "an API is told which prompts begin alike", Kind.ENABLING)
-@with_room
 def cache_hints(program: Program, target: Target, *, min_tokens: Count = 0) -> Rewrite:
     """Name the stable prefix of every generation behind a long one, where the API wants to know it.
 

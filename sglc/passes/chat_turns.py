@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, replace
 
 from sglc.errors import LegalizeError, Loc
 from sglc.ir.core import Op, Program, Region, Type, Value, values_in
-from sglc.ir.depth import with_room
 from sglc.ir.ops import (
     Append,
     Call,
@@ -39,7 +38,6 @@ ASSISTANT = "assistant"
 @register(
     "chat_turns", Exactness.TEXT, "turns stay messages; what messages cannot say is refused", Kind.LOWERING
 )
-@with_room
 def chat_turns(program: Program, target: Target) -> Rewrite:
     """Leave the program as it is if every generation can be asked for with messages.
 

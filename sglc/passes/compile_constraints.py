@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from sglc.errors import LegalizeError
 from sglc.ir.core import Op, Program, with_fields
-from sglc.ir.depth import with_room
 from sglc.ir.grammar.call_format import HERMES, calls_form
 from sglc.ir.grammar.fsm_summary import summary_of, summary_of_choices
 from sglc.ir.grammar.regex import compile_regex
@@ -27,7 +26,6 @@ from sglc.passes.base import Exactness, Kind, Rewrite, register
     "forms are compiled: impossible ones are refused, automata say their size",
     Kind.LOWERING,
 )
-@with_room
 def compile_constraints(program: Program, target: Target) -> Rewrite:
     r"""Mark what an automaton holds with the automaton's size, and refuse what no back end can hold.
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sglc.ir.core import Op, Program, Region, Type, Value, inputs, regions, values_in, walk, with_regions
-from sglc.ir.depth import with_room
 from sglc.ir.grammar.text_lengths import text_lengths
 from sglc.ir.ops import Append, Call, Cond, Gen, HostCall, Loop, Map, Select, Switch, Tool
 from sglc.ir.remark import Remark, place
@@ -18,7 +17,6 @@ _KINDS = ("gen", "tool", "later", "never")  # the soonest first
 
 
 @register("engine_hints", Exactness.TOKENS, "an engine is told what comes behind each request", Kind.ENABLING)
-@with_room
 def engine_hints(program: Program, target: Target) -> Rewrite:
     """Say of every generation how much it makes, what comes behind it, and what its prompt is used for next.
 

@@ -23,7 +23,6 @@ from sglc.ir.core import (
     with_fields,
     with_regions,
 )
-from sglc.ir.depth import with_room
 from sglc.ir.ops import Append, Call, Format, Select, continued
 from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Target
@@ -33,7 +32,6 @@ _Parts = tuple[Value | str, ...]
 
 
 @register("fold_text", Exactness.TOKENS, "adjacent appends and nested formats become one", Kind.ENABLING)
-@with_room
 def fold_text(program: Program, _: Target) -> Rewrite:
     """Merge texts that stand beside each other.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sglc.ir.core import Program
-from sglc.ir.depth import with_room
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
 from sglc.passes.chat.joint_turns import may_be_joint
@@ -14,7 +13,6 @@ from sglc.passes.chat.joint_turns import may_be_joint
     Exactness.AGGRESSIVE,
     "neighbouring generations become one JSON object that an API is asked for",
 )
-@with_room
 def fuse_gens(program: Program, target: Target) -> Rewrite:
     """Mark the neighbours of a turn that one structured-output request asks for.
 

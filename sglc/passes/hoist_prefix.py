@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sglc.ir.core import Op, Program, with_fields
-from sglc.ir.depth import with_room
 from sglc.ir.ops import Gen, Select
 from sglc.ir.plan.plan import Derived, PromptPrefix
 from sglc.ir.plan.segment import Slot
@@ -17,7 +16,6 @@ from sglc.passes.lowering.prompt_prefixes import prefix_of_each
 
 
 @register("hoist_prefix", Exactness.TOKENS, "rows that begin alike run one behind the other, and share it")
-@with_room
 def hoist_prefix(program: Program, target: Target) -> Rewrite:
     """Mark the generations whose prompts begin with arguments: rows in which these are equal begin alike.
 

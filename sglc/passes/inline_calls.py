@@ -22,7 +22,6 @@ from sglc.ir.core import (
     walk,
     with_regions,
 )
-from sglc.ir.depth import with_room
 from sglc.ir.ops import Call, Fork, Format, Gen, Join, Loop, Map, Prompt, Select, Store, continued
 from sglc.ir.remark import Remark, place
 from sglc.ir.rewrite import rewritten
@@ -34,7 +33,6 @@ MOST_OPS = 20_000  # of a program behind it: calls in calls can double a program
 
 
 @register("inline_calls", Exactness.TOKENS, "called programs become a part of the one that calls them")
-@with_room
 def inline_calls(program: Program, _: Target, *, max_ops: Count = MOST_OPS) -> Rewrite:
     """Put the ops of a called program where the call stood.
 

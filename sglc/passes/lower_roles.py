@@ -22,7 +22,6 @@ from sglc.ir.core import (
     walk,
     with_regions,
 )
-from sglc.ir.depth import with_room
 from sglc.ir.ops import (
     Append,
     Call,
@@ -59,7 +58,6 @@ from sglc.passes.chat.markup import ASSISTANT, ChatMarkup
 @register(
     "lower_roles", Exactness.TOKENS, "chat turns become the template's text and control tokens", Kind.LOWERING
 )
-@with_room
 def lower_roles(program: Program, target: Target) -> Rewrite:
     """Replace turns by what the tokenizer's own chat template writes around their contents.
 

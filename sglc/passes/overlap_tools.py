@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sglc.ir.core import Op, Program
-from sglc.ir.depth import with_room
 from sglc.ir.ops import Tool
 from sglc.ir.remark import Remark, place
 from sglc.ir.rewrite import rewritten
@@ -14,7 +13,6 @@ from sglc.passes.base import Exactness, Rewrite, register
 
 
 @register("overlap_tools", Exactness.TOKENS, "tools that are declared without an order run side by side")
-@with_room
 def overlap_tools(program: Program, _: Target) -> Rewrite:
     """Let calls of tools that are declared with `ordered=False` wait for nothing but their arguments.
 

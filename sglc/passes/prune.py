@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 from sglc.ir.core import Op, Program, Region, Value, inputs, values_in, with_regions
-from sglc.ir.depth import with_room
 from sglc.ir.effects import Effect, effects_of, variable_of
 from sglc.ir.ops import Call, Cond, Fork, Gen, Loop, Map, Select, Switch, hands_over
 from sglc.ir.remark import Remark, place
@@ -20,7 +19,6 @@ _ROOTS = Effect.ACTS | Effect.DECIDES | Effect.LEAVES
 
 
 @register("prune", Exactness.TOKENS, "with `outputs`, what no asked output depends on is not generated")
-@with_room
 def prune(program: Program, _: Target) -> Rewrite:
     """Take away generations that neither `outputs` nor anything that has to be done depends on.
 

@@ -20,7 +20,6 @@ from sglc.ir.core import (
     walk,
     with_regions,
 )
-from sglc.ir.depth import with_room
 from sglc.ir.ops import Append, Arg, Call, Format, Image, ScopeBegin, ScopeEnd
 from sglc.ir.remark import Remark, place
 from sglc.ir.rewrite import everywhere
@@ -35,7 +34,6 @@ _Part = Append | Image | ScopeBegin | ScopeEnd
 @register(
     "reorder", Exactness.AGGRESSIVE, "movable sections that stand together: what changes least comes first"
 )
-@with_room
 def reorder(program: Program, target: Target) -> Rewrite:
     """Put movable sections that stand next to each other in another order: literals, arguments, the rest.
 

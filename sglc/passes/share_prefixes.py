@@ -23,7 +23,6 @@ from sglc.ir.core import (
     with_fields,
     with_regions,
 )
-from sglc.ir.depth import with_room
 from sglc.ir.ops import Append, Call, Cond, Control, Fork, Gen, Loop, PureCall, Select, Switch, continued
 from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
@@ -33,7 +32,6 @@ _Merged = tuple[Op, ...]
 
 
 @register("share_prefixes", Exactness.TOKENS, "equal prompts become one, computed once", Kind.ENABLING)
-@with_room
 def share_prefixes(program: Program, _: Target) -> Rewrite:
     """Merge pure ops with equal operands, and fork where two generations then meet in one stream.
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from sglc.errors import LegalizeError
 from sglc.ir.core import Op, Program, Value
-from sglc.ir.depth import with_room
 from sglc.ir.ops import Append, Call, Gen, Select
 from sglc.ir.remark import Remark, place
 from sglc.ir.rewrite import everywhere, rewritten
@@ -21,7 +20,6 @@ _FORMS = ("regex", "json_schema")  # their texts are no part of a plain answer
 @register(
     "speculate", Exactness.DISTRIBUTION, "neighbouring generations of a turn become one request of an API"
 )
-@with_room
 def speculate(program: Program, target: Target) -> Rewrite:
     """Leave `ahead` where one request may go on to the next generation, and take it away everywhere else.
 

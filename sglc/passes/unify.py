@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 from sglc.ir.core import Op, Program, Type, Value, content, reading, regions, with_fields
-from sglc.ir.depth import with_room
 from sglc.ir.ops import Fork, Gen, ScopeBegin, ScopeEnd, Select
 from sglc.ir.remark import Remark, place
 from sglc.ir.rewrite import everywhere, rewritten
@@ -14,7 +13,6 @@ from sglc.passes.base import Exactness, Rewrite, register
 
 
 @register("unify", Exactness.TOKENS, "equal deterministic generations are made once")
-@with_room
 def unify(program: Program, target: Target) -> Rewrite:
     """Mark the generations and choices whose answer depends on nothing but what they ask for.
 

@@ -14,13 +14,14 @@ from lark import Token
 
 from sglc.errors import Loc, VerifyError
 from sglc.ir.core import OPS, Op, Program, Region, Site, Tree, Type, Value
-from sglc.ir.depth import MAX_BRACKETS, MAX_DEPTH, room
+from sglc.ir.depth import MAX_BRACKETS, MAX_DEPTH, with_room
 from sglc.ir.ops import GIVES, ORDERS, Arg, Guard, Loop, Map, Resume, types_of
 from sglc.ir.sampling import Sampling
 from sglc.ir.text.lexer import MAX_DIGITS, Arm, CallText, Digits, LexedBlock, Line, Source, cut
 from sglc.ir.text.syntax import IR_VERSION, loc_of, required
 
 
+@with_room
 def parse(text: str, filename: str) -> Program:
     """See `sglc.ir.text.printer.from_text`."""
     is_file = Path(filename).exists()
@@ -28,8 +29,7 @@ def parse(text: str, filename: str) -> Program:
         linecache.cache.pop(filename, None)  # lines of a text that had its name
     try:
         _check_version(text, filename)
-        with room():
-            return _Builder(filename).program(cut(text, filename))
+        return _Builder(filename).program(cut(text, filename))
     except VerifyError as error:
         problem = error
     # The text may come from a pipe or a test: keep its lines where the caret is drawn from.

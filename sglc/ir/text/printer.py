@@ -25,7 +25,7 @@ from typing import Any
 
 from sglc.errors import Loc
 from sglc.ir.core import Op, Program, Region, Site, Type, Value, attributes, definitions, substitute
-from sglc.ir.depth import check_depth, room, with_room
+from sglc.ir.depth import check_depth, with_room
 from sglc.ir.ops import Arg, Call, Cond, Guard, Loop, Map, Switch
 from sglc.ir.sampling import Sampling
 from sglc.ir.text.syntax import IR_VERSION, _loc_text, required
@@ -37,6 +37,7 @@ _DEFAULT_SAMPLING = Sampling()
 _SAMPLING = tuple((f.name, f.type == "float") for f in fields(Sampling))
 
 
+@with_room
 def to_text(program: Program, *, locs: bool = False) -> str:
     """The program as text, ending in a newline; with `locs`, each line ends in where it comes from.
 
@@ -45,8 +46,7 @@ def to_text(program: Program, *, locs: bool = False) -> str:
     """
     check_depth(program)
     printer = _Printer(locs)
-    with room():
-        printer.program(program, "")
+    printer.program(program, "")
     return "\n".join([f"# sglir {IR_VERSION}", *printer.lines]) + "\n"
 
 

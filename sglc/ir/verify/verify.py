@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sglc.errors import VerifyError
 from sglc.ir.core import NOWHERE, Op, Program, Region, Site, Type, Value, inputs, values_in, walk
-from sglc.ir.depth import check_depth, room
+from sglc.ir.depth import check_depth, with_room
 from sglc.ir.facts import names_in
 from sglc.ir.ops import (
     Arg,
@@ -37,6 +37,7 @@ from sglc.ir.verify.paths import Paths
 from sglc.ir.verify.scopes import Place, Places, is_open
 
 
+@with_room
 def verify(program: Program) -> None:
     """Check every invariant of the IR, in time linear in the ops (times the depth of regions).
 
@@ -51,8 +52,7 @@ def verify(program: Program) -> None:
             SGLC218 a section ended out of turn; SGLC219 an unknown type that a function gives.
     """
     check_depth(program)
-    with room():
-        _Verifier(program).run()
+    _Verifier(program).run()
 
 
 class _Verifier:

@@ -33,7 +33,6 @@ from sglc.ir.core import (
     with_fields,
     with_regions,
 )
-from sglc.ir.depth import with_room
 from sglc.ir.ops import Cond, Format, Gen, Prompt, ScopeBegin, ScopeEnd, Select, Switch, arms_of, hands_over
 from sglc.passes.lowering.segments import StreamOp
 
@@ -41,7 +40,6 @@ _MOST_COPIES = 128  # ops that what follows one branch may come to
 _MOVES = (*get_args(StreamOp), ScopeBegin, ScopeEnd, Format)
 
 
-@with_room
 def with_arm_tails(program: Program, prompts: Mapping[Value, Sequence[Value | str]]) -> Program:
     """The program, in which what follows a branch that generates is part of its arms.
 

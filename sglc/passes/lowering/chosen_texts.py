@@ -32,7 +32,6 @@ from functools import partial
 from itertools import count
 
 from sglc.ir.core import Op, Program, Region, Type, Value, next_id, with_fields, with_regions
-from sglc.ir.depth import with_room
 from sglc.ir.ops import Append, Cond, Format, Gen, Loop, Select, Switch, arms_of, hands_over
 
 
@@ -54,7 +53,6 @@ class _End:
         return bool(self.parts) and (self.idle or self.late)
 
 
-@with_room
 def with_chosen_texts(program: Program) -> Program:
     """The program, in which no branch or loop needs a segment for what it appends last."""
     return with_fields(program, ops=tuple(_changed(program.ops, count(next_id(program)))))

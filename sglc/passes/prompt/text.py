@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from functools import partial
 
 from sglc.ir.core import Op, Program, Region, Type, Value, inputs, values_in, walk, with_fields, with_regions
-from sglc.ir.depth import with_room
 from sglc.ir.ops import (
     Append,
     Cond,
@@ -27,7 +26,6 @@ from sglc.passes.prompt.stream_parts import Parts, StreamParts
 PromptTexts = dict[Value, tuple[Value | str, ...]]  # by the stream that a `prompt` reads
 
 
-@with_room
 def with_texts(program: Program) -> tuple[Program, PromptTexts]:
     """The program without `text_of`, and what its `prompt` ops say.
 
