@@ -24,6 +24,7 @@ from sglc.ir.core import (
     with_regions,
 )
 from sglc.ir.ops import Append, Call, Format, Select, continued
+from sglc.ir.plan.segment import joined
 from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Kind, Rewrite, register
@@ -45,10 +46,6 @@ def fold_text(program: Program, _: Target) -> Rewrite:
     between two generations as one string, wherever an append ends. Linear in the ops (times the
     depth of blocks).
     """
-    return _fold(program)
-
-
-def _fold(program: Program) -> Program:
     return _Appends(_formats(program)).program()
 
 
@@ -63,7 +60,7 @@ def _formats(program: Program) -> Program:
             op = reading(op, rename)
             match op:
                 case Format():
-                    parts = _merged(part for item in op.parts for part in _expand(item, flat))
+                    parts = joined(part for item in op.parts for part in _expand(item, flat))
                     match parts:
                         case (Value() as only,):
                             rename[op.results[0]] = only
@@ -78,7 +75,7 @@ def _formats(program: Program) -> Program:
                         with_fields(op, choices=tuple([_literal(choice, flat) for choice in op.choices]))
                     )
                 case Call():
-                    ops.append(with_fields(op, program=_fold(op.program)))
+                    ops.append(with_fields(op, program=_Appends(_formats(op.program)).program()))
                 case _:
                     ops.append(with_regions(op, region))
         return tuple(ops)
@@ -121,9 +118,8 @@ class _Appends:
         before = tuple(before)
         extended = {op.stream for op in before if isinstance(op, Append)}
         here = {*given, *(value for op in before for value in op.results)}
-        chains: dict[
-            Value, tuple[Value, list[Value | str]]
-        ] = {}  # inner stream -> where its chain began, texts
+        # Of inner streams: where their chains began, and the texts.
+        chains: dict[Value, tuple[Value, list[Value | str]]] = {}
         ops: list[Op] = []
         for op in before:
             op = reading(op, self.rename)
@@ -143,7 +139,7 @@ class _Appends:
     def merged(self, op: Append, base: Value, texts: list[Value | str], same_block: bool) -> Iterator[Op]:
         """What is left of a chain that ends at `op`."""
         after = op.results[0]
-        match _merged(part for text in texts for part in _expand(text, self.flat)):
+        match joined(part for text in texts for part in _expand(text, self.flat)):
             # Two generations must not meet in one stream, nor one in a loop continue a stream from
             # outside, so an empty append may stand between them.
             case () if self.continued[after] == 0 or (
@@ -197,20 +193,3 @@ def _literal(item: Value | str, flat: Mapping[Value, _Parts]) -> Value | str:
             return text
         case _:
             return item
-
-
-def _merged(parts: Iterable[Value | str]) -> _Parts:
-    """Parts with neighbouring literals joined and empty ones left out."""
-    out: list[Value | str] = []
-    literal: list[str] = []
-    for part in parts:
-        if isinstance(part, str):
-            literal.append(part)
-            continue
-        if text := "".join(literal):
-            out.append(text)
-        literal = []
-        out.append(part)
-    if text := "".join(literal):
-        out.append(text)
-    return tuple(out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sglc.errors import LegalizeError, Loc
@@ -128,32 +128,20 @@ class _Lowering:
                 self.chats[stream] = given[stream] if given else self.write.resumed(op)
                 op = replace(op, turns=(), role="")  # all that was written is in the stream
             params.append(op)
-        *ops, last = self.program.ops or (None,)
-        tail = last if isinstance(last, HostCall) else None
-        made = list(self.block(ops if tail or last is None else (*ops, last), pop=False))
+        ops = self.program.ops
+        tail = [op for op in ops[-1:] if isinstance(op, HostCall)]
+        for op in ops[: len(ops) - len(tail)]:
+            self.op(op)
         returned = [value for value in values_in(self.program.returns) if value in self.chats]
         for value in returned:  # a kept stream says later that it is raw text: let it begin as such
             self.chats[value] = end(self.chats[value], NOWHERE)
-        made += self.write.ops
         rename = {value: self.chats[value].stream for value in returned}
-        if tail is not None:
-            made.append(self.reading(tail))
+        self.write.ops += map(self.reading, tail)
         lowered = replace(
-            self.program, params=tuple(params), ops=tuple(made),
+            self.program, params=tuple(params), ops=tuple(self.write.ops),
             returns=substitute(self.program.returns, rename),
         )  # fmt: skip
         return lowered, [self.chats[value] for value in returned]
-
-    def block(self, ops: Iterable[Op], *, pop: bool = True) -> tuple[Op, ...]:
-        """The ops of a block, lowered; begin tokens that were written inside are not seen outside."""
-        outside, self.write.ops = self.write.ops, []
-        begun = len(self.write.begun)
-        for op in ops:
-            self.op(op)
-        made, self.write.ops = tuple(self.write.ops), outside
-        while pop and len(self.write.begun) > begun:
-            self.write.begun.popitem()
-        return made
 
     def op(self, op: Op) -> None:
         write, chats = self.write, self.chats
@@ -210,10 +198,11 @@ class _Lowering:
     # -- blocks --------------------------------------------------------------------------------------
 
     def region(self, region: Region) -> tuple[Region, list[Chat]]:
-        """A block, lowered, and where the streams stand that it yields."""
+        """A block, lowered, with begin tokens of its own, and where the streams stand that it yields."""
         outside, begun = self.write.ops, len(self.write.begun)
-        made = list(self.block(region.ops, pop=False))
-        self.write.ops = made
+        made = self.write.ops = []
+        for op in region.ops:
+            self.op(op)
         streams = [value for value in region.results if value.type is Type.STREAM]
         left = [self.write.settled(self.chats[value], region.loc) for value in streams]
         self.write.ops = outside

@@ -135,7 +135,7 @@ class Followed:
         there = all(source in self.texts for source in reads(node)[1:])
         return (*prompt, choice_texts(node, self.texts), node.method) if there else None
 
-    def _parts(self, stream: int) -> list[Hashable] | None:
+    def _parts(self, stream: int) -> tuple[Hashable, ...] | None:
         """What a stream is made of; None: it is not known yet. Kept short: every generation pays for it.
 
         A stream of an earlier segment of which nobody knows that stands for itself: it is equal to no other.

@@ -92,7 +92,7 @@ def known_questions(plan: Plan, texts: Mapping[str, str]) -> list[Hashable]:
             choices = _filled(node.choices, texts) if isinstance(node, SelectNode) else []
             if prompt is not None and choices is not None:
                 asked = node.sampling if isinstance(node, GenNode) else node.method
-                found.append((asked, tuple(choices), tuple(joined(prompt))))
+                found.append((asked, tuple(choices), joined(prompt)))
     return found
 
 

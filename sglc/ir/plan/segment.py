@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sglc.errors import Loc
 from sglc.ir.core import Site
@@ -259,10 +259,12 @@ def origin(nodes: Sequence[Node], stream: int) -> tuple[int | Part, ...]:
                 return (stream, *parts)
 
 
-def joined(parts: Iterable[_P]) -> list[_P]:
-    """Parts of a prompt with neighbouring texts as one: how they were appended makes no difference."""
+def joined(parts: Iterable[_P]) -> tuple[_P, ...]:
+    """Parts with neighbouring texts as one, however they were appended, and empty ones left out."""
     out: list[Any] = []
-    for is_text, run in groupby(parts, lambda part: type(part) is str):
-        together = list(run)
-        out += ["".join(together)] if is_text else together  # type: ignore[arg-type]
-    return [part for part in out if part != ""]
+    for is_text, run in groupby(parts, lambda part: isinstance(part, str)):
+        if not is_text:
+            out += run
+        elif text := "".join(cast("Iterable[str]", run)):
+            out.append(text)
+    return tuple(out)

@@ -7,6 +7,7 @@ stand in one order and a region's values end with it, so "visible" is dominance.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from sglc.errors import VerifyError
 from sglc.ir.core import NOWHERE, Op, Program, Region, Site, Type, Value, inputs, values_in, walk
@@ -33,8 +34,10 @@ from sglc.ir.ops import (
 )
 from sglc.ir.text.printer import value_names
 from sglc.ir.verify.fields import check_fields, operand_types, place, problem
-from sglc.ir.verify.paths import Paths
 from sglc.ir.verify.scopes import Place, Places, is_open
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 @with_room
@@ -63,12 +66,12 @@ class _Verifier:
         self.iterations = 0  # loops and maps around it, in this program
         self.no_python_in = no_python_in  # an op around that Python could not come back to, "" for none
         self.visible: dict[int, Value] = {}
-        self.order: list[int] = []  # ids in `visible`, newest last
         self.ended: set[int] = set()  # ids defined in regions that have ended
         self.places = Places(self.name, called=bool(no_python_in))
         self.levels: dict[int, int] = {}  # stream id -> loops and maps around its definition, absent for 0
-        self.sites: Paths[Site] = Paths()
-        self.continuing: Paths[int] = Paths()  # stream id -> what goes on from it
+        # On the paths that lead here: the first op of a site, and the one that goes on from a stream (by id).
+        self.sites: dict[Site, Op] = {}
+        self.continuing: dict[int, Op] = {}
 
     def run(self) -> None:
         self.params()
@@ -141,7 +144,6 @@ class _Verifier:
         if value.id in self.visible or value.id in self.ended:
             raise problem("SGLC204", f"`{self.name(value)}` is defined twice", op)
         self.visible[value.id] = value
-        self.order.append(value.id)
         if self.iterations and value.type is Type.STREAM:
             self.levels[value.id] = self.iterations
 
@@ -160,22 +162,22 @@ class _Verifier:
                 note="the stream is made outside the loop",
                 hint="`fork` it in the loop, and continue the branch",
             )  # fmt: skip
-        earlier = self.continuing.add(stream.id, op)
-        if earlier is not None:
+        if (earlier := self.continuing.get(stream.id)) is not None:
             raise problem(
                 "SGLC209", f"two generations continue `{self.name(stream)}`", op,
                 note=f"the first is at {earlier.loc}" if earlier.loc != NOWHERE else "",
                 hint="`fork` the stream and give each generation a branch",
             )  # fmt: skip
+        self.continuing[stream.id] = op
 
     def unique(self, op: Op, site: Site) -> None:
-        earlier = self.sites.add(site, op)
-        if earlier is not None:
+        if (earlier := self.sites.get(site)) is not None:
             raise problem(
                 "SGLC208", f"site `{site}` stands twice", op,
                 note=f"the first is at {earlier.loc}" if earlier.loc != NOWHERE else "",
                 hint="give the second another `occurrence`",
             )  # fmt: skip
+        self.sites[site] = op
 
     # -- regions -------------------------------------------------------------------------------------
 
@@ -204,16 +206,15 @@ class _Verifier:
             raise problem("SGLC215", f"`switch` has {len(op.cases)} cases for {len(op.arms)} blocks", op)
         if not arms_of(op):
             raise problem("SGLC215", "`switch` has no blocks", op)
-        at_sites, at_streams = self.sites.mark(), self.continuing.mark()
-        site_arms, stream_arms = [], []
+        at_sites, at_streams = len(self.sites), len(self.continuing)
+        in_arms: list[tuple[dict[Site, Op], dict[int, Op]]] = []  # an arm sees what came before, no other arm
         back: Region | None = None  # the first arm that comes back
         for arm in arms_of(op):
             self.region(op, arm, ())
-            sites, streams = self.sites.rewind(at_sites), self.continuing.rewind(at_streams)
+            own = _taken(self.sites, at_sites), _taken(self.continuing, at_streams)
             if hands_over(arm):
                 continue
-            site_arms.append(sites)
-            stream_arms.append(streams)
+            in_arms.append(own)
             if back is None:
                 back = arm
             elif _types(arm.results) != _types(back.results):
@@ -223,8 +224,9 @@ class _Verifier:
                 )  # fmt: skip
             else:
                 self.places.same(arm, back.results)
-        self.sites.restore(site_arms)
-        self.continuing.restore(stream_arms)
+        for sites, streams in reversed(in_arms):  # of several the first is reported
+            self.sites |= sites
+            self.continuing |= streams
         return self.places.of(back.results) if back is not None else ()
 
     def loop(self, op: Loop) -> tuple[Place, ...]:
@@ -256,7 +258,7 @@ class _Verifier:
                 "SGLC215", f"the block of `{op.mnemonic}` is given {', '.join(types) or 'nothing'}", op,
                 note=f"it takes {', '.join(_types(region.params)) or 'nothing'}",
             )  # fmt: skip
-        outside, before, no_python_in = len(self.order), self.iterations, self.no_python_in
+        outside, before, no_python_in = len(self.visible), self.iterations, self.no_python_in
         if again:
             self.iterations += 1
             self.no_python_in = no_python_in or op.mnemonic
@@ -272,10 +274,7 @@ class _Verifier:
                 region, "a block that ends in `host_call` yields nothing", "its `yield` is never reached"
             )
         self.iterations, self.no_python_in = before, no_python_in
-        for number in self.order[outside:]:
-            del self.visible[number]
-            self.ended.add(number)
-        del self.order[outside:]
+        self.ended.update(_taken(self.visible, outside))
 
     def call(self, op: Call) -> tuple[Place, ...]:
         called = op.program
@@ -336,6 +335,11 @@ class _Verifier:
 
     def name(self, value: Value) -> str:
         return value_names(self.program).get(value.id, f"%{value.id}")
+
+
+def _taken(entries: dict[_K, _V], before: int) -> dict[_K, _V]:
+    """What was entered behind the first `before`, taken out."""
+    return dict(entries.popitem() for _ in range(len(entries) - before))
 
 
 def _types(values: Sequence[Value]) -> tuple[Type, ...]:

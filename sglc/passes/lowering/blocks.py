@@ -54,24 +54,25 @@ class Lowering:
 
     def program(self, program: Program) -> Block:
         """The plan's own steps; the only result is the return value."""
-        program, prompts = with_texts(with_chosen_texts(program))
-        program = with_arm_tails(program, prompts)
-        scope = LoweringScope(program, prompts)
-        return _BlockLowering(self, scope, program.ops).block((), (program.returns,), keep_returns=True)
+        program, lowering = self.begun(program)
+        return lowering.block((), (program.returns,), keep_returns=True)
 
     def called(self, program: Program) -> int:
         """The block of a called program; its results are the values that it returns."""
-        program, prompts = with_texts(with_chosen_texts(program))
-        program = with_arm_tails(program, prompts)
-        scope = LoweringScope(program, prompts)
+        program, lowering = self.begun(program)
         params = tuple(
             Slot(op.name) if isinstance(op, Arg) else Held(op.name)
             for op in program.params
             if isinstance(op, Arg | Resume)
         )
-        lowering = _BlockLowering(self, scope, program.ops)
         block = lowering.block(params, tuple(values_in(program.returns)))
         return self.add(Block(block.params, block.steps, block.results))  # its variables are its own
+
+    def begun(self, program: Program) -> tuple[Program, _BlockLowering]:
+        """A program as it is divided, and the lowering of its own ops."""
+        program, prompts = with_texts(with_chosen_texts(program))
+        program = with_arm_tails(program, prompts)
+        return program, _BlockLowering(self, LoweringScope(program, prompts), program.ops)
 
     def region(self, scope: LoweringScope, region: Region) -> int:
         """The block of a region, in the scope of the program that it belongs to."""
@@ -145,7 +146,7 @@ class _BlockLowering:
         variables = self.variables(ops)
         for unit in self.units:
             if unit.nodes is not None:
-                unit.step = unit.nodes.segment(self.scope.exported.__contains__)
+                unit.step = unit.nodes.segment()
         order = ordered(self.units)
         numbers = {unit: number for number, unit in enumerate(order)}
         placed = tuple(Within(numbers[item]) if isinstance(item, Unit) else item for item in variables)

@@ -42,7 +42,7 @@ def prefix_of_each(program: Program) -> Sequence[tuple[Op, PromptPrefix]]:
         if isinstance(op, Arg) and op.kind == "str"
     }
     walk.program(program, args)
-    return [(op, tuple(joined(prefix))) for op, prefix in walk.found]
+    return [(op, joined(prefix)) for op, prefix in walk.found]
 
 
 def prompt_prefixes(

@@ -2,15 +2,14 @@
 
 A text is kept as its parts until it is used: literals, names of the environment, and texts that a
 generation made, which are a node inside the segment of that generation and a name everywhere else.
-Whatever is used outside of the segment that makes it is noted in `Scope.exported`.
+Whatever is used outside of the segment that makes it is noted in `LoweringScope.exported`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from sglc.errors import LegalizeError
 from sglc.ir.core import Program, Tree, Type, Value
@@ -33,6 +32,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
     Slot,
     TextPart,
+    joined,
 )
 from sglc.ir.remark import place
 from sglc.ir.sampling import Sampling
@@ -51,7 +51,7 @@ class LoweringScope:
     `prompts` are what its `prompt` ops say, by their streams.
     """
 
-    def __init__(self, program: Program, prompts: Mapping[Value, Sequence[Value | str]] | None = None) -> None:
+    def __init__(self, program: Program, prompts: Mapping[Value, Sequence[Value | str]]) -> None:
         resumed = [op for op in program.params if isinstance(op, Resume)]
         self._names = value_names(program)
         self._streams = {op.results[0]: op.name for op in resumed}
@@ -63,7 +63,7 @@ class LoweringScope:
         self.roots: dict[Value, None] = {}
         self.exported: dict[Value, None] = {}
         self.whole: dict[Value, Slot] = {}  # texts of several parts that a step puts together
-        self.prompts = prompts or {}
+        self.prompts = prompts
         for op in program.params:
             if isinstance(op, Arg) and op.kind == "str":
                 self.texts[op.results[0]] = (Slot(op.name),)
@@ -101,13 +101,16 @@ class LoweringScope:
 
     def written(self, item: Value | str, here: Mapping[Value, int]) -> tuple[TextPart, ...]:
         """The parts of a text; `here` are the generations of the segment that reads it, and their nodes."""
-        return merged(self._part(part, here) for part in self.parts(item))
+        return joined(self._part(part, here) for part in self.parts(item))
 
     def _part(self, part: str | Slot | Value, here: Mapping[Value, int]) -> TextPart:
+        if isinstance(part, Value) and part in here:
+            return NodeResult(here[part])
+        return self._outside(part)
+
+    def _outside(self, part: str | Slot | Value) -> str | Slot:
         if not isinstance(part, Value):
             return part
-        if part in here:
-            return NodeResult(here[part])
         self.exported[part] = None
         made = self.name(part)
         assert isinstance(made, Slot)
@@ -119,7 +122,7 @@ class LoweringScope:
             case Value(type=Type.STREAM):
                 return self.stream(tree)
             case Value(type=Type.TEXT):
-                return self._text(tree)
+                return self.joined(self.parts(tree))
             case Value() if (own := self.own(tree)) in self.lists:
                 return tuple(None if item is None else self.tree(item) for item in self.lists[own])
             case Value():
@@ -131,20 +134,15 @@ class LoweringScope:
             case _:
                 return tree
 
-    def _text(self, value: Value) -> OutputTree:
-        return self.joined(self.parts(value))
-
     def joined(self, items: Iterable[str | Slot | Value]) -> OutputTree:
         """Texts as one, to be read when the segments before have ended."""
-        found: tuple[TextPart, ...] = merged(self._part(part, {}) for part in items)
-        parts = [part for part in found if not isinstance(part, NodeResult)]
-        match parts:
-            case []:
+        match joined(self._outside(part) for part in items):
+            case ():
                 return ""
-            case [only]:
+            case (only,):
                 return only
-            case _:
-                return Joined(tuple(parts))
+            case parts:
+                return Joined(parts)
 
 
 class Nodes:
@@ -234,7 +232,7 @@ class Nodes:
         if after in self._inner:
             self._chains[after] = (base, chain)
         else:
-            whole = merged(chain)
+            whole = joined(chain)
             self.streams[after] = self.add(ExtendNode(base, whole)) if whole else base
 
     def picture(self, op: Image) -> tuple[Part, ...]:
@@ -260,14 +258,16 @@ class Nodes:
         """Keep a stream under a handle, at the end of the segment."""
         self.kept[handle] = self.stream(value)
 
-    def segment(self, exported: Callable[[Value], bool]) -> Segment:
-        """The segment; what `exported` says is given to the environment."""
+    def segment(self) -> Segment:
+        """The segment; what is exported by now is given to the environment."""
+        exported = self.scope.exported
         for value, node in self.streams.items():
             handle = self.scope.name(value).name
-            if value not in self._opened and exported(value) and handle is not None:
+            if value not in self._opened and value in exported and handle is not None:
                 self.kept.setdefault(handle, node)
         keeps = tuple(KeepNode(node, handle) for handle, node in self.kept.items())
-        texts = ((self.scope.name(text).name, node) for text, node in self.generated.items() if exported(text))
+        made = [(text, node) for text, node in self.generated.items() if text in exported]
+        texts = ((self.scope.name(text).name, node) for text, node in made)
         return Segment((*self.nodes, *keeps), tuple((name, node) for name, node in texts if name is not None))
 
 
@@ -296,26 +296,3 @@ def _paths(tree: Tree, path: tuple[str, ...]) -> Iterable[str]:
         case Mapping():
             for key, part in tree.items():
                 yield from _paths(part, (*path, key))
-
-
-_P = TypeVar("_P", bound=Part)
-
-
-def merged(parts: Iterable[_P | str]) -> tuple[_P | str, ...]:
-    """Parts with neighbouring literals joined and empty ones left out."""
-    out: list[_P | str] = []
-    literal: list[str] = []
-
-    def flush() -> None:
-        if text := "".join(literal):
-            out.append(text)
-        literal.clear()
-
-    for part in parts:
-        if isinstance(part, str):
-            literal.append(part)
-        else:
-            flush()
-            out.append(part)
-    flush()
-    return tuple(out)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from sglc.ir.core import Op, Program, Tree, Type, Value, walk
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Append, Gen, Image, Prompt, RoleClose, RoleOpen, Select
+from sglc.ir.plan.segment import joined
 from sglc.passes.prompt.stream_parts import Parts, StreamParts
 
 
@@ -51,7 +52,7 @@ def _part(op: Op) -> Parts:
 
 def _in_turns(parts: Parts) -> Parts:
     """Parts without those outside of turns, as far as that can be seen; neighbouring texts as one."""
-    return tuple(_merged(_inside(parts)))
+    return joined(_inside(parts))
 
 
 def _inside(parts: Parts) -> Iterator[Tree]:
@@ -67,17 +68,3 @@ def _inside(parts: Parts) -> Iterator[Tree]:
                 yield part
             case _ if inside:
                 yield part
-
-
-def _merged(parts: Iterator[Tree]) -> Iterator[Tree]:
-    text = ""
-    for part in parts:
-        if isinstance(part, str):
-            text += part
-            continue
-        if text:
-            yield text
-        text = ""
-        yield part
-    if text:
-        yield text
