@@ -24,7 +24,7 @@ from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
 from sglc.ir.plan.plan_text import plan_text
 from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Target
-from sglc.ir.text.printer import canonical, from_text, identity, to_text
+from sglc.ir.text.printer import from_text, identity, to_text
 from sglc.ir.verify.verify import verify
 from sglc.passes.base import run_pipeline
 from sglc.passes.lowering.lower_plan import lower_plan
@@ -33,6 +33,7 @@ from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.random_programs import ARGS, STREAMS, random_program
 from tests.reference.interpret import Meaning, Model, Plain, meaning
 from tests.reference.interpret_plan import plan_meaning
+from tests.reference.numbering import canonical
 
 PASSES = (
     "inline_calls",

@@ -21,13 +21,14 @@ from sglc.errors import SglcError, render
 from sglc.explain.explanation import explained_compiled
 from sglc.ir.plan.plan_text import plan_text
 from sglc.ir.target import EVERYTHING, Takes, Target
-from sglc.ir.text.printer import canonical, from_text, to_text
+from sglc.ir.text.printer import from_text, to_text
 from sglc.ir.verify.verify import verify
 from sglc.passes.base import run_pipeline
 from sglc.passes.compile import Compiled
 from sglc.passes.lowering.lower_plan import lower_plan
 from tests.depth import few
 from tests.reference.interpret import Model, meaning
+from tests.reference.numbering import canonical
 from tests.templates import TEMPLATES, ByteTokenizer
 
 FOLDER = Path(__file__).parent / "golden"

@@ -15,9 +15,10 @@ from sglc.errors import Loc, VerifyError
 from sglc.ir.core import NOWHERE, OPS, Program, Site, Type, Value, walk
 from sglc.ir.ops import Append, Arg, Gen, HostCall, Resume, Root
 from sglc.ir.sampling import Sampling
-from sglc.ir.text.printer import canonical, from_text, identity, to_text
+from sglc.ir.text.printer import from_text, identity, to_text
 from tests.depth import few
 from tests.random_programs import random_program
+from tests.reference.numbering import canonical
 
 S, T = Type.STREAM, Type.TEXT
 

@@ -13,10 +13,11 @@ from sglc.execution.session import Session
 from sglc.ir import values
 from sglc.ir.core import OPS, Op, Type, Value, op
 from sglc.ir.plan.plan_file import plan_from_text, plan_to_text
-from sglc.ir.text.printer import canonical, from_text, to_text
+from sglc.ir.text.printer import from_text, to_text
 from sglc.ir.values import Operation
 from sglc.ir.verify.verify import verify
 from sglc.passes.compile import compile_program
+from tests.reference.numbering import canonical
 
 TEXT = """\
 # sglir 2

@@ -16,7 +16,6 @@ from sglc.ir.core import (
     Program,
     Site,
     Value,
-    attributes,
     operands,
     substitute,
     walk,
@@ -26,7 +25,7 @@ from sglc.ir.ops import Append, Call, Fork, Format, Gen, Join, RoleClose, RoleOp
 from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Takes, Target
-from sglc.ir.text.printer import canonical, from_text, to_text
+from sglc.ir.text.printer import from_text, to_text
 from sglc.ir.verify.verify import verify
 from sglc.passes.base import PASSES, run_pipeline
 from sglc.passes.chat.markup import ChatMarkup
@@ -36,6 +35,7 @@ from tests.depth import at_depth, few
 from tests.random_programs import ARGS, STREAMS, random_program
 from tests.reference.interpret import Meaning, Model, meaning
 from tests.reference.interpret_plan import plan_meaning
+from tests.reference.numbering import canonical
 from tests.soak_ir import declared, host
 from tests.templates import TEMPLATES, ByteTokenizer
 
@@ -293,7 +293,7 @@ def append_too_late(program: Program) -> Program:
 
 
 def _rewired(op: Op, rename: dict[Value, Value]) -> Op:
-    return replace(op, **{name: substitute(item, rename) for name, item in attributes(op)})
+    return replace(op, **{name: substitute(getattr(op, name), rename) for name in op.own_fields})
 
 
 MUTANTS = [

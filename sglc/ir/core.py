@@ -192,11 +192,6 @@ def op(mnemonic: str, *results: Type, pure: bool = False, variadic: bool = False
     return register
 
 
-def attributes(o: Op) -> Iterator[tuple[str, Any]]:
-    """An op's own fields in declaration order, operands and regions among them, without `results` and `loc`."""
-    return ((name, getattr(o, name)) for name in o.own_fields)
-
-
 def operands(o: Op) -> tuple[Value, ...]:
     """Every value the op reads, in field order; what its regions read from outside is among them."""
     if not o.region_fields:

@@ -1,4 +1,4 @@
-"""A program as a graph: who reads whom, what can run at once, the longest chain, drawings.
+"""A program as a graph: who reads whom, what can run at once, drawings.
 
 networkx does the algorithms on a view that is built on demand; the ops stay the truth.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sglc.ir.core import Op, Program, operands, walk
+from sglc.ir.core import Op, Program, operands
 from sglc.ir.depth import with_room
-from sglc.ir.ops import Call, Gen, Select
+from sglc.ir.ops import Gen, Select
+from sglc.ir.rewrite import everywhere
 from sglc.ir.text.fsm_graph import quoted
 from sglc.ir.text.printer import statement, value_names
 
@@ -51,21 +52,6 @@ def waves(program: Program) -> tuple[tuple[Op, ...], ...]:
 
 
 @with_room
-def critical_path(program: Program) -> tuple[Op, ...]:
-    """A chain of ops, each reading the one before it, with the most generations on it."""
-    import networkx as nx
-
-    graph = dataflow(program)
-    weighted = nx.DiGraph()
-    weighted.add_nodes_from(graph.nodes)
-    for before, after in graph.edges:
-        # A generation outweighs any number of other ops: those cost next to nothing.
-        heavy = _generates(graph.nodes[after]["op"])
-        weighted.add_edge(before, after, weight=len(graph) + 1 if heavy else 1)
-    return tuple(graph.nodes[position]["op"] for position in nx.dag_longest_path(weighted))
-
-
-@with_room
 def to_dot(program: Program) -> str:
     """The dataflow graph for Graphviz; generations are boxes with a bold border."""
     lines = [
@@ -97,13 +83,9 @@ def to_mermaid(program: Program) -> str:
 
 def _generates(op: Op) -> bool:
     """Whether the op generates, by itself, in its blocks or in a program that it calls."""
-    return any(
-        isinstance(inner, Gen | Select)
-        or (isinstance(inner, Call) and any(_generates(called) for called in inner.program.ops))
-        for inner in walk((op,))
-    )
+    return any(isinstance(inner, Gen | Select) for inner in everywhere((op,)))
 
 
 def _label(op: Op, program: Program, names: dict[int, str]) -> str:
-    text = statement(op, program, names)
+    text = statement(op, program.name, names)
     return text if len(text) <= 100 else text[:97] + "..."

@@ -20,11 +20,11 @@ import hashlib
 import keyword
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, fields, replace
+from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from sglc.errors import Loc
-from sglc.ir.core import Op, Program, Region, Site, Type, Value, attributes, definitions, substitute
+from sglc.ir.core import Op, Program, Region, Site, Type, Value, definitions
 from sglc.ir.depth import check_depth, with_room
 from sglc.ir.ops import Arg, Call, Cond, Guard, Loop, Map, Switch
 from sglc.ir.sampling import Sampling
@@ -73,38 +73,6 @@ def identity(program: Program) -> str:
 
 
 @with_room
-def canonical(program: Program) -> Program:
-    """The same program with values numbered from 0 in order of definition, as `from_text` numbers them."""
-    rename: dict[Value, Value] = {}
-    for value in definitions((*program.params, *program.ops)):
-        rename[value] = Value(len(rename), value.type)
-
-    def changed(item: Any) -> Any:
-        match item:
-            case Program():  # a called one numbers its values by itself
-                return canonical(item)
-            case Region():
-                ops = tuple(renamed(op) for op in item.ops)
-                return replace(item, params=changed(item.params), ops=ops, results=changed(item.results))
-            case (Region(), *_):
-                return tuple(changed(part) for part in item)
-            case _:
-                return substitute(item, rename)
-
-    def renamed(op: Op) -> Op:
-        return replace(
-            op, results=changed(op.results), **{name: changed(item) for name, item in attributes(op)}
-        )
-
-    return replace(
-        program,
-        params=tuple(renamed(op) for op in program.params),
-        ops=tuple(renamed(op) for op in program.ops),
-        returns=changed(program.returns),
-    )
-
-
-@with_room
 def value_names(program: Program) -> dict[int, str]:
     """How the printer calls each value: a letter for its type and a number, arguments by their own names."""
     own = {
@@ -135,11 +103,6 @@ def _default(field: Field[Any]) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def statement(op: Op, program: Program, names: Mapping[int, str]) -> str:
-    """One op's own line in the text of `program`, without indentation, colon and location."""
-    return _statement(op, program.name, names)
-
-
 class _Printer:
     """Collects the lines of a program and of the programs that it calls."""
 
@@ -159,7 +122,7 @@ class _Printer:
         self.lines.append(f"{indent}{_STEP}return{returns}")
 
     def op(self, op: Op, function: str, names: Mapping[int, str], indent: str) -> None:
-        line = indent + _statement(op, function, names)
+        line = indent + statement(op, function, names)
         if not op.region_fields and not isinstance(op, Call):
             self.add(line, op.loc)
             return
@@ -215,7 +178,8 @@ def _param_trailer(params: tuple[Op, ...]) -> str:
     return f"  # {' '.join(marks[:1] if len(set(marks)) == 1 else marks)}" if marks else ""
 
 
-def _statement(op: Op, function: str, names: Mapping[int, str]) -> str:
+def statement(op: Op, function: str, names: Mapping[int, str]) -> str:
+    """One op's own line in the text of a program called `function`, without indentation, colon and location."""
     left = ", ".join([names[value.id] for value in op.results])
     call = _call(op, function, names)
     return f"{left} = {call}" if left else call
