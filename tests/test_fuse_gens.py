@@ -23,9 +23,9 @@ from sglc.errors import BackendError, LegalizeError
 from sglc.execution.result import Result
 from sglc.ir.grammar import unambiguous
 from sglc.ir.grammar.captures import Captured, capture_form, why_ambiguous
-from sglc.ir.grammar.dfa import DEAD, ByteDfa, accepts
+from sglc.ir.grammar.dfa import DEAD, ByteDfa, accepts, tree_of
 from sglc.ir.grammar.regex import compile_regex
-from sglc.ir.grammar.unambiguous import cut_in_one_way, of_literal
+from sglc.ir.grammar.unambiguous import cut_in_one_way
 from sglc.ir.sampling import Sampling
 from tests.api_programs import schema_of
 from tests.api_targets import at
@@ -59,7 +59,7 @@ def drawn_parts(seed: int) -> list[ByteDfa]:
     for _ in range(drawn.choice((2, 2, 3))):
         parts.append(compile_regex("".join(drawn.choices(_PIECES, k=drawn.randint(1, 2)))))
         if drawn.random() < 0.4:
-            parts.append(of_literal("".join(drawn.choices("ab", k=drawn.randint(1, 2)))))
+            parts.append(tree_of(["".join(drawn.choices("ab", k=drawn.randint(1, 2)))]))
     return parts
 
 

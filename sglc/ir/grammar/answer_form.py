@@ -202,7 +202,7 @@ def _of_schema(text: str, subset: str) -> AnswerForm:
         remarks.append(f"properties that may be left out are always there: {', '.join(strict.optional)}")
     inside = made.get("type") != "object"
     if inside:
-        made = _object({KEY: made})
+        made = object_of({KEY: made})
         remarks.append(f"it is asked for as the value of `{KEY}` of an object")
     whole = _dumped({**made, **({"$defs": others} if others else {})})
     return AnswerForm(whole, inside, tuple(remarks), checked=True)
@@ -224,7 +224,8 @@ def _refuse_recursion(definitions: Mapping[str, Any]) -> None:
             raise _left_out(f"#/$defs/{name}", "a definition that refers to itself")
 
 
-def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+def object_of(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of an object with all of these properties, and no others."""
     return {
         "type": "object", "properties": dict(properties), "required": list(properties),
         "additionalProperties": False,
@@ -232,7 +233,7 @@ def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _wrapped(value: Mapping[str, Any]) -> str:
-    return _dumped(_object({KEY: value}))
+    return _dumped(object_of({KEY: value}))
 
 
 def _dumped(schema: Mapping[str, Any]) -> str:
@@ -294,7 +295,7 @@ class _Strict:
         }
         required = schema.get("required", [])
         self.optional.update(dict.fromkeys(f"`{name}`" for name in properties if name not in required))
-        return _object(properties)
+        return object_of(properties)
 
     def _value(self, kind: str, schema: Mapping[str, Any], path: str) -> dict[str, Any]:
         made: dict[str, Any] = {"type": kind}

@@ -16,13 +16,13 @@ from functools import lru_cache
 from typing import Any
 
 from sglc.errors import LegalizeError
-from sglc.ir.grammar.answer_form import KEY, AnswerForm, form_of, form_of_choices
-from sglc.ir.grammar.dfa import ByteDfa
+from sglc.ir.grammar.answer_form import KEY, AnswerForm, form_of, form_of_choices, object_of
+from sglc.ir.grammar.dfa import ByteDfa, tree_of
 from sglc.ir.grammar.fsm_summary import automaton_of_choices
 from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.grammar.schema_regex import schema_regex
 from sglc.ir.grammar.schema_subsets import SUBSETS
-from sglc.ir.grammar.unambiguous import can_hold, cut_in_one_way, ended_by, of_literal
+from sglc.ir.grammar.unambiguous import can_hold, cut_in_one_way, ended_by
 from sglc.ir.sampling import Sampling
 
 _CHARACTERS_A_TOKEN = 4  # about: how long a free text may become
@@ -128,10 +128,8 @@ def capture_form(captured: tuple[Captured, ...], subset: str) -> CaptureForm:
         properties[key] = schema["properties"][KEY] if form.inside else schema
         keys.append(key)
         forms.append(form)
-    whole = {
-        "type": "object", "properties": properties, "required": list(properties), "additionalProperties": False,
-    }  # fmt: skip
-    return CaptureForm(json.dumps(whole, ensure_ascii=False), tuple(keys), tuple(forms), tuple(literals))
+    whole = json.dumps(object_of(properties), ensure_ascii=False)
+    return CaptureForm(whole, tuple(keys), tuple(forms), tuple(literals))
 
 
 @lru_cache(maxsize=256)
@@ -147,7 +145,7 @@ def why_ambiguous(captured: tuple[Captured, ...]) -> str:
             return f"where `{one.name}` ends cannot be proved: {error.message}"
     for number, one in enumerate(captured[:-1]):
         behind = [part for at in range(number + 1, len(captured))
-                  for part in (of_literal(captured[at].before), automata[at])]  # fmt: skip
+                  for part in (tree_of([captured[at].before]), automata[at])]  # fmt: skip
         match cut_in_one_way(automata[number], behind):
             case None:
                 return f"where `{one.name}` ends cannot be proved: the automata are too large"

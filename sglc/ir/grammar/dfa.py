@@ -7,6 +7,7 @@ equal automata.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 DEAD = -1  # where a move leads that no match takes
@@ -40,6 +41,23 @@ def accepts(dfa: ByteDfa, data: bytes) -> bool:
     return state != DEAD and dfa.accepting[state]
 
 
+def tree_of(texts: Iterable[str]) -> ByteDfa:
+    """The automaton of these texts alone, a state for each beginning of them."""
+    data = [text.encode("utf-8", "replace") for text in texts]
+    kinds = {byte: kind for kind, byte in enumerate(sorted(set(b"".join(data))), 1)}
+    rows, accepting = [[DEAD] * (len(kinds) + 1)], [False]
+    for text in data:
+        state = 0
+        for byte in text:
+            if rows[state][kinds[byte]] == DEAD:
+                rows[state][kinds[byte]] = len(rows)
+                rows.append([DEAD] * (len(kinds) + 1))
+                accepting.append(False)
+            state = rows[state][kinds[byte]]
+        accepting[state] = True
+    return ByteDfa(bytes(kinds.get(byte, 0) for byte in range(256)), tuple(map(tuple, rows)), tuple(accepting))
+
+
 @dataclass(frozen=True, slots=True)
 class Edge:
     """From `source`, a byte of the ranges `first` (both ends inside), then the bytes `rest`, to `target`."""
@@ -53,9 +71,12 @@ class Edge:
 def forced_bytes(dfa: ByteDfa, state: int) -> bytes:
     """The bytes that every match goes on with from `state`: none where it may end or go on in several ways."""
     forced = bytearray()
-    while (byte := _forced(dfa, state)) is not None:
-        forced.append(byte)
-        state = dfa.moves[state][dfa.classes[byte]]
+    while not dfa.accepting[state]:
+        kinds = [kind for kind, target in enumerate(dfa.moves[state]) if target != DEAD]
+        if len(kinds) != 1 or dfa.classes.count(kinds[0]) != 1:
+            break
+        forced.append(dfa.classes.index(kinds[0]))
+        state = dfa.moves[state][kinds[0]]
     return bytes(forced)
 
 
@@ -102,14 +123,6 @@ def compressed(dfa: ByteDfa) -> tuple[Edge, ...]:
                 target = dfa.moves[target][dfa.classes[byte]]
             edges.append(Edge(source, first, bytes(rest), target))
     return tuple(edges)
-
-
-def _forced(dfa: ByteDfa, state: int) -> int | None:
-    """The byte that has to come next in `state`, if one has to."""
-    kinds = [kind for kind, target in enumerate(dfa.moves[state]) if target != DEAD]
-    if dfa.accepting[state] or len(kinds) != 1 or dfa.classes.count(kinds[0]) != 1:
-        return None
-    return dfa.classes.index(kinds[0])
 
 
 def _ranges(dfa: ByteDfa, source: int, target: int) -> tuple[tuple[int, int], ...]:

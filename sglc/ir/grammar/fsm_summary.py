@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sglc.ir.grammar.dfa import DEAD, ByteDfa, crossings, forced_moves
+from sglc.ir.grammar.dfa import DEAD, ByteDfa, crossings, forced_moves, tree_of
 from sglc.ir.grammar.regex import compile_regex
 
 _MOST_MOVES = 50_000  # of an automaton whose runs are counted: some 10 ms
@@ -80,19 +80,9 @@ def summary_of_choices(choices: tuple[object, ...]) -> FsmSummary | None:
 
 
 def automaton_of_choices(choices: Sequence[object]) -> ByteDfa | None:
-    """The tree of the texts, a state for each beginning; None if a run says what these are, or it is large."""
-    texts = [choice.encode("utf-8", "replace") for choice in choices if isinstance(choice, str)]
-    kinds = {byte: kind for kind, byte in enumerate(sorted(set(b"".join(texts))), 1)}
-    if len(texts) < len(choices) or sum(map(len, texts)) * (len(kinds) + 1) > _MOST_CHOICE_MOVES:
+    """The tree of the texts; None if a run says what these are, or it is large."""
+    texts = [choice for choice in choices if isinstance(choice, str)]
+    together = "".join(texts).encode("utf-8", "replace")
+    if len(texts) < len(choices) or len(together) * (len(set(together)) + 1) > _MOST_CHOICE_MOVES:
         return None
-    rows, accepting = [[DEAD] * (len(kinds) + 1)], [False]
-    for text in texts:
-        state = 0
-        for byte in text:
-            if rows[state][kinds[byte]] == DEAD:
-                rows[state][kinds[byte]] = len(rows)
-                rows.append([DEAD] * (len(kinds) + 1))
-                accepting.append(False)
-            state = rows[state][kinds[byte]]
-        accepting[state] = True
-    return ByteDfa(bytes(kinds.get(byte, 0) for byte in range(256)), tuple(map(tuple, rows)), tuple(accepting))
+    return tree_of(texts)

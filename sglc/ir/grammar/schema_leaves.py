@@ -206,6 +206,23 @@ def types_of(schema: Mapping[str, Json], path: str) -> list[str]:
     return list(dict.fromkeys(types))
 
 
+def kind_of(value: Json) -> str:
+    """The kind of a value, one of `KINDS`."""
+    match value:
+        case bool():
+            return "boolean"
+        case str():
+            return "string"
+        case int() | float():
+            return "number"
+        case list():
+            return "array"
+        case None:
+            return "null"
+        case _:
+            return "object"
+
+
 def kinds_of(types: Json) -> set[str]:
     """The kinds of values that `type` speaks of, as far as it is well formed."""
     named = [types] if isinstance(types, str) else types

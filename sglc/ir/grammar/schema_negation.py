@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sglc.ir.grammar.schema_leaves import ANNOTATIONS, KINDS, Json, kinds_of
+from sglc.ir.grammar.schema_leaves import ANNOTATIONS, KINDS, Json, kind_of, kinds_of
 
 _OPPOSITE = {
     "minimum": "exclusiveMaximum", "exclusiveMinimum": "maximum",
@@ -65,29 +65,13 @@ def _against(key: str, value: Json, schema: dict[str, Any]) -> Iterable[Json]:
 
 def _none_of(values: list[Json]) -> Iterable[Json]:
     """Schemas of other values: of kinds that none of `values` is of, other texts, the other truth value."""
-    kinds = {_kind(value) for value in values}
+    kinds = {kind_of(value) for value in values}
     if others := [kind for kind in KINDS if kind not in kinds]:
         yield {"type": others}
     if texts := [value for value in values if isinstance(value, str)]:
         yield {"type": "string", "pattern": f"^(?:{_other_than(texts)})$"}
     if len(truths := {value for value in values if isinstance(value, bool)}) == 1:
         yield {"const": not truths.pop()}
-
-
-def _kind(value: Json) -> str:
-    match value:
-        case bool():
-            return "boolean"
-        case str():
-            return "string"
-        case int() | float():
-            return "number"
-        case list():
-            return "array"
-        case None:
-            return "null"
-        case _:
-            return "object"
 
 
 def _other_than(texts: list[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from sglc.ir.grammar.json_schema import enforced
 from sglc.ir.grammar.regex import MOST_CALLS, call
-from sglc.ir.grammar.schema_leaves import kinds_of
+from sglc.ir.grammar.schema_leaves import kind_of, kinds_of
 
 _CHAR = r'(?:[^"\\\x00-\x1f\x7f]|\\[nrbtf\\"])'
 _CHAR_PLACES = 12  # of an automaton, for a character: its bytes, and the escapes
@@ -163,18 +163,10 @@ def _listed(form: dict[str, Any]) -> _Piece:
     kinds = kinds_of(form["type"]) if "type" in form else None
     texts: list[str] = []
     for value in values:
-        if isinstance(value, float) or (kinds is not None and _kind(value) not in kinds):
-            raise _IsNotRegularError
-        if isinstance(value, dict | list):
+        if isinstance(value, float | dict | list) or (kinds is not None and kind_of(value) not in kinds):
             raise _IsNotRegularError
         texts.append(json.dumps(value, ensure_ascii=False))
     return _any([_literal(text) for text in texts])
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    return {str: "string", int: "number", type(None): "null", dict: "object", list: "array"}[type(value)]
 
 
 def _literal(text: str) -> _Piece:

@@ -12,7 +12,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, combinations, permutations
 
-from sglc.ir.grammar.schema_leaves import ANNOTATIONS, KEYWORDS, KINDS, Json, kinds_of, malformed, refused
+from sglc.ir.grammar.schema_leaves import (
+    ANNOTATIONS,
+    KEYWORDS,
+    KINDS,
+    Json,
+    kind_of,
+    kinds_of,
+    malformed,
+    refused,
+)
 
 _MOST_LISTS = 1024  # of a `uniqueItems`
 _MOST_PLACES = 8  # where the first item that a `contains` asks for may stand
@@ -83,13 +92,7 @@ def _values(schema: Json, followed: Followed) -> list[Json] | None:
             return None
     if any(isinstance(value, float | dict | list) for value in found):  # 1 and 1.0 are the same
         return None
-    return list({json.dumps(value): value for value in found if _kind(value) in kinds}.values())
-
-
-def _kind(value: Json) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    return {str: "string", int: "number"}.get(type(value), "null")
+    return list({json.dumps(value): value for value in found if kind_of(value) in kinds}.values())
 
 
 def _containing(own: dict[str, Json], path: str, *, exact: bool, alone: bool) -> Iterator[Json]:

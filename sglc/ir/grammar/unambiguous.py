@@ -21,18 +21,6 @@ _MOST_LOOKED_AT = 400_000  # pairs of states times bytes that move differently: 
 Place = tuple[int, int]  # which automaton of a sequence, and its state
 
 
-def of_literal(text: str) -> ByteDfa:
-    """The automaton of one text alone."""
-    data = text.encode("utf-8", "replace")
-    kinds = {byte: kind for kind, byte in enumerate(sorted(set(data)), 1)}
-    width = len(kinds) + 1
-    rows = [
-        tuple(at + 1 if kind == kinds[byte] else DEAD for kind in range(width)) for at, byte in enumerate(data)
-    ]
-    classes = bytes(kinds.get(byte, 0) for byte in range(256))
-    return ByteDfa(classes, (*rows, (DEAD,) * width), (*[False] * len(data), True))
-
-
 def can_hold(dfa: ByteDfa, text: str) -> bool:
     """Whether `text` stands anywhere in a text that the automaton accepts."""
     data = text.encode("utf-8", "replace")

@@ -91,12 +91,6 @@ class _Cut(Transformer[Token, Any]):
     def outputs(self, parts: list[Token]) -> tuple[str, ...]:
         return tuple(map(_string, parts))
 
-    def params(self, parts: list[Any]) -> tuple[Any, ...]:
-        return tuple(parts)
-
-    def param(self, parts: list[Any]) -> tuple[Any, ...]:
-        return parts[0], parts[1]
-
     def flat(self, parts: list[Any]) -> Line:
         names, call, comment = parts
         return Line(names or (), call, comment)
@@ -117,9 +111,6 @@ class _Cut(Transformer[Token, Any]):
     def trailer(self, parts: list[Token]) -> str:
         return str(parts[0]) if parts else ""
 
-    def names(self, parts: list[Token]) -> tuple[Token, ...]:
-        return tuple(parts)
-
     def call(self, parts: list[Any]) -> CallText:
         given = parts[1:]
         positional = tuple(part for part in given if not isinstance(part, _Keyword))
@@ -131,6 +122,8 @@ class _Cut(Transformer[Token, Any]):
 
     def items(self, parts: list[Any]) -> tuple[Any, ...]:
         return tuple(parts)
+
+    names = params = param = items
 
     def mapping(self, parts: list[tuple[str, Any]]) -> dict[str, Any]:
         return dict(parts)
@@ -197,11 +190,9 @@ _NAMES = {
 def _syntax_error(error: UnexpectedInput, filename: str) -> VerifyError:
     match error:
         case UnexpectedToken():
-            found = (
-                _NAMES.get(error.token.type, f"`{error.token}`")
-                if not error.token.strip()
-                else f"`{error.token}`"
-            )
+            found = f"`{error.token}`"
+            if not error.token.strip():
+                found = _NAMES.get(error.token.type, found)
             expected = error.accepts or error.expected
         case UnexpectedCharacters():
             found, expected = f"`{error.char}`", error.allowed
