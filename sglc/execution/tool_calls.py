@@ -15,7 +15,7 @@ from typing import Any
 from sglc.errors import Loc, RunError, SglcError, ends_run, located
 from sglc.frontend.tracing.tools import EQUAL_CALL
 from sglc.frontend.values.symbolic import IN_FUNCTION
-from sglc.ir.values import placed
+from sglc.ir.remark import place
 
 Tools = Mapping[str, Callable[..., Any]]  # by their names in a plan
 NO_TOOLS: Tools = MappingProxyType({})
@@ -101,10 +101,10 @@ def _called(
 
 def _failed(name: str, error: BaseException, loc: Loc) -> SglcError:
     if ends_run(error):
-        return located(error, placed(loc))
+        return located(error, place(loc))
     if isinstance(error, SglcError):  # what reads a typed value, or a picture, has said all
-        return located(error, placed(loc))
+        return located(error, place(loc))
     shown = str(error) or "no message"
-    failed = RunError("SGLC409", f"`{name}` raised `{type(error).__name__}`: {shown}", placed(loc))
+    failed = RunError("SGLC409", f"`{name}` raised `{type(error).__name__}`: {shown}", place(loc))
     failed.__cause__ = error
     return failed

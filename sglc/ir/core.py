@@ -243,8 +243,6 @@ def values_in(item: object) -> Iterator[Value]:
         case Mapping():
             for part in item.values():
                 yield from values_in(part)
-        case _:
-            return
 
 
 def _read_in(region: Region, reads: list[Value]) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from sglc.errors import VerifyError
-from sglc.ir.core import NOWHERE, Op, Program, regions
+from sglc.ir.core import Op, Program, regions
+from sglc.ir.remark import place
 
 MAX_DEPTH = 200  # blocks and called programs in each other
 MAX_BRACKETS = 50  # tuples and mappings in each other
@@ -47,8 +48,7 @@ def check_depth(program: Program) -> None:
                 continue
             if depth == MAX_DEPTH:
                 raise VerifyError(
-                    "SGLC217", f"`{op.mnemonic}` stands in more than {MAX_DEPTH} blocks",
-                    None if op.loc == NOWHERE else op.loc,
+                    "SGLC217", f"`{op.mnemonic}` stands in more than {MAX_DEPTH} blocks", place(op.loc),
                     note=f"blocks and called programs stand in at most {MAX_DEPTH} others",
                 )  # fmt: skip
             for ops in blocks:
@@ -67,7 +67,7 @@ def _check_brackets(trees: list[tuple[object, Op | None]]) -> None:
             op = inner[0][1]
             raise VerifyError(
                 "SGLC216", f"brackets stand in more than {MAX_BRACKETS} others",
-                None if op is None or op.loc == NOWHERE else op.loc,
+                None if op is None else place(op.loc),
             )  # fmt: skip
         if not inner:
             return

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from sglc.errors import Loc, RunError
-from sglc.ir.core import NOWHERE, Type
+from sglc.ir.core import Type
 from sglc.ir.depth import MAX_DEPTH
+from sglc.ir.remark import place
 
 Plain = str | int | float | bool | None | tuple["Plain", ...] | Mapping[str, "Plain"]
 
@@ -58,7 +59,7 @@ def item_texts(items: Plain, loc: Loc) -> tuple[str, ...]:
     for number, item in enumerate(items):
         if not isinstance(item, str):
             message = f"item {number} of the list that `map` runs over is no text"
-            raise RunError("SGLC461", message, placed(loc))
+            raise RunError("SGLC461", message, place(loc))
     return tuple(str(item) for item in items)
 
 
@@ -73,7 +74,7 @@ def case_of(value: str, cases: Sequence[str], default: bool, loc: Loc) -> int:
     if default:
         return len(cases)
     raise RunError(
-        "SGLC462", f"no case of `switch` is {_shown(value)}", placed(loc),
+        "SGLC462", f"no case of `switch` is {_shown(value)}", place(loc),
         note=f"cases: {', '.join(map(_shown, cases))}", hint="a `case _:` says what happens otherwise",
     )  # fmt: skip
 
@@ -86,7 +87,7 @@ def count_of(written: str, loc: Loc) -> int:
     """
     if written.isdecimal() and len(written) <= _MOST_DIGITS and 1 <= (count := int(written)) <= MOST_COUNT:
         return count
-    raise RunError("SGLC466", f"`max_tokens` is {_shown(written)}, and not from 1 to 2^31-1", placed(loc))
+    raise RunError("SGLC466", f"`max_tokens` is {_shown(written)}, and not from 1 to 2^31-1", place(loc))
 
 
 def returned(name: str, given: object, gives: str, loc: Loc) -> Plain:
@@ -105,7 +106,7 @@ def returned(name: str, given: object, gives: str, loc: Loc) -> Plain:
     if fits and value is not NOTHING:
         return value  # type: ignore[return-value]
     raise RunError(
-        "SGLC463", f"`{name}` gave a `{type(given).__name__}` instead of a {gives}", placed(loc),
+        "SGLC463", f"`{name}` gave a `{type(given).__name__}` instead of a {gives}", place(loc),
         note="a text is a `str`, a list holds plain data; JSON is made of `dict` with texts as keys, "
         "`list`, `str`, `int`, `float`, `bool` and `None`",
     )  # fmt: skip
@@ -132,11 +133,6 @@ def plain(value: object, depth: int = 0) -> object:
             return NOTHING
 
 
-def placed(loc: Loc) -> Loc | None:
-    """`loc` for an error; None where nothing stands in the user's source."""
-    return None if loc == NOWHERE or not loc.line else loc
-
-
 def _parsed(spelled: str, loc: Loc) -> Plain:
     """The JSON value that a text spells, lists as tuples."""
 
@@ -153,7 +149,7 @@ def _parsed(spelled: str, loc: Loc) -> Plain:
 
 
 def _no_json(why: str, loc: Loc) -> RunError:
-    return RunError("SGLC460", f"`parse_json` is given a text that is no JSON: {why}", placed(loc))
+    return RunError("SGLC460", f"`parse_json` is given a text that is no JSON: {why}", place(loc))
 
 
 def _shown(value: str) -> str:

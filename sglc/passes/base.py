@@ -113,19 +113,18 @@ def run_pipeline(
         VerifyError: the program, or what a pass made of it, breaks an invariant.
         LegalizeError: the target cannot do what the program asks.
     """
-    passes = [looked_up(name) for name in names]
-    options = [options_of(name, chosen.run) for name, chosen in zip(names, passes, strict=True)]
+    passes = [(chosen := looked_up(name), options_of(name, chosen.run)) for name in names]
     level, dump = knobs.debug_level(), knobs.dump_dir()
     if not (step_by_step or observe or level or dump):
         with suppress(Exception):
-            last, said = _after_all(program, target, list(zip(passes, options, strict=True)))
+            last, said = _after_all(program, target, passes)
             verify(last)
             return last, said
     report = _reporter(program, level, dump)
     verify(program)
     report(0, "input", program, 0.0)
     remarks: list[Remark] = []
-    for number, (chosen, given) in enumerate(zip(passes, options, strict=True), 1):
+    for number, (chosen, given) in enumerate(passes, 1):
         begin_s = time.perf_counter()
         before = program
         program, told = _rewritten(chosen, program, target, given)

@@ -46,33 +46,29 @@ def compile_constraints(program: Program, target: Target) -> Rewrite:
     ):
         return program
     remarks: list[Remark] = []
+    in_tags = target.takes.structural_tag and not target.takes.tools
 
     def changed(op: Op) -> Op:
-        if isinstance(op, Gen) and op.sampling.tools is not None and _holds_calls(target):
-            op = replace(
-                op, sampling=replace(op.sampling, tools=None, structural_tag=_calls(op.sampling.tools))
-            )
+        # Where the target has no tools of its own, calls are pieces of a text, which it is held to.
+        if isinstance(op, Gen) and op.sampling.tools is not None and in_tags:
+            tag = _calls(op.sampling.tools)
+            op = replace(op, sampling=replace(op.sampling, tools=None, structural_tag=tag))
         if isinstance(op, Gen) and _has_form(op):
             _check(op, target)
             for ignored in _ignored(op.sampling):
                 remarks.append(Remark("compile_constraints", ignored, place(op.loc)))
         elif not isinstance(op, Select):
             return op
-        said = _held_to(op) if target.takes.regex else ""
-        if said:
+        fsm = _fsm(op) if target.takes.regex else ""
+        if target.takes.regex and (said := _held_to(op, fsm)):
             remarks.append(Remark("compile_constraints", f"`{op.site.name}` {said}", place(op.loc)))
-        return with_fields(op, fsm=_fsm(op) if target.takes.regex else "")
+        return with_fields(op, fsm=fsm)
 
     return with_fields(program, ops=rewritten(program.ops, changed)), tuple(dict.fromkeys(remarks))
 
 
 def _has_form(op: Gen) -> bool:
     return op.sampling.constrained or bool(op.sampling.stop_regex) or op.sampling.tools is not None
-
-
-def _holds_calls(target: Target) -> bool:
-    """Whether calls of tools are pieces of a text there, which it is held to."""
-    return target.takes.structural_tag and not target.takes.tools
 
 
 def _calls(text: str) -> str:
@@ -110,14 +106,13 @@ def _fsm(op: Gen | Select) -> str:
     return str(summary_of(op.sampling.regex)) if op.sampling.regex is not None else ""
 
 
-def _held_to(op: Gen | Select) -> str:
-    """What the op is held to, for a remark."""
+def _held_to(op: Gen | Select, fsm: str) -> str:
+    """What the op is held to, for a remark; by an automaton of size `fsm`, if there is one."""
     if isinstance(op, Select):
-        fsm = _fsm(op)
         return f"is one of {len(op.choices)} texts: {fsm}" if fsm else ""
     match op.sampling:
         case Sampling(regex=str()):
-            return f"is held to an automaton: {_fsm(op)}"
+            return f"is held to an automaton: {fsm}"
         case Sampling(json_schema=str(schema)):
             return (
                 f"is held to a JSON schema of {len(schema):,} characters, read by a parser as it is generated"

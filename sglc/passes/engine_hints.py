@@ -50,7 +50,7 @@ class _Use:
         return replace(first, tokens=max(self.tokens, other.tokens))
 
 
-def _hinted(program: Program, unused: str) -> Rewrite:
+def _hinted(program: Program, unused: str) -> tuple[Program, tuple[Remark, ...]]:
     walker = _Walker(program, _Use(unused))
     for value in values_in(program.returns):
         walker.read(value, _Use("later"))
@@ -89,10 +89,10 @@ class _Walker:
                 self.read(op.text, behind)
                 return op
             case Call():
-                inner = _hinted(op.program, "later")
-                made, said = inner if isinstance(inner, tuple) else (inner, ())
+                made, said = _hinted(op.program, "later")
                 self.remarks += reversed(said)
-                longest = max((asked.most + asked.behind for asked in _asked(made.ops)), default=0)
+                asked = [inner for inner in walk(made.ops) if isinstance(inner, Gen | Select)]
+                longest = max((inner.most + inner.behind for inner in asked), default=0)
                 behind = _Use("gen", tokens=behind.tokens + longest)
                 op = replace(op, program=made)
             case HostCall() if not op.error:
@@ -143,10 +143,6 @@ class _Walker:
         for param, value in zip(region.params, given, strict=False):
             self.read(value, self._uses.get(param, self._unused))
         return replace(region, ops=ops)
-
-
-def _asked(ops: Iterable[Op]) -> Iterator[Gen | Select]:
-    return (op for op in walk(ops) if isinstance(op, Gen | Select))
 
 
 def _from_tools(ops: Iterable[Op]) -> Iterator[tuple[Value, str]]:

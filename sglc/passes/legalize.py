@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sglc.errors import LegalizeError
 from sglc.ir.core import Program, walk
@@ -14,9 +13,6 @@ from sglc.ir.sampling import Sampling
 from sglc.ir.target import Takes, Target
 from sglc.passes.base import Exactness, Kind, Rewrite, register
 from sglc.passes.chat.joint_turns import may_be_joint
-
-if TYPE_CHECKING:
-    from sglc.ir.grammar.answer_form import AnswerForm
 
 
 @register(
@@ -87,7 +83,11 @@ def _gen(op: Gen, target: Target) -> Iterator[str]:
                 note=limit.note if target.known else f"the model {_UNKNOWN}",
                 hint=limit.hint if target.known else "leave it out, or make the back end with `takes=`",
             )  # fmt: skip
-    form = None if takes.holds(sampling) else _emulated(sampling, takes)
+    form = None
+    if not takes.holds(sampling):
+        from sglc.ir.grammar.answer_form import form_for  # it reads schemas, which few programs need
+
+        form = form_for(sampling, takes)
     yield from (f"`{name}`: {said}" for said in (form.remarks if form is not None else ()))
     local = len(sampling.stop) - len(takes.sent_stops(sampling.stop))
     if form is not None and form.inside:
@@ -103,12 +103,6 @@ def _gen(op: Gen, target: Target) -> Iterator[str]:
         yield f"`{target.name}` counts what it thinks before the answer in `max_tokens`"
     if not takes.seed:
         yield f"`{target.name}` takes no seed: the same run again may give other texts"
-
-
-def _emulated(sampling: Sampling, takes: Takes) -> AnswerForm | None:
-    from sglc.ir.grammar.answer_form import form_for  # it reads schemas, which few programs need
-
-    return form_for(sampling, takes)
 
 
 def _select(op: Select, target: Target) -> Iterator[str]:

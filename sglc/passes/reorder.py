@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, takewhile
 
 from sglc.ir.core import (
     Op,
@@ -201,5 +201,4 @@ class _Reordering:
 
 def _reach(sections: Sequence[_Section], rank: int) -> Sequence[_Section]:
     """The sections before the first one that changes more than `rank` says."""
-    first = next((i for i, section in enumerate(sections) if section.rank > rank), len(sections))
-    return sections[:first]
+    return list(takewhile(lambda section: section.rank <= rank, sections))

@@ -186,14 +186,10 @@ class _Forking:
 
 
 def _remarks(merged: _Merged) -> Iterator[Remark]:
-    """One remark for all that fell away, at the first place."""
-    literals = [op.text for op in merged if isinstance(op, Append | Control) and isinstance(op.text, str)]
-    if not literals:
-        return
-    first = next(op for op in merged if isinstance(op, Append | Control) and isinstance(op.text, str))
-    characters = sum(map(len, literals))
-    yield Remark(
-        "share_prefixes",
-        f"merged {len(merged)} equal ops, {characters} characters of literals among them",
-        place(first.loc),
-    )
+    """One remark for all that fell away, at the place of the first literal."""
+    texts = [(op.loc, op.text) for op in merged if isinstance(op, Append | Control)]
+    literals = [(loc, text) for loc, text in texts if isinstance(text, str)]
+    if literals:
+        characters = sum(len(text) for _, text in literals)
+        said = f"merged {len(merged)} equal ops, {characters} characters of literals among them"
+        yield Remark("share_prefixes", said, place(literals[0][0]))

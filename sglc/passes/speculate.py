@@ -70,7 +70,7 @@ def _aheads(uses: StreamUses, target: Target, remarks: list[Remark]) -> dict[Val
         if before is None:
             continue
         run = [gen]
-        _refuse(target, anew and bool(before), gen, _why_not_first(uses, gen, before))
+        _refuse(target, anew and bool(before), gen, alone(gen, _FORMS) or _unknown(uses, before))
         while True:
             follower, texts = uses.next(run[-1])
             if follower is None:
@@ -111,10 +111,6 @@ def _refuse(target: Target, only_way: bool, op: Gen | Select, why: str) -> None:
             note=f"the model begins every answer anew, and one request cannot ask for the whole turn: {why}",
             hint="end the turn and ask again, or change what keeps it from being one request",
         )  # fmt: skip
-
-
-def _why_not_first(uses: StreamUses, gen: Gen, before: Sequence[Append]) -> str:
-    return alone(gen, _FORMS) or _unknown(uses, before)
 
 
 def _why_not(uses: StreamUses, gen: Gen, follower: Gen | Select, texts: Sequence[Append], anew: bool) -> str:

@@ -9,7 +9,8 @@ from sglc.errors import UsageError, shown
 from sglc.ir.facts import holds, readable, spell, value_of
 from sglc.ir.plan.plan import Param, Plan, PlanGuard
 from sglc.ir.pure import function_of, type_name
-from sglc.ir.values import placed, plain
+from sglc.ir.remark import place
+from sglc.ir.values import plain
 
 _SHOWN = 120
 _JSON = ("str", "int", "float", "bool", "NoneType", "list", "dict")
@@ -54,11 +55,11 @@ def _fitted(param: Param, arguments: Mapping[str, Any]) -> Any:
                 return value
             raise UsageError(
                 "SGLC047", f"`{param.name}` has a field `{unknown}`, and `{param.kind}` has none of this name",
-                placed(param.loc), note=f"its fields: {', '.join(names) or 'none'}",
+                place(param.loc), note=f"its fields: {', '.join(names) or 'none'}",
             )  # fmt: skip
     raise UsageError(
         "SGLC047", f"`{param.name}` is of type `{found}`, and the plan is for `{param.kind}`",
-        placed(param.loc), hint=_AGAIN,
+        place(param.loc), hint=_AGAIN,
     )  # fmt: skip
 
 
@@ -69,7 +70,7 @@ def _member(param: Param, members: Mapping[str, Any], value: Any) -> Any:
             return function_of("sglc.instance")(param.kind, {"name": name, "value": held})
     raise UsageError(
         "SGLC047", f"`{param.name}` is `{shown(repr(value))}`, and no member of `{param.kind}` has this value",
-        placed(param.loc),
+        place(param.loc),
         note=f"its members: {', '.join(f'{name} = {held!r}' for name, held in members.items())}",
     )  # fmt: skip
 
@@ -83,7 +84,7 @@ def _check(guard: PlanGuard, given: Mapping[str, Any]) -> None:
         raise UsageError(
             "SGLC048",
             f"the plan is for arguments of which `{readable(guard.fact)}` is `{_short(guard.expected)}`",
-            placed(guard.loc), note=f"here it is {_short(str(made))}", hint=_AGAIN,
+            place(guard.loc), note=f"here it is {_short(str(made))}", hint=_AGAIN,
         )  # fmt: skip
 
 

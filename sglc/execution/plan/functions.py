@@ -16,7 +16,8 @@ from sglc.frontend.locate import PLACE
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.ir.plan.plan import FunctionStep
 from sglc.ir.pure import PURE, STORED, function_of
-from sglc.ir.values import placed, returned
+from sglc.ir.remark import place
+from sglc.ir.values import returned
 
 Told = Callable[[Value, Exception | None], None]
 
@@ -59,7 +60,7 @@ class Functions:
         except Exception as error:
             text = str(error) or "no message"
             message = f"`{type(error).__name__}` in `{self._program}`: {text}"
-            raise RunError("SGLC401", message, placed(step.loc)) from error
+            raise RunError("SGLC401", message, place(step.loc)) from error
         match step.gives:
             case "text" | "bool":
                 return made  # type: ignore[no-any-return]

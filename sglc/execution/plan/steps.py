@@ -28,7 +28,8 @@ from sglc.ir.plan.plan import (
 )
 from sglc.ir.plan.segment import Segment, Slot
 from sglc.ir.pure import STORED
-from sglc.ir.values import case_of, evaluate, item_texts, placed
+from sglc.ir.remark import place
+from sglc.ir.values import case_of, evaluate, item_texts
 
 
 class Running(Going, Protocol):
@@ -81,13 +82,13 @@ def do(run: Running, frame: Frame, number: int) -> None:
             run.enter(frame.block.inner(prepared, 0), args, at, None, {}, then, frame.before_step(number))
         case HostStep(reason, loc, _, ""):
             run.handed_over = True
-            raise RunError("SGLC401", f"it goes on as Python: {reason}", placed(loc))
+            raise RunError("SGLC401", f"it goes on as Python: {reason}", place(loc))
         case HostStep(reason, loc, _, error):
             said = text(prepared.reads[0](frame)) if prepared.reads else reason
             made = builtin_error(error, said, whole=not prepared.reads)
             said = said if made is None else str(made)
             message = f"`{error}` in `{run.program}`: {said or 'no message'}"
-            raise RunError("SGLC401", message, placed(loc)) from made
+            raise RunError("SGLC401", message, place(loc)) from made
         case step:
             assert_never(step)
 

@@ -86,13 +86,8 @@ def result_text(content: str) -> str:
 def arguments_schema(tool: Mapping[str, Json]) -> Json:
     """What the arguments of `tool` are held to: an object, empty where the tool lists none."""
     schema = tool.get("parameters") or _NOTHING
-    if schema.get("properties") == {} and not {*schema} - {
-        "type",
-        "properties",
-        "title",
-        "description",
-        "$schema",
-    }:
+    more = {*schema} - {"type", "properties", "title", "description", "$schema"}
+    if schema.get("properties") == {} and not more:
         schema = {**schema, "additionalProperties": False}
     return {**schema, "type": "object"}
 

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from sglc.ir.grammar.call_format import CallFormat
 
 _LONGEST = 256  # characters up to a call's arguments, and of what closes it
-_MOST_READ_AGAIN = (
-    64  # calls of a text that turn out to be none; each is read once more, to the end of the text
-)
+_MOST_READ_AGAIN = 64  # calls that turn out to be none, in one text; each is read once more, to the text's end
 
 
 @dataclass(frozen=True, slots=True)

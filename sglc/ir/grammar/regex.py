@@ -390,7 +390,8 @@ def _deterministic(nfa: _Nfa, pattern: str, effort: _Effort) -> ByteDfa:
     accepting = [nfa.final in state for state in numbers]
     blocks = blocks_of(moves, accepting)
     if blocks[0] == blocks[DEAD]:
-        at = next((at for at, piece in class_places(pattern) if _matches_nothing(piece)), None)
+        classes_at = ((at, _parser.parse(piece, re.ASCII)[0]) for at, piece in class_places(pattern))
+        at = next((at for at, item in classes_at if not characters(item, 0)), None)
         raise LegalizeError(
             "SGLC453", f"no text matches `{shown(pattern)}`",
             note="" if at is None else _at(at) + "no character is in this class",
@@ -423,8 +424,3 @@ def _kinds(labels: Sequence[Sequence[Range]]) -> tuple[bytes, list[list[int]]]:
     kinds = {which: kind for kind, which in enumerate(dict.fromkeys(inside))}
     held = [[kind for which, kind in kinds.items() if which >> number & 1] for number in range(len(labels))]
     return bytes(kinds[which] for which in inside), held
-
-
-def _matches_nothing(piece: str) -> bool:
-    """Whether no character is in a class."""
-    return not characters(_parser.parse(piece, re.ASCII)[0], 0)

@@ -6,8 +6,8 @@ import json
 import re
 from collections.abc import Iterator
 
-from sglc.errors import Loc, VerifyError
-from sglc.ir.core import NOWHERE, Op, Type, Value, inputs, values_in
+from sglc.errors import VerifyError
+from sglc.ir.core import Op, Type, Value, inputs, values_in
 from sglc.ir.grammar.call_format import NAME
 from sglc.ir.ops import (
     GIVES,
@@ -35,6 +35,7 @@ from sglc.ir.ops import (
     TextOf,
     Tool,
 )
+from sglc.ir.remark import place
 from sglc.ir.sampling import FORMS, LEAST_REPETITION, MOST_REPETITION, MOST_TEMPERATURE, Sampling, is_seed
 from sglc.ir.values import DATA, OPERATIONS
 
@@ -45,11 +46,6 @@ _STREAM, _TEXT, _BOOL, _LIST = (Type.STREAM,), (Type.TEXT,), (Type.BOOL,), (Type
 def problem(code: str, message: str, op: Op, *, note: str = "", hint: str = "") -> VerifyError:
     """An error that points at `op`."""
     return VerifyError(code, message, place(op.loc), note=note, hint=hint)
-
-
-def place(loc: Loc) -> Loc | None:
-    """`loc` for an error; None where nothing stands in the user's source."""
-    return None if loc == NOWHERE else loc
 
 
 def operand_types(op: Op) -> Iterator[tuple[Value, tuple[Type, ...]]]:

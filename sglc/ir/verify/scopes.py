@@ -25,7 +25,8 @@ from sglc.ir.ops import (
     ScopeEnd,
     Select,
 )
-from sglc.ir.verify.fields import place, problem
+from sglc.ir.remark import place
+from sglc.ir.verify.fields import problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,9 @@ from sglc.ir.ops import (
     hands_over,
     types_of,
 )
+from sglc.ir.remark import place
 from sglc.ir.text.printer import value_names
-from sglc.ir.verify.fields import check_fields, operand_types, place, problem
+from sglc.ir.verify.fields import check_fields, operand_types, problem
 from sglc.ir.verify.scopes import Place, Places, is_open
 
 _K = TypeVar("_K")

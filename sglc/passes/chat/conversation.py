@@ -182,7 +182,9 @@ class ChatWriter:
         for index, piece in enumerate(pieces(view[len(chat.view) :])):
             match piece:
                 case int():
-                    for item in _texts(self.turn(chat, piece, loc).content):
+                    if not chat.turns[piece].known:
+                        raise self.refused("the template writes an earlier turn again", chat, loc)
+                    for item in _texts(chat.turns[piece].content):
                         stream = self.put(Append(stream, item, loc=loc))
                 case str():
                     cut: Sequence[str | ControlText] = self.tokenizer.split_control(piece)
@@ -248,12 +250,6 @@ class ChatWriter:
         return Value(next(self.ids), Type.STREAM)
 
     # -- reports -------------------------------------------------------------------------------------
-
-    def turn(self, chat: Chat, index: int, loc: Loc) -> Turn:
-        turn = chat.turns[index]
-        if not turn.known:
-            raise self.refused("the template writes an earlier turn again", chat, loc)
-        return turn
 
     def probe(self, chat: Chat, loc: Loc) -> None:
         """Say where the template changes contents, which the lowering does not."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
 from sglc.ir.core import Op, Program, Region, Tree, Type, Value, inputs, operands, regions, values_in, walk
-from sglc.ir.effects import variable_of
+from sglc.ir.effects import Effect, any_effect, variable_of
 from sglc.ir.ops import (
     Arg,
     Cond,
@@ -22,6 +22,7 @@ from sglc.ir.ops import (
     Loop,
     Map,
     Prompt,
+    PureCall,
     Resume,
     Root,
     ScopeBegin,
@@ -32,16 +33,19 @@ from sglc.ir.ops import (
 )
 from sglc.ir.plan.plan import Block, Named, OutputTree, PromptEnd, Step, Within, blocks_of
 from sglc.ir.plan.segment import Held, Slot
+from sglc.ir.pure import PURE
 from sglc.ir.target import Target
 from sglc.passes.lowering.arm_tails import with_arm_tails
 from sglc.passes.lowering.chosen_texts import with_chosen_texts
 from sglc.passes.lowering.segments import LoweringScope, Nodes, StreamOp
-from sglc.passes.lowering.steps import calls_tools, decision, has_to_run, is_quick, may_hand_over, put_together
+from sglc.passes.lowering.steps import decision, may_hand_over, put_together
 from sglc.passes.lowering.units import Unit, ordered
 from sglc.passes.prompt.text import with_texts
 
 _STREAM_OPS = get_args(StreamOp)
 _PROMPT = "\0prompt"  # what a `prompt` op stores: no variable of the user's has such a name
+_TOOLS = Effect.ACTS | Effect.CALLS
+_NOTICED = ~Effect.DECIDES  # what an op that nothing reads has to be there for
 _MOVABLE = tuple(kind for kind in _STREAM_OPS if kind not in (Gen, Select))
 
 
@@ -160,7 +164,7 @@ class _BlockLowering:
         live = dict.fromkeys(wanted)
         kept: list[Op] = []
         for op in reversed(self.flat):
-            if has_to_run(op) or not live.keys().isdisjoint(op.results):
+            if any_effect(op, _NOTICED) or not live.keys().isdisjoint(op.results):
                 kept.append(op)
                 read = (*operands(op), *self.in_prompts(op)) if op.region_fields else inputs(op)
                 live.update(dict.fromkeys(self.scope.own(value) for value in read))
@@ -194,7 +198,8 @@ class _BlockLowering:
             self.keys.append(needs if in_segment else -1)
             is_decision = not in_segment and not isinstance(op, Format | Join | Store)
             late = not self.made.isdisjoint(map(self.scope.own, operands(op)))
-            if in_segment or late or (is_decision and (barrier or not is_quick(op))):
+            quick = isinstance(op, PureCall) and op.name in PURE  # Python's own functions on data
+            if in_segment or late or (is_decision and (barrier or not quick)):
                 self.made.update(op.results)
             if isinstance(op, Gen | Select):
                 self.scope.texts[op.results[1]] = (op.results[1],)
@@ -277,12 +282,13 @@ class _BlockLowering:
                     unit.after.update(sources)
                     unit.after.pop(unit, None)
                 case _:
-                    waits = self.earlier(number) if may_hand_over(op) else sources
-                    unit = self.unit(
-                        number, decision(op, self.scope, self.lowering.region, self.lowering.called), waits
-                    )
-                    barrier = (unit,) if may_hand_over(op) else barrier
-                    if calls_tools(op):
+                    leaves, waits = may_hand_over(op), list(sources)
+                    if leaves:  # for what needs no decision from here on
+                        waits = [other for other in self.units if other.key < self.before[number]]
+                    step = decision(op, self.scope, self.lowering.region, self.lowering.called)
+                    unit = self.unit(number, step, waits)
+                    barrier = (unit,) if leaves else barrier
+                    if any_effect(op, _TOOLS):
                         if effects is not None:
                             unit.after[effects] = None
                         effects = unit
@@ -296,10 +302,6 @@ class _BlockLowering:
         made = Unit(position, step=step, after=dict.fromkeys(after))
         self.units.append(made)
         return made
-
-    def earlier(self, number: int) -> list[Unit]:
-        """The units that need no decision from op `number` on."""
-        return [unit for unit in self.units if unit.key < self.before[number]]
 
     def segment(self, position: int, key: int) -> Unit:
         if key not in self.segments:
@@ -329,7 +331,7 @@ class _BlockLowering:
         unit = makers[0] if makers else self.segment(0, 0)
         if unit.nodes is None:
             unit.nodes = Nodes(self.scope, self.lowering.target, (), Counter())
-        unit.nodes.keep(stream, handle)
+        unit.nodes.kept[handle] = unit.nodes.stream(stream)
         return Held(handle)
 
     def variables(self, ops: Sequence[Op]) -> list[Named | PromptEnd | Unit]:
@@ -353,7 +355,8 @@ class _BlockLowering:
                     pass
                 case Cond() | Switch() | Loop() | Map():
                     unit = self.units_of[number]
-                    if unit.step is not None and self.has_variables(unit.step):
+                    held = blocks_of(unit.step) if unit.step is not None else ()
+                    if any(self.lowering.blocks[inner].variables for inner in held):
                         found.append(unit)
                         since = {}
                     continue
@@ -366,6 +369,3 @@ class _BlockLowering:
                 since[name] = len(found)
                 found.append(variable)
         return found
-
-    def has_variables(self, step: Step) -> bool:
-        return any(self.lowering.blocks[number].variables for number in blocks_of(step))

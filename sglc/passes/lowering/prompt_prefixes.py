@@ -147,7 +147,10 @@ class _Walk:
                     {param.results[0]: self.text(arg) for param, arg in given if isinstance(param, Arg)},
                 )
             case Loop():  # its first iteration
-                self.rename(dict(zip(op.body.params, op.init, strict=True)))
+                for param, value in zip(op.body.params, op.init, strict=True):
+                    known = self.streams if value in self.streams else self.texts
+                    if value in known:
+                        known[param] = known[value]
                 self.ops(op.body.ops)
 
     def text(self, item: Value | str) -> _Known:
@@ -156,10 +159,3 @@ class _Walk:
     def extend(self, op: Append | Image | Control | RoleOpen | RoleClose, text: _Known) -> None:
         if op.stream in self.streams:
             self.streams[op.results[0]] = _joined((self.streams[op.stream], text))
-
-    def rename(self, names: Mapping[Value, Value]) -> None:
-        for new, old in names.items():
-            if old in self.streams:
-                self.streams[new] = self.streams[old]
-            elif old in self.texts:
-                self.texts[new] = self.texts[old]

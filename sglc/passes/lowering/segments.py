@@ -160,7 +160,7 @@ class Nodes:
         self.nodes: list[Node] = []
         self.streams: dict[Value, int] = {}
         self.generated: dict[Value, int] = {}
-        self.kept: dict[str, int] = {}  # by handle
+        self.kept: dict[str, int] = {}  # at the end, by handle
         self._opened: dict[Value, None] = {}  # streams that are made elsewhere
         self._chains: dict[Value, tuple[int, list[Part]]] = {}
         extended = {scope.own(op.stream) for op in ops if isinstance(op, _Extension)}
@@ -253,10 +253,6 @@ class Nodes:
         after, text = op.results
         self.streams[after] = node
         self.generated[text] = node
-
-    def keep(self, value: Value, handle: str) -> None:
-        """Keep a stream under a handle, at the end of the segment."""
-        self.kept[handle] = self.stream(value)
 
     def segment(self) -> Segment:
         """The segment; what is exported by now is given to the environment."""

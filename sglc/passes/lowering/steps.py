@@ -1,11 +1,11 @@
-"""What single decisions become, and which ops cannot be left out."""
+"""What single decisions become, and at which Python may take over."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from sglc.ir.core import Op, Program, Region, Value, walk
-from sglc.ir.effects import Effect, any_effect, effects_of
+from sglc.ir.effects import Effect, effects_of
 from sglc.ir.ops import (
     Call,
     Cond,
@@ -29,11 +29,8 @@ from sglc.ir.plan.plan import (
     ValueStep,
 )
 from sglc.ir.plan.segment import Held, Slot
-from sglc.ir.pure import PURE
 from sglc.ir.values import OPERATIONS
 from sglc.passes.lowering.segments import LoweringScope
-
-_NOTICED = ~Effect.DECIDES
 
 
 def decision(
@@ -89,21 +86,6 @@ def may_hand_over(op: Op) -> bool:
     """Whether ordinary Python may take over at the op."""
     inside = walk((op,)) if op.region_fields else (op,)
     return any((own := effects_of(inner)) is not Effect.NOTHING and own & Effect.LEAVES for inner in inside)
-
-
-def is_quick(op: Op) -> bool:
-    """Whether an op takes no time that anybody would notice: Python's own functions on data."""
-    return isinstance(op, PureCall) and op.name in PURE
-
-
-def calls_tools(op: Op) -> bool:
-    """Whether a tool may be called at the op."""
-    return any_effect(op, Effect.ACTS | Effect.CALLS)
-
-
-def has_to_run(op: Op) -> bool:
-    """Whether leaving the op out would be noticed, even if nothing reads what it gives."""
-    return any_effect(op, _NOTICED)
 
 
 def _only(gives: Sequence[Slot | Held]) -> str:
