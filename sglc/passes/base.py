@@ -77,8 +77,8 @@ def register(
     """
 
     def enter(run: _Run) -> _Run:
-        other = PASSES.get(name)
-        if other is not None and _function(other.run) != _function(run):
+        other = PASSES[name].run if name in PASSES else run
+        if (other.__module__, other.__qualname__) != (run.__module__, run.__qualname__):
             raise UsageError("SGLC320", f"there is a pass `{name}` already", _defined(run))
         if not name.isidentifier():
             raise UsageError(
@@ -183,10 +183,6 @@ def _verify_behind(chosen: Pass, program: Program) -> None:
     except VerifyError as error:
         note = f"pass `{chosen.name}` made it" + (f"; {error.note}" if error.note else "")
         raise VerifyError(error.code, error.message, error.loc, note=note, hint=error.hint) from None
-
-
-def _function(run: Callable[..., object]) -> tuple[str, str]:
-    return run.__module__, run.__qualname__
 
 
 def _defined(run: Callable[..., object]) -> Loc | None:

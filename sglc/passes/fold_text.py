@@ -174,19 +174,14 @@ def _without_unused_formats(program: Program) -> Program:
     return with_fields(program, ops=rewritten(program.ops, kept, calls=False))
 
 
-def _expand(item: Value | str, flat: Mapping[Value, _Parts]) -> Iterator[Value | str]:
+def _expand(item: Value | str, flat: Mapping[Value, _Parts]) -> _Parts:
     """The parts of a format, or the item itself. Formats in `flat` are flat already."""
-    if isinstance(item, Value) and item in flat:
-        yield from flat[item]
-    else:
-        yield item
+    return flat[item] if isinstance(item, Value) and item in flat else (item,)
 
 
 def _literal(item: Value | str, flat: Mapping[Value, _Parts]) -> Value | str:
     """The text of a format that holds only a literal, else the item."""
-    if isinstance(item, str) or item not in flat:
-        return item
-    match flat[item]:
+    match _expand(item, flat):
         case ():
             return ""
         case (str() as text,):

@@ -33,7 +33,9 @@ def hoist_prefix(program: Program, target: Target) -> Rewrite:
     for op, prefix in prefix_of_each(program):
         if isinstance(op, Gen | Select) and (names := tuple(_names(prefix))):
             marks[id(op)] = names
-            first.setdefault(names, _remark(op, names))
+            behind = ", ".join(f"`{name}`" for name in dict.fromkeys(names))
+            said = f"`{op.site.name}` begins with {behind}: rows share as much of it as they have in common"
+            first.setdefault(names, Remark("hoist_prefix", said, place(op.loc)))
 
     def changed(op: Op) -> Op:
         return with_fields(op, hoist=marks.get(id(op), ())) if isinstance(op, Gen | Select) else op
@@ -49,9 +51,3 @@ def _names(prefix: PromptPrefix) -> Iterator[str]:
                 yield name
             case Derived(parts=parts):
                 yield from _names(parts)
-
-
-def _remark(op: Gen | Select, names: tuple[str, ...]) -> Remark:
-    behind = ", ".join(f"`{name}`" for name in dict.fromkeys(names))
-    said = f"`{op.site.name}` begins with {behind}: rows share as much of it as they have in common"
-    return Remark("hoist_prefix", said, place(op.loc))

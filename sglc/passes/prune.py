@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from sglc.ir.core import Op, Program, Region, Value, inputs, values_in, with_regions
-from sglc.ir.effects import Effect, effects_of, variable_of
+from sglc.ir.effects import Effect, any_effect, variable_of
 from sglc.ir.ops import Call, Cond, Fork, Gen, Loop, Map, Select, Switch, hands_over
 from sglc.ir.remark import Remark, place
 from sglc.ir.rewrite import everywhere
@@ -51,7 +51,7 @@ class _Pruning:
         kept: list[Op] = []
         for op in reversed(ops):
             name = variable_of(op)
-            if name in asked or _is_root(op) or not live.isdisjoint(op.results):
+            if name in asked or any_effect(op, _ROOTS) or not live.isdisjoint(op.results):
                 kept.append(self.narrowed(op, live, asked))
                 live.update(inputs(kept[-1]))
             else:
@@ -104,11 +104,6 @@ class _Pruning:
         for op in self.dropped:
             said = f"`{op.site}` is not generated: no output that is asked for depends on it"
             yield Remark("prune", said, place(op.loc))
-
-
-def _is_root(op: Op) -> bool:
-    ops = everywhere((op,)) if isinstance(op, Call) else (op,)
-    return any(effects_of(one) & _ROOTS for one in ops)
 
 
 def _picked(items: Sequence[_T], chosen: Sequence[bool]) -> tuple[_T, ...]:

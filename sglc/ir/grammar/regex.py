@@ -44,9 +44,9 @@ warnings.filterwarnings("ignore", "Possible (nested set|set )", FutureWarning, r
 
 Range = tuple[int, int]  # first and last, both inside: of code points, or of bytes
 
-_DIGIT: list[Range] = [(48, 57)]
+DIGIT: list[Range] = [(48, 57)]
 _SPACE: list[Range] = [(9, 13), (32, 32)]
-_WORD: list[Range] = [(48, 57), (65, 90), (95, 95), (97, 122)]
+WORD: list[Range] = [(48, 57), (65, 90), (95, 95), (97, 122)]
 STARTS = (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING)
 ENDS = (sre.AT_END, sre.AT_END_STRING)
 _REFUSED = {
@@ -273,17 +273,17 @@ def _member(member: Any) -> list[Range]:
         case (sre.RANGE, (first, last)):
             return [(first, last)]
         case (sre.CATEGORY, sre.CATEGORY_DIGIT):
-            return _DIGIT
+            return DIGIT
         case (sre.CATEGORY, sre.CATEGORY_SPACE):
             return _SPACE
         case (sre.CATEGORY, sre.CATEGORY_WORD):
-            return _WORD
+            return WORD
         case (sre.CATEGORY, sre.CATEGORY_NOT_DIGIT):
-            return _without(_DIGIT)
+            return _without(DIGIT)
         case (sre.CATEGORY, sre.CATEGORY_NOT_SPACE):
             return _without(_SPACE)
         case (sre.CATEGORY, sre.CATEGORY_NOT_WORD):
-            return _without(_WORD)
+            return _without(WORD)
         case _:
             raise AssertionError(member)
 
@@ -309,9 +309,14 @@ def _folded(ranges: list[Range], flags: int) -> list[Range]:
 
 def _without(ranges: Iterable[Range]) -> list[Range]:
     """All code points but surrogates and those of `ranges`, in order."""
+    return complement([*ranges, _SURROGATES])
+
+
+def complement(ranges: Iterable[Range]) -> list[Range]:
+    """All other code points, in order."""
     left: list[Range] = []
     begin = 0
-    for first, last in sorted([*ranges, (0xD800, 0xDFFF), (0x110000, 0x110000)]):
+    for first, last in sorted([*ranges, (0x110000, 0x110000)]):
         if begin < first:
             left.append((begin, first - 1))
         begin = max(begin, last + 1)

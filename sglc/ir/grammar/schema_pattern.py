@@ -12,18 +12,15 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from sglc.errors import LegalizeError, shown
-
-Range = tuple[int, int]  # first and last code point, both inside
+from sglc.ir.grammar.regex import DIGIT, WORD, Range, complement
 
 _LAST = 0x10FFFF
-_DIGIT: list[Range] = [(48, 57)]
-_WORD: list[Range] = [(48, 57), (65, 90), (95, 95), (97, 122)]
 _LINE_ENDS: list[Range] = [(10, 10), (13, 13), (0x2028, 0x2029)]
 _SPACE: list[Range] = [
     (9, 13), (32, 32), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F),
     (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF),
 ]  # fmt: skip
-_CLASSES = {"d": _DIGIT, "w": _WORD, "s": _SPACE}
+_CLASSES = {"d": DIGIT, "w": WORD, "s": _SPACE}
 _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 _REPEAT = re.compile(r"(?:[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\})\??")
 _MOST_DIGITS = 9  # of a bound
@@ -93,7 +90,7 @@ class _Reader:
                 return self._class(), True
             case ".":
                 self._at += 1
-                return written(_complement(_LINE_ENDS)), True
+                return written(complement(_LINE_ENDS)), True
             case "\\":
                 found = self._escape(inside=False)
                 return found if isinstance(found, str) else written(found), True
@@ -119,7 +116,7 @@ class _Reader:
             raise self._wrong("a `\\` at the end", begun)
         if char.lower() in _CLASSES:
             found = _CLASSES[char.lower()]
-            return found if char.islower() else _complement(found)
+            return found if char.islower() else complement(found)
         if char in _CONTROLS or (inside and char == "b"):
             code = _CONTROLS.get(char, 8)
             return [(code, code)]
@@ -178,7 +175,7 @@ class _Reader:
                 ranges.append((0, 0))  # as of `_sound`
             inside = "".join(properties) + _inside(ranges)
             return f"[{'^' * negated}{inside}]"
-        return written(_sound(_complement(ranges) if negated else ranges))
+        return written(_sound(complement(ranges) if negated else ranges))
 
     def _member(self, begun: int) -> list[Range] | str:
         char = self._pattern[self._at : self._at + 1]
@@ -225,17 +222,6 @@ def _sound(ranges: list[Range]) -> list[Range]:
     if not all(_has(ranges, code) for code in range(32) if code != ord("\n")):
         return ranges
     return [(max(first, 1), last) for first, last in ranges if last]
-
-
-def _complement(ranges: Iterable[Range]) -> list[Range]:
-    """All other code points."""
-    left: list[Range] = []
-    begin = 0
-    for first, last in sorted(ranges):
-        if begin < first:
-            left.append((begin, first - 1))
-        begin = max(begin, last + 1)
-    return left + [(begin, _LAST)] * (begin <= _LAST)
 
 
 def written(ranges: list[Range]) -> str:

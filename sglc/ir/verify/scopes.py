@@ -61,10 +61,6 @@ class Places:
         """Where each value stands."""
         return tuple(self._places.get(value.id, _OUTSIDE) for value in values)
 
-    def role(self, value: Value) -> str:
-        """Whose turn is open in a stream; "" outside turns."""
-        return self._places.get(value.id, _OUTSIDE).role
-
     def put(self, values: Sequence[Value], places: Sequence[Place]) -> None:
         """`values` stand where `places` say, as far as these go."""
         for value, there in zip(values, places, strict=False):

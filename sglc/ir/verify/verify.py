@@ -137,7 +137,7 @@ class _Verifier:
         for stream in continued(op):
             self.go_on(stream, op)
         if isinstance(op, Gen | Select | Join | Call):
-            self.unique(op, op.site)
+            self.unique(op)
 
     # -- values --------------------------------------------------------------------------------------
 
@@ -171,14 +171,14 @@ class _Verifier:
             )  # fmt: skip
         self.continuing[stream.id] = op
 
-    def unique(self, op: Op, site: Site) -> None:
-        if (earlier := self.sites.get(site)) is not None:
+    def unique(self, op: Gen | Select | Join | Call) -> None:
+        if (earlier := self.sites.get(op.site)) is not None:
             raise problem(
-                "SGLC208", f"site `{site}` stands twice", op,
+                "SGLC208", f"site `{op.site}` stands twice", op,
                 note=f"the first is at {earlier.loc}" if earlier.loc != NOWHERE else "",
                 hint="give the second another `occurrence`",
             )  # fmt: skip
-        self.sites[site] = op
+        self.sites[op.site] = op
 
     # -- regions -------------------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class _Verifier:
                     raise problem("SGLC205", f"`call` takes a {wanted} here", op, note="a literal is a text")
             elif item.type is not wanted:
                 raise self.wrong_type(item, (wanted,), op)
-            elif isinstance(param, Resume) and (found := self.places.role(item)) != param.role:
+            elif isinstance(param, Resume) and (found := self.places.of((item,))[0].role) != param.role:
                 raise problem(
                     "SGLC207", f"`{self.name(item)}` is no stream that `{called.name}` can go on from", op,
                     note=f"{is_open(found)}; it resumes where {is_open(param.role)}",
