@@ -21,6 +21,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
     Slot,
     joined,
+    origin,
     reads,
 )
 from sglc.ir.plan.uses import Name, node_reads
@@ -146,17 +147,8 @@ def numbered(segment: Segment, numbers: dict[Hashable, int]) -> Iterator[int]:
 
 def _prompt(segment: Segment, index: int, texts: Mapping[str, str]) -> list[Part] | None:
     """The parts of the prompt behind a node; None where one is not known before a run."""
-    parts: list[Part] = []
-    while True:
-        match segment.nodes[index]:
-            case OpenNode(None):
-                return parts[::-1]
-            case ExtendNode(index, own) if (filled := _filled(own, texts)) is not None:
-                parts += reversed(filled)
-            case ForkNode(index) | KeepNode(index):
-                continue
-            case _:
-                return None
+    begin, parts = origin(segment.nodes, index)
+    return _filled(parts, texts) if segment.nodes[begin] == OpenNode() else None
 
 
 def _filled(parts: Iterable[Part], texts: Mapping[str, str]) -> list[Part] | None:

@@ -246,7 +246,7 @@ def behind(segment: Segment, index: int) -> set[int]:
     return seen
 
 
-def origin(nodes: Sequence[Node], stream: int) -> tuple[int | Part, ...]:
+def origin(nodes: Sequence[Node], stream: int) -> tuple[int, tuple[Part, ...]]:
     """What the prompt of a node consists of: the node that it goes on from, and the parts behind that."""
     parts: tuple[Part, ...] = ()
     while True:
@@ -256,7 +256,7 @@ def origin(nodes: Sequence[Node], stream: int) -> tuple[int | Part, ...]:
             case ExtendNode(before, more):
                 stream, parts = before, (*more, *parts)
             case _:
-                return (stream, *parts)
+                return stream, parts
 
 
 def joined(parts: Iterable[_P]) -> tuple[_P, ...]:

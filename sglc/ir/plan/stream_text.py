@@ -6,20 +6,17 @@ from collections.abc import Callable
 
 from sglc.ir.core import Site
 from sglc.ir.plan.segment import (
-    ExtendNode,
-    ForkNode,
     GenNode,
     ImagePart,
-    KeepNode,
     Made,
     NodeResult,
     OpenNode,
     Part,
-    ReleaseNode,
     RoleMark,
     Segment,
     SelectNode,
     Slot,
+    origin,
 )
 from sglc.ir.target import ControlText
 
@@ -35,20 +32,15 @@ def stream_pieces(at: StreamAt | None, opened: Callable[[int], StreamAt | None])
     pieces: list[str | Site] = []
     while at is not None:
         segment, index = at
-        match segment.nodes[index]:
-            case OpenNode(int() as handle):
-                at = opened(handle)
-            case OpenNode():
-                at = None
-            case ExtendNode(stream, parts):
-                pieces += [_piece(segment, part) for part in reversed(parts)]
-                at = segment, stream
+        begin, parts = origin(segment.nodes, index)
+        pieces += [_piece(segment, part) for part in reversed(parts)]
+        match segment.nodes[begin]:
+            case OpenNode(handle):
+                at = opened(handle) if isinstance(handle, int) else None
             case GenNode(stream, site) | SelectNode(stream, site):
                 pieces.append(site)
                 at = segment, stream
-            case ForkNode(stream):
-                at = segment, stream
-            case KeepNode() | ReleaseNode():
+            case _:
                 raise AssertionError("not a stream")
     pieces.reverse()
     return pieces
