@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from sglc.errors import VerifyError
 from sglc.ir.core import Op, Type, Value, inputs, values_in
@@ -40,7 +40,7 @@ from sglc.ir.sampling import FORMS, LEAST_REPETITION, MOST_REPETITION, MOST_TEMP
 from sglc.ir.values import DATA, OPERATIONS
 
 _IN_FORMS = re.compile(r"(~[\d.]+(:\d+)?)+(@\d+)*")  # as bodies that run as Python are recorded
-_STREAM, _TEXT, _BOOL, _LIST = (Type.STREAM,), (Type.TEXT,), (Type.BOOL,), (Type.LIST,)
+_STREAM, _TEXT = (Type.STREAM,), (Type.TEXT,)
 
 
 def problem(code: str, message: str, op: Op, *, note: str = "", hint: str = "") -> VerifyError:
@@ -48,48 +48,30 @@ def problem(code: str, message: str, op: Op, *, note: str = "", hint: str = "") 
     return VerifyError(code, message, place(op.loc), note=note, hint=hint)
 
 
+# The types that operands may have, by field; of others `OPERATIONS` says it, or what a `loop` or `call` holds.
+_TAKES: Mapping[type[Op], Mapping[str, tuple[Type, ...]]] = {
+    **{op: {"stream": _STREAM} for op in (Control, RoleOpen, RoleClose, ScopeBegin, ScopeEnd, Fork)},
+    Append: {"stream": _STREAM, "text": _TEXT},
+    Image: {"stream": _STREAM, "data": _TEXT},
+    Gen: {"stream": _STREAM, "limit": _TEXT},
+    Select: {"stream": _STREAM, "choices": _TEXT},
+    Prompt: {"stream": _STREAM, "turns": DATA},
+    TextOf: {"stream": _STREAM, "since": _STREAM},
+    **{op: {"args": DATA, "named": DATA} for op in (Tool, PureCall)},
+    Store: {"value": DATA},
+    Join: {"values": (Type.TEXT, Type.LIST)},  # a list where the branches joined something
+    Cond: {"pred": (Type.BOOL,)},
+    Switch: {"value": _TEXT},
+    Map: {"items": (Type.LIST, Type.JSON)},
+}
+
+
 def operand_types(op: Op) -> Iterator[tuple[Value, tuple[Type, ...]]]:
     """Each operand with the types it may have; those of `loop` and `call` depend on what they hold."""
-    match op:
-        case Append():
-            yield op.stream, _STREAM
-            yield from _each(op.text, _TEXT)
-        case Image():
-            yield op.stream, _STREAM
-            yield from _each(op.data, _TEXT)
-        case Control() | RoleOpen() | RoleClose() | ScopeBegin() | ScopeEnd() | Fork():
-            yield op.stream, _STREAM
-        case Gen():
-            yield op.stream, _STREAM
-            yield from _each(op.limit, _TEXT)
-        case Tool() | PureCall():
-            yield from _each((op.args, op.named), DATA)
-        case Store():
-            yield from _each(op.value, DATA)
-        case TextOf():
-            yield from _each((op.stream, op.since), _STREAM)
-        case Prompt():
-            yield op.stream, _STREAM
-            yield from _each(op.turns, DATA)
-        case Select():
-            yield op.stream, _STREAM
-            yield from _each(op.choices, _TEXT)
-        case Join():
-            yield from _each(op.values, (Type.TEXT, Type.LIST))  # a list where the branches joined something
-        case Cond():
-            yield op.pred, _BOOL
-        case Switch():
-            yield op.value, _TEXT
-        case Map():
-            yield op.items, (Type.LIST, Type.JSON)
-        case _ if op.mnemonic in OPERATIONS:
-            yield from ((value, OPERATIONS[op.mnemonic].takes) for value in inputs(op))
-        case _:
-            return
-
-
-def _each(item: object, wanted: tuple[Type, ...]) -> Iterator[tuple[Value, tuple[Type, ...]]]:
-    return ((value, wanted) for value in values_in(item))
+    if op.mnemonic in OPERATIONS:
+        yield from ((value, OPERATIONS[op.mnemonic].takes) for value in inputs(op))
+    for name, wanted in _TAKES.get(type(op), {}).items():
+        yield from ((value, wanted) for value in values_in(getattr(op, name)))
 
 
 def check_fields(op: Op) -> None:

@@ -44,7 +44,7 @@ class StreamParts:
     _homes: dict[Value, int] = field(default_factory=dict)  # the block that an op stands in, by what it gives
     _loops: dict[Value, tuple[Loop, int]] = field(default_factory=dict)  # by the parameter of their bodies
     _more: dict[Value, list[_More]] = field(default_factory=dict)  # by the first result of the op
-    _known: dict[Value, tuple[Value | None, Value]] = field(default_factory=dict)
+    _known: dict[Value, tuple[Value | None, _More]] = field(default_factory=dict)
     _fresh: count[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class StreamParts:
             if at in self._loops:
                 loop, number = self._loops[at]
                 at = loop.init[number]
-                parts = (self._carried(loop, number), *parts)
+                parts = (self._carried(loop, number).inside, *parts)
             else:
                 at, more = self._back(at, self._homes[at], since)
                 parts = (*more, *parts)
@@ -109,12 +109,11 @@ class StreamParts:
                 case Root():
                     at = None
                 case Cond() | Switch():
-                    at, made = self._branch(op, op.results.index(at))
-                    found.append((made,))
+                    at, more = self._branch(op, op.results.index(at))
+                    found.append((more.result,))
                 case Loop():
                     number = op.results.index(at)
-                    self._carried(op, number)
-                    found.append((self._known[op.results[number]][1],))
+                    found.append((self._carried(op, number).result,))
                     at = op.init[number]
                 case _ if hasattr(op, "stream"):
                     found.append(self.part_of(op))
@@ -125,8 +124,8 @@ class StreamParts:
                     )
         return at, tuple(part for parts in reversed(found) for part in parts)
 
-    def _branch(self, op: Cond | Switch, number: int) -> tuple[Value | None, Value]:
-        """What all arms go on from, and the value of what they add."""
+    def _branch(self, op: Cond | Switch, number: int) -> tuple[Value | None, _More]:
+        """What all arms go on from, and what they add."""
         stream = op.results[number]
         if stream not in self._known:
             back = [arm for arm in arms_of(op) if not hands_over(arm)]
@@ -137,17 +136,17 @@ class StreamParts:
             blocks = [parts for _, parts in found] if len(bases) == 1 else [self.of(end) for end in ends]
             more = _More(self.value(), blocks)
             self._more.setdefault(op.results[0], []).append(more)
-            self._known[stream] = base, more.result
+            self._known[stream] = base, more
         return self._known[stream]
 
-    def _carried(self, op: Loop, number: int) -> Value:
-        """What the iterations so far have added, as it is called inside of the loop."""
+    def _carried(self, op: Loop, number: int) -> _More:
+        """What the iterations add."""
         stream = op.results[number]
         if stream not in self._known:
-            inside, result = self.value(), self.value()
-            more = _More(result, [], inside)
+            inside = self.value()
+            more = _More(self.value(), [], inside)
             self._more.setdefault(op.results[0], []).append(more)
-            self._known[stream] = op.init[number], result
+            self._known[stream] = op.init[number], more
             base, parts = self._back(op.body.results[number + 1], self._inside(op.body))
             if base != op.body.params[number]:
                 raise LegalizeError(
@@ -155,9 +154,7 @@ class StreamParts:
                     place(op.loc),
                 )  # fmt: skip
             more.blocks.append((inside, *parts))
-        more = next(more for more in self._more[op.results[0]] if more.result == self._known[stream][1])
-        assert more.inside is not None
-        return more.inside
+        return self._known[stream][1]
 
     def _inside(self, region: Region) -> int:
         """The number of a region's own block."""
