@@ -120,12 +120,10 @@ class _Walker:
 
     def held(self, op: Op, behind: _Use) -> Op:
         """An op with blocks. What a loop yields, its next turn uses as this one does."""
-        turns = 2 if isinstance(op, Loop) else 1
-        for turn in range(turns):
-            said = len(self.remarks)
+        said = len(self.remarks)
+        for _ in range(2 if isinstance(op, Loop) else 1):
+            del self.remarks[said:]
             changed = with_regions(op, lambda region: self.region(op, region))
-            if turn + 1 < turns:
-                del self.remarks[said:]
         for value in inputs(op):
             self.read(value, behind)
         return changed

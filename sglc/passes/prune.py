@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -37,7 +37,7 @@ def prune(program: Program, _: Target) -> Rewrite:
         return program
     pruning = _Pruning()
     ops = pruning.block(program.ops, set(values_in(program.returns)), set(program.outputs))
-    return replace(program, ops=ops), tuple(reversed(list(pruning.remarks())))
+    return replace(program, ops=ops), tuple(map(_remark, reversed(pruning.dropped)))
 
 
 class _Pruning:
@@ -100,10 +100,10 @@ class _Pruning:
         )
         return replace(op, init=_picked(op.init, read), body=body, results=_picked(op.results, read))
 
-    def remarks(self) -> Iterator[Remark]:
-        for op in self.dropped:
-            said = f"`{op.site}` is not generated: no output that is asked for depends on it"
-            yield Remark("prune", said, place(op.loc))
+
+def _remark(op: Gen | Select) -> Remark:
+    said = f"`{op.site}` is not generated: no output that is asked for depends on it"
+    return Remark("prune", said, place(op.loc))
 
 
 def _picked(items: Sequence[_T], chosen: Sequence[bool]) -> tuple[_T, ...]:

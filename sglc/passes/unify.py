@@ -25,22 +25,17 @@ def unify(program: Program, target: Target) -> Rewrite:
     known which texts stand in a prompt, so nothing is merged here; the remarks are of those that are the same
     whatever these texts are. Where one request asks for several generations (`ahead`), none is marked.
     """
-    if any(
-        isinstance(op, Gen | Select) and (op.fused or getattr(op, "ahead", 0)) for op in everywhere(program.ops)
-    ):
-        return _marked(program, target, marks=False)
-    marked = _marked(program, target)
-    return marked, tuple(_remarks(marked.ops, {}))
+    asked = [op for op in everywhere(program.ops) if isinstance(op, Gen | Select)]
+    together = any(op.fused or getattr(op, "ahead", 0) for op in asked)
 
-
-def _marked(program: Program, target: Target, *, marks: bool = True) -> Program:
     def changed(op: Op) -> Op:
         if not isinstance(op, Gen | Select):
             return op
         sampling = op.sampling if isinstance(op, Gen) else None
-        return with_fields(op, unify=marks and target.is_deterministic(sampling))
+        return with_fields(op, unify=not together and target.is_deterministic(sampling))
 
-    return with_fields(program, ops=rewritten(program.ops, changed))
+    marked = with_fields(program, ops=rewritten(program.ops, changed))
+    return marked, tuple(_remarks(marked.ops, {}))
 
 
 def _remarks(ops: Iterable[Op], around: Mapping[Value, Value]) -> Iterator[Remark]:

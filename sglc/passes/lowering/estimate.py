@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from sglc.ir.plan.plan import Block, CondStep, Estimate, LoopStep, Step, SwitchStep, blocks_of
 from sglc.ir.plan.segment import ExtendNode, GenNode, Held, KeepNode, Segment, SelectNode, Slot, reads
@@ -20,13 +19,6 @@ def estimate(steps: Sequence[Step], blocks: Sequence[Block], tokenizer: Tokenize
     return _Block(inner, uses, tokenizer).steps(steps)
 
 
-@dataclass(slots=True)
-class _Sum:
-    calls: int = 0
-    literal_tokens: int = 0
-    max_new_tokens: int = 0
-
-
 class _Block:
     """Adds up the steps of one block, whose own blocks are known."""
 
@@ -34,7 +26,7 @@ class _Block:
         self.inner = inner
         self.uses = uses
         self.tokenizer = tokenizer
-        self.sum = _Sum()
+        self.calls = self.literal_tokens = self.max_new_tokens = 0
         self.depths: dict[Slot | Held, int] = {}  # generations that must be done before it is there
 
     def steps(self, steps: Iterable[Step]) -> Estimate:
@@ -42,8 +34,7 @@ class _Block:
         for step in steps:
             here = self.segment(step) if isinstance(step, Segment) else self.decision(step)
             deepest = max(deepest, here)
-        s = self.sum
-        return Estimate(s.calls, s.literal_tokens, s.max_new_tokens, deepest)
+        return Estimate(self.calls, self.literal_tokens, self.max_new_tokens, deepest)
 
     def decision(self, step: Step) -> int:
         before = max((self.depths.get(name, 0) for name in self.uses.reads(step)), default=0)
@@ -51,9 +42,9 @@ class _Block:
         if held:
             times = step.max_iters if isinstance(step, LoopStep) else 1
             least: Callable[[Iterable[int]], int] = min if isinstance(step, CondStep | SwitchStep) else sum
-            self.sum.calls += least(part.calls for part in held)
-            self.sum.literal_tokens += least(part.literal_tokens for part in held)
-            self.sum.max_new_tokens += times * max(part.max_new_tokens for part in held)
+            self.calls += least(part.calls for part in held)
+            self.literal_tokens += least(part.literal_tokens for part in held)
+            self.max_new_tokens += times * max(part.max_new_tokens for part in held)
             before += least(part.critical_path for part in held)
         for name in gives_of(step):
             self.depths[name] = before
@@ -66,19 +57,19 @@ class _Block:
             depth = max([depth, *(self.depths.get(name, 0) for name in node_reads(node))])
             match node:
                 case GenNode():
-                    self.sum.calls += 1
-                    self.sum.max_new_tokens += node.sampling.max_tokens * node.sampling.n
+                    self.calls += 1
+                    self.max_new_tokens += node.sampling.max_tokens * node.sampling.n
                     depth += 1
                 case SelectNode():
-                    self.sum.calls += 1
+                    self.calls += 1
                     depth += 1
                 case ExtendNode() if self.tokenizer is not None:
                     for part in node.parts:
                         match part:
                             case ControlText():
-                                self.sum.literal_tokens += len(part.ids)
+                                self.literal_tokens += len(part.ids)
                             case str():
-                                self.sum.literal_tokens += len(self.tokenizer.encode(part))
+                                self.literal_tokens += len(self.tokenizer.encode(part))
                 case KeepNode(handle=str() as name):
                     self.depths[Held(name)] = depth
             depths.append(depth)

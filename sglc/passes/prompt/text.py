@@ -80,7 +80,8 @@ def _needed(ops: Iterable[Op], live: set[Value], prompts: PromptTexts) -> tuple[
             live.update(values_in(op.turns))
             kept.append(op)
             continue
-        if _only_makes_prompts(op) and live.isdisjoint(op.results):
+        of_prompts = op.pure and all(value.type is Type.STREAM for value in op.results)
+        if (of_prompts or isinstance(op, Format)) and live.isdisjoint(op.results):
             continue
         if isinstance(op, Cond | Switch):
             wanted = [number for number, value in enumerate(op.results) if value in live]
@@ -101,7 +102,3 @@ def _arm(region: Region, wanted: list[int], live: set[Value], prompts: PromptTex
 def _block(region: Region, live: set[Value], prompts: PromptTexts) -> Region:
     live.update(region.results)
     return with_fields(region, ops=_needed(region.ops, live, prompts))
-
-
-def _only_makes_prompts(op: Op) -> bool:
-    return isinstance(op, Format) or (op.pure and all(value.type is Type.STREAM for value in op.results))

@@ -24,9 +24,8 @@ def with_turns(program: Program) -> Program:
     if not any(isinstance(op, Prompt) for op in ops) or not any(isinstance(op, RoleOpen) for op in ops):
         return program
     streams = StreamParts(program, _part, Type.JSON)
-    turns = {
-        op.stream: _in_turns(streams.of(op.stream)) for op in ops if isinstance(op, Prompt) and not op.turns
-    }
+    asked = [op.stream for op in ops if isinstance(op, Prompt) and not op.turns]
+    turns = {stream: joined(_in_turns(streams.of(stream))) for stream in asked}
 
     def change(op: Op) -> Op:
         return replace(op, turns=turns[op.stream]) if isinstance(op, Prompt) and op.stream in turns else op
@@ -50,12 +49,8 @@ def _part(op: Op) -> Parts:
             return ()
 
 
-def _in_turns(parts: Parts) -> Parts:
-    """Parts without those outside of turns, as far as that can be seen; neighbouring texts as one."""
-    return joined(_inside(parts))
-
-
-def _inside(parts: Parts) -> Iterator[Tree]:
+def _in_turns(parts: Parts) -> Iterator[Tree]:
+    """Parts without those outside of turns, as far as that can be seen."""
     inside = False
     for part in parts:
         match part:
