@@ -125,7 +125,7 @@ class _Tails:
     def reads(self, op: Op) -> Iterator[Value]:
         """What an op reads, those in its blocks too. A prompt is read for its texts."""
         yield from values_in(op.turns) if isinstance(op, Prompt) else operands(op)
-        for inner in walk((op,)):
+        for inner in walk((op,)) if op.region_fields else (op,):
             if isinstance(inner, Prompt):
                 yield from (part for part in self.prompts[inner.stream] if isinstance(part, Value))
 
