@@ -284,3 +284,29 @@ def test_whatever_makes_texts_has_its_model_and_operation(
     (span,) = exported.get_finished_spans()
     known = span.attributes or {}
     assert (known["gen_ai.operation.name"], known["gen_ai.request.model"]) == (operation, "m")
+
+
+class Traced(ScriptedBackend):
+    """Reports a span of its own for each segment, as an instrumented HTTP client does."""
+
+    async def submit(self, segment: Any, *, streams: bool = True) -> Any:
+        with trace.get_tracer("user").start_as_current_span("POST"):
+            await asyncio.sleep(0)
+        async for event in super().submit(segment, streams=streams):
+            yield event
+
+
+@pytest.mark.parametrize("mode", ["plan", "python"])
+def test_what_a_back_end_reports_stands_in_its_row(exported: InMemorySpanExporter, mode: Any) -> None:
+    @sgl.function
+    def two(s: Any, q: str) -> None:
+        s += q + sgl.gen("a", max_tokens=4)
+        s += sgl.gen("b", max_tokens=4)
+
+    two.run_batch([{"q": "x"}, {"q": "y"}, {"q": "z"}], backend=Traced(answer), mode=mode)
+    spans = exported.get_finished_spans()
+    rows = {span.context.span_id for span in spans if span.name.startswith("row ")}
+    posts = [span for span in spans if span.name == "POST"]
+    assert len(rows) == 3
+    assert {span.parent.span_id for span in posts if span.parent is not None} == rows
+    assert all(span.parent is not None for span in posts)

@@ -7,6 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
@@ -32,17 +33,18 @@ def executor_loop() -> asyncio.AbstractEventLoop:
 class Job:
     """A coroutine function on the loop. It is always entered, so its `finally` always runs."""
 
-    __slots__ = ("_cancelled", "_make", "_task")
+    __slots__ = ("_cancelled", "_context", "_make", "_task")
 
-    def __init__(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, None]], context: Context) -> None:
         self._make = make
+        self._context = context
         self._task: asyncio.Task[None] | None = None
         self._cancelled = False
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Enter the coroutine; called in the loop's thread."""
-        self._task = loop.create_task(self._make())
-        del self._make  # it holds whoever started it, who holds this
+        self._task = loop.create_task(self._make(), context=self._context)
+        del self._make, self._context  # it holds whoever started it, who holds this
         if self._cancelled:
             loop.call_soon(self._task.cancel)  # behind the task's first step
 
@@ -58,10 +60,10 @@ def in_loop() -> bool:
     return threading.get_ident() == _thread
 
 
-def start(make: Callable[[], Coroutine[Any, Any, None]]) -> Job:
-    """Run a coroutine function on the loop."""
+def start(make: Callable[[], Coroutine[Any, Any, None]], context: Context | None = None) -> Job:
+    """Run a coroutine function on the loop. It sees the variables of `context` (None: of here) as now."""
     loop = _loop or executor_loop()
-    job = Job(make)
+    job = Job(make, copy_context() if context is None else context.copy())
     if in_loop():
         job.begin(loop)
     else:

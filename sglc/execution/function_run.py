@@ -73,6 +73,7 @@ class PythonPart(Part):
 
     def start(self) -> None:
         """Run the body to its end. The result is filled when everything that it started has ended."""
+        self._session.context = None
         if self._served is not None or self._run.begin():
             self._run.context.run(self._run_body)
 

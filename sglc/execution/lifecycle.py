@@ -110,7 +110,7 @@ class Run:
         self.session = session = Session(
             call.backend if same is None else same.backend(asked, arguments),
             call.seed, row, on_text, result.outputs, tracker, budget is not None, observer=self.observer,
-            drawn=call.drawn,
+            drawn=call.drawn, context=setup.context,
         )  # fmt: skip
         if place is not None:
             result.outputs.call, result.outputs.outer = place.site, place.outputs

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
@@ -90,6 +91,7 @@ class Session:
     observer: Observer | None = None
     served: Served | None = None  # what is there already
     drawn: bool = False  # nobody asked for the seed
+    context: Context | None = None  # the variables that back ends see; None: those of whoever launches
     when_stopped: Callable[[], None] | None = None  # is called when the run is stopped, in any thread
     submits: int = 0
     stopped: bool = False
@@ -441,6 +443,7 @@ class Session:
 
     def forget(self) -> None:
         """The run is over: what only it needed can go."""
+        self.context = None
         if self._launched_before is not None:
             self._launches.kept.clear()
             self._launches.numbered.clear()
@@ -455,7 +458,8 @@ class Session:
         """Called inside `outputs.change`."""
         self.submits += 1
         self._running += 1
-        job = start(partial(self._follow, segment, generations, backend or self.backend, told))
+        follow = partial(self._follow, segment, generations, backend or self.backend, told)
+        job = start(follow, self.context)
         self._jobs.append(job)
 
     async def _follow(

@@ -285,8 +285,9 @@ class PlanPart(Part):
         session, observer = self._session, self._run.observer
         try:
             if observer is not None:
+                session.context = self._run.context
                 begin = observer.begin
-                session.backend = self._run.context.run(begin, session.backend, session.began_s, "plan")
+                session.backend = session.context.run(begin, session.backend, session.began_s, "plan")
             else:
                 session.backend = self._whole(session.backend)
             shown = self._prepared.shown

@@ -109,7 +109,7 @@ class Segments:
                     pass
             then()
 
-        start(release)
+        start(release, self.session.context)
 
     def text(self, kept: Kept) -> str:
         """The text of a stream, markup included, when all generations in it have ended."""
