@@ -10,7 +10,7 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.scripted import ScriptedBackend
-from sglc.frontend.tracing.guards import Fingerprint, fingerprint, frozen
+from sglc.frontend.tracing.guards import fingerprint, frozen
 from sglc.frontend.tracing.tools import pure
 from sglc.ir.text.printer import to_text
 from tests.oracle_backend import OracleBackend
@@ -22,7 +22,7 @@ SUFFIX = ModuleType("suffix")
 SUFFIX.text = "!"  # type: ignore[attr-defined]
 
 
-def changed(old: Fingerprint, new: Fingerprint) -> str:
+def changed(old: dict[str, object], new: dict[str, object]) -> str:
     """The first thing that is not as it was; "" if all is."""
     names = dict.fromkeys((*old, *new))
     return next((name for name in names if name not in old or name not in new or old[name] != new[name]), "")

@@ -1,23 +1,21 @@
 """What a recorded program depends on besides its arguments, so that it is recorded again when that changes.
 
-Recording bakes in what the body reads: globals, closure cells, defaults, attributes of modules and
-objects, and the same of helper functions that it enters. A fingerprint holds all of it by value where it is
-plain data, else by identity. Two that are equal have nothing changed between; no user code runs to make one.
+Of a function that is called as it is, and not interpreted, a fingerprint holds all that it may read: globals,
+closure cells, defaults, attributes of modules and objects, and the same of functions that it calls; by value
+where it is plain data, else by identity. Two that are equal have nothing changed between; no user code runs.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from threading import Lock
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Generic, TypeVar
 
 from sglc.frontend.language.function import Definition
-
-Fingerprint = Mapping[str, object]
 
 _V = TypeVar("_V")
 _DEEPEST = 3  # attributes of attributes: more of a large graph would cost every hit
@@ -58,8 +56,8 @@ def frozen(item: Any, depth: int = 0) -> Hashable:
             return Same(item)
 
 
-def fingerprint(function: Callable[..., Any]) -> Fingerprint:
-    """What recording `function` reads, by a name for people."""
+def fingerprint(function: Callable[..., Any]) -> dict[str, object]:
+    """What `function` may read, by a name for people."""
     found: dict[str, object] = {}
     _function(function, "", found, set())
     return found
@@ -115,7 +113,7 @@ def _value(
 
 
 def _behind(item: Any) -> FunctionType | None:
-    """The function whose body recording may enter or call."""
+    """The function whose body may be called."""
     match item:
         case FunctionType() if not _of_a_library(item):
             return item
@@ -144,29 +142,24 @@ def _package(item: Any) -> bool:
 
 @dataclass(slots=True)
 class Memo(Generic[_V]):
-    """What was made of a function, by key, as long as everything it reads is as it was.
+    """What was made of a function, by key, as long as everything that was read for it is as it was.
 
     `made` counts how often something was made anew.
     """
 
     made: int = 0
-    _entries: dict[Hashable, tuple[Fingerprint, Callable[[], str], _V]] = field(default_factory=dict)
+    _entries: dict[Hashable, tuple[_V, Callable[[], str]]] = field(default_factory=dict)
     _adding: Lock = field(default_factory=Lock)
 
-    def get(
-        self, function: Callable[..., Any], key: Hashable, make: Callable[[], tuple[_V, Callable[[], str]]]
-    ) -> _V:
+    def get(self, key: Hashable, make: Callable[[], tuple[_V, Callable[[], str]]]) -> _V:
         """What `make` gives, now or at an earlier call with the same key; beside it, what says what changed."""
-        now = fingerprint(function)
         known = self._entries.get(key)
-        if known is not None:
-            before, changed_since, value = known
-            if before == now and not changed_since():
-                return value
-        value, changed_since = make()
+        if known is not None and not known[1]():
+            return known[0]
+        made = make()
         with self._adding:  # calls may come from several threads
             self.made += 1
             while key not in self._entries and len(self._entries) >= _MOST_ENTRIES:
                 del self._entries[next(iter(self._entries))]  # the oldest
-            self._entries[key] = (now, changed_since, value)
-        return value
+            self._entries[key] = made
+        return made[0]

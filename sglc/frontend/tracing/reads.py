@@ -326,7 +326,7 @@ def in_function(function: FunctionType, name: str) -> Any:
 def behind_function(function: FunctionType, name: str) -> Any:
     """All that a function may read which was called and not interpreted."""
     del name
-    return dict(fingerprint(function))
+    return fingerprint(function)
 
 
 def fixed_arguments(program: Any, name: str) -> Any:
