@@ -10,7 +10,7 @@ import sglc as sgl
 from sglc.errors import RunError, TraceError
 from sglc.frontend.outputs.finite_regex import members
 from sglc.frontend.tracing.control_blocks import record_map
-from sglc.frontend.tracing.interpreter import each
+from sglc.frontend.tracing.interpreter import data
 from sglc.frontend.tracing.tools import pure, tool
 from sglc.ir.core import Program, walk
 from sglc.ir.ops import Cond, Gen, HostCall, Select, Switch, Tool
@@ -394,7 +394,7 @@ def reduces(s: Any, text: str) -> None:
 def test_what_paths_record_again_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A `while` whose turns are long is left to Python before its paths take the square of their length."""
     items: list[Any] = []
-    monkeypatch.setattr(each, "record_map", lambda *given: items.append(given) or record_map(*given))
+    monkeypatch.setattr(data, "record_map", lambda *given: items.append(given) or record_map(*given))
     made = traced(reduces)
     assert "too many paths" in every(made, HostCall)[-1].reason
     assert 20 <= len(every(made, Cond)) <= 60  # two in a turn

@@ -116,14 +116,11 @@ class CallFrame:
     cells: Mapping[str, CellType]
     outer: CallFrame | None = None  # the one whose names it sees
     values: dict[str, Any] = field(default_factory=dict)
-    block: int = 0
+    block: int = field(init=False)
+    bindings: Bindings = field(init=False)
 
     def __post_init__(self) -> None:
-        self.block = len(self.tracer.bodies)
-
-    @property
-    def bindings(self) -> Bindings:
-        return bindings_of(self.scope)
+        self.block, self.bindings = len(self.tracer.bodies), bindings_of(self.scope)
 
     @property
     def node(self) -> ast.AST | None:

@@ -161,14 +161,14 @@ _NOTHING: dict[Type, Any] = {Type.TEXT: "", Type.LIST: (), Type.BOOL: False, Typ
 
 def _standing(tracer: Tracer) -> BlockExit:
     """The streams and variables of all states as they are now."""
-    return tracer.exit_of(None, tracer.states())
+    return tracer.exit_of(None, tracer.instance.states)
 
 
 def _iteration(
     tracer: Tracer, body: BlockBody, carried: _Carried, before: BlockExit, form: Form, loc: Loc
 ) -> Tree:
     carried.params = []
-    states = tracer.states()
+    states = tracer.instance.states
     for number in carried.streams:
         param = tracer.recorder.new_value(Type.STREAM)
         tracer.frames[-1].given.append((param, before.streams[number]))
@@ -327,7 +327,9 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
     old, reason = before.variables, "the body of `map` stores it, once for each item"
     for (number, name), stored in block_exit.variables.items():
         if (number, name) not in old or not (stored.kept and stored.item is old[number, name].item):
-            tracer.states()[number]._variables[name] = Unsettled(name, reason, loc)  # reading it is an error
+            tracer.instance.states[number]._variables[name] = Unsettled(
+                name, reason, loc
+            )  # reading it is an error
     return symbol(results[0]) if results else None
 
 

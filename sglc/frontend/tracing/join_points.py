@@ -217,7 +217,7 @@ def _as_block(frame: CallFrame, node: ast.stmt, arm: Callable[[], Any], point: _
 
 
 def _marks(tracer: Tracer) -> tuple[Any, ...]:
-    return tuple((state._scopes, state._joined) for state in tracer.states())
+    return tuple((state._scopes, state._joined) for state in tracer.instance.states)
 
 
 def _same(values: dict[str, Any], before: dict[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 from sglc.errors import Loc, RunError, SglcError
@@ -18,8 +19,9 @@ from sglc.frontend.program.instance import Instance, check_settled
 from sglc.frontend.program.state import State
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.arguments import argument
+from sglc.frontend.tracing.call_frame import closure_of
+from sglc.frontend.tracing.interpreter.calls import entered
 from sglc.frontend.tracing.interpreter.data import entries, listed, operand
-from sglc.frontend.tracing.interpreter.enter import body_of, entered, returned_tree
 from sglc.frontend.tracing.interpreter.statements import run_body
 from sglc.frontend.tracing.outside import OutsideState
 from sglc.frontend.tracing.paths import MOST_PATHS
@@ -27,7 +29,7 @@ from sglc.frontend.tracing.reads import Reads
 from sglc.frontend.tracing.subprogram import CallResult, arguments_of, record_call, refuse_call
 from sglc.frontend.tracing.tracer import Tracer, turned_to
 from sglc.frontend.values.block_exit import Opaque, TracedBlock, Unsettled
-from sglc.frontend.values.graph_breaks import OTHER, RAISED, VARIADIC, ArmsDiffer, GraphBreak
+from sglc.frontend.values.graph_breaks import NO_DATA, OTHER, RAISED, VARIADIC, ArmsDiffer, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic
 from sglc.ir.core import Op, Program, Tree, Value, inputs, regions, values_in, with_fields, with_regions
 from sglc.ir.ops import Eq, Format, Guard, In, Lower, Not, Strip
@@ -147,13 +149,20 @@ def _on_all_paths(tracer: Tracer, definition: Definition, args: Mapping[str, Any
     first = list(recorder.ops)
 
     def run() -> Tree:
-        body = body_of(tracer, definition)
+        function = definition.call
+        assert isinstance(function, FunctionType)
+        body = closure_of(tracer, function, definition.loc)
         positional, named = _split(tracer, definition, arguments)
         for value in (*positional, *named.values()):
             if not isinstance(value, Symbolic):
                 tracer.outside.note(value)
         returned = body(state, *positional, **named)
-        tree = returned_tree(tracer, returned)
+        if inspect.iscoroutinefunction(function):
+            returned = returned.awaited()
+        if isinstance(returned, State):
+            raise GraphBreak("a `State` is returned", tracer.at, NO_DATA)
+        tracer.outside.unchanged(tracer, returned)
+        tree = operand(tracer, returned, "returned")
         tracer.end_path(state)
         if called:
             check_settled(*state._variables.values())  # they are the caller's to read

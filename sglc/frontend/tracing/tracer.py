@@ -87,17 +87,15 @@ class Tracer(Evaluation, FiniteValues):
     joins: bool = True  # arms meet behind their branch, where they can
     joined: set[ast.AST] = field(default_factory=set)  # statements whose arms have met
     apart: set[ast.AST] = field(default_factory=set)  # those whose arms cannot
-    uneven: dict[Any, int] = field(
-        default_factory=dict
-    )  # sites that not all arms have made, and how many some did
+    uneven: dict[Any, int] = field(default_factory=dict)  # sites not made by all arms, and how often by some
     arms: int = 0  # that were recorded to meet
     read_in_arms: bool = False  # arms that have met had read what was made before them
     facts: dict[int, tuple[Op, Known]] = field(default_factory=dict)  # what ops on arguments alone make, by id
     broken: list[str] = field(default_factory=list)  # why calls have graph breaks, of all programs of a trace
+    recorder: OpRecorder = field(init=False)
 
-    @property
-    def recorder(self) -> OpRecorder:
-        return self.instance.recorder
+    def __post_init__(self) -> None:
+        self.recorder = self.instance.recorder
 
     def ask_arms(self) -> None:
         """What follows a branch asks what only its arms know.
@@ -263,7 +261,7 @@ class Tracer(Evaluation, FiniteValues):
         unchecked = dict(self.unchecked)
         called = ""
         met = len(self.graph_breaks)
-        marks = [before.mark]
+        marks: list[Mark] = []
 
         def run(frame: Frame) -> BlockExit | None:
             nonlocal called
@@ -338,9 +336,6 @@ class Tracer(Evaluation, FiniteValues):
 
     # -- states ------------------------------------------------------------------------------------
 
-    def states(self) -> tuple[PromptState, ...]:
-        return tuple(self.instance.states)
-
     def snapshot(self) -> Snapshot:
         return Snapshot(
             self.recorder.mark(),
@@ -369,8 +364,8 @@ class Tracer(Evaluation, FiniteValues):
 
     def go_on(self, block_exit: BlockExit) -> None:
         """Let the states stand where a block has left them."""
-        for number, state in enumerate(self.states()[: len(block_exit.streams)]):
-            value, role = block_exit.streams[number], block_exit.opens[number]
+        ends = zip(self.instance.states, block_exit.streams, block_exit.opens, strict=False)
+        for number, (state, value, role) in enumerate(ends):
             stream = state._stream
             if value != stream.value:
                 stream.value = value

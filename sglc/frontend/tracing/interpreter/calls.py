@@ -18,6 +18,7 @@ from enum import EnumMeta
 from functools import partial
 from typing import Any
 
+from sglc.errors import Loc
 from sglc.frontend.language.expr import SymbolicLimit
 from sglc.frontend.language.function import Definition
 from sglc.frontend.program.state import State
@@ -41,7 +42,8 @@ from sglc.frontend.tracing.interpreter.python_calls import python_call
 from sglc.frontend.tracing.makers import only_holds
 from sglc.frontend.tracing.stores import is_users_file
 from sglc.frontend.tracing.tools import Declared
-from sglc.frontend.values.graph_breaks import SETTING, UNDECLARED, GraphBreak, generator
+from sglc.frontend.tracing.tracer import Tracer
+from sglc.frontend.values.graph_breaks import CALLBACK, SETTING, UNDECLARED, GraphBreak, generator
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
 from sglc.ir.core import Type
 from sglc.ir.effects import LOG_LEVELS
@@ -132,6 +134,26 @@ def interpreted(frame: CallFrame, function: types.FunctionType) -> Callable[...,
     if function not in copies:
         copies[function] = closure_of(frame.tracer, function, frame.loc())
     return copies[function]
+
+
+def entered(tracer: Tracer, function: Callable[..., Any], loc: Loc) -> Callable[..., Any]:
+    """A callable that the language, or Python, will call back: each of its calls is classified.
+
+    Raises:
+        GraphBreak: it is none that can be interpreted.
+    """
+    module = str(getattr(function, "__module__", ""))
+    if isinstance(function, Closure) or module.startswith("sglc.frontend.tracing."):
+        return function
+    if not callable(function):
+        raise GraphBreak(f"`{type(function).__name__}` is called back", loc, CALLBACK)
+
+    def made(*args: Any, **named: Any) -> Any:
+        frame = tracer.calling[-1]
+        assert isinstance(frame, CallFrame)
+        return call(frame, function, list(args), named)
+
+    return made
 
 
 def _is_program(item: Any) -> bool:

@@ -1,16 +1,17 @@
-"""What kinds of values an interpreted program handles, and how data becomes operands of a `pure_call`."""
+"""What kinds of values an interpreted program handles, and how data becomes operands of ops."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 from sglc.frontend.program.instance import Gathered, GatheredVariables
 from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine
+from sglc.frontend.tracing.control_blocks import record_map
 from sglc.frontend.tracing.makers import declare_class
 from sglc.frontend.tracing.outside import behind_tool
 from sglc.frontend.tracing.pytree import tree_of
@@ -34,7 +35,7 @@ from sglc.frontend.values.symbolic import (
     SymbolicText,
     symbol,
 )
-from sglc.ir.core import Tree, Type
+from sglc.ir.core import Tree, Type, Value
 from sglc.ir.ops import PureCall
 from sglc.ir.pure import PURE, TEXTS, function_of, is_written, sets_up_itself, type_name
 
@@ -197,6 +198,25 @@ def pure_call(tracer: Tracer, name: str, *args: Any, kind: Any = None, **named: 
     if known is not None:
         tracer.made(value, known)
     return symbol(value, known, gives if isinstance(gives, type) else object)
+
+
+def over(frame: CallFrame, source: Any, body: Callable[[Any], Any]) -> Any:
+    """What `body` gives for each item of a list that only a run knows: a `map` op.
+
+    Raises:
+        GraphBreak: `body` changes what is outside of it, or gives no data.
+    """
+    if not isinstance(source, SymbolicList):
+        source = pure_call(frame.tracer, "list", source)
+
+    def data(item: Any) -> Any:
+        made = body(item)
+        if isinstance(made, str | Symbolic):
+            return made
+        tree = operand(frame.tracer, made, "map")
+        return symbol(tree) if isinstance(tree, Value) else made
+
+    return record_map(frame.tracer, source, data, frame.loc())
 
 
 def _use(tracer: Tracer, item: Any, name: str) -> None:

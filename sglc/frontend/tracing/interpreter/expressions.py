@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -18,11 +19,11 @@ from sglc.frontend.tracing.interpreter.data import (
     is_ours,
     is_plain,
     listed,
+    over,
     pure_call,
     refuse_foreign,
     settled,
 )
-from sglc.frontend.tracing.interpreter.each import over
 from sglc.frontend.tracing.interpreter.operations import (
     DataMethod,
     attribute,
@@ -41,32 +42,28 @@ from sglc.ir.pure import name_of
 MOST_TURNS = 1000  # of one loop, each of which is recorded by itself
 
 
-def evaluate(frame: CallFrame, node: ast.expr) -> Any:
+def evaluate(frame: CallFrame, node: ast.expr, *, at_once: bool = False) -> Any:
     """What an expression gives.
 
     Raises:
         GraphBreak: before anything that has no rule, or whose value only a run can know.
     """
-    value = _evaluated(frame, node)
+    rule = _RULES.get(type(node))
+    if rule is None:
+        frame.node = node
+        raise GraphBreak(f"`{ast.unparse(node)}` has no rule", frame.loc(), NO_RULE)
+    value = rule(frame, node)
     if isinstance(value, OnceOver):
+        if at_once:
+            return value.items
         frame.node = node
         reason, hint = "an iterator over what only a run knows is kept", "keep `list(...)` of it"
         raise GraphBreak(reason, frame.loc(), ITERATION, hint)
     return value
 
 
-def iterated(frame: CallFrame, node: ast.expr) -> Any:
-    """What an expression gives whose items are gone through at once, and never again."""
-    value = _evaluated(frame, node)
-    return value.items if isinstance(value, OnceOver) else value
-
-
-def _evaluated(frame: CallFrame, node: ast.expr) -> Any:
-    rule = _RULES.get(type(node))
-    if rule is None:
-        frame.node = node
-        raise GraphBreak(f"`{ast.unparse(node)}` has no rule", frame.loc(), NO_RULE)
-    return rule(frame, node)
+# What an expression gives whose items are gone through at once, and never again.
+iterated = partial(evaluate, at_once=True)
 
 
 def turns(frame: CallFrame, node: ast.AST, items: Any) -> Iterator[Any]:

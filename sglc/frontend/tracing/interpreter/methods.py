@@ -19,7 +19,6 @@ from sglc.frontend.tracing.interpreter.data import (
     undeclared,
     unrolled,
 )
-from sglc.frontend.tracing.interpreter.each import callback
 from sglc.frontend.tracing.interpreter.python_calls import arranged, python_call
 from sglc.frontend.values.graph_breaks import METHOD, OUTSIDE, GraphBreak
 from sglc.frontend.values.known import computed
@@ -52,8 +51,9 @@ def method(frame: CallFrame, owner: Any, function: Any, args: list[Any], named: 
             owner[:] = arranged(frame, "sorted", list(owner), named)
             return None
         refuse_foreign(frame.tracer, f"`.{name}`", *args)
-        keys = {key: callback(frame, item) if key == "key" else item for key, item in named.items()}
-        return function(*args, **keys)
+        if named.get("key") is not None:
+            named = {**named, "key": frame.tracer.enter(named["key"], frame.loc())}
+        return function(*args, **named)
     if name_of(function):  # `date.fromisoformat`, of a class
         return python_call(frame, function, args, named)
     if isinstance(owner, re.Pattern):

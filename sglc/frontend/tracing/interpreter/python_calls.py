@@ -19,6 +19,7 @@ from sglc.frontend.tracing.interpreter.data import (
     is_plain,
     kind_of,
     listed,
+    over,
     pure_call,
     refuse_foreign,
     settled,
@@ -26,7 +27,6 @@ from sglc.frontend.tracing.interpreter.data import (
     unrolled,
     whole,
 )
-from sglc.frontend.tracing.interpreter.each import callback, over
 from sglc.frontend.tracing.interpreter.operations import attribute, truth
 from sglc.frontend.values.graph_breaks import CALLBACK, ITERATION, METHOD, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicList, SymbolicText
@@ -98,11 +98,11 @@ def arranged(frame: CallFrame, how: str, items: Any, named: dict[str, Any]) -> A
     if isinstance(items, Symbolic):
         if key is None:
             return pure_call(frame.tracer, how, items, **named)
-        keys = over(frame, items, callback(frame, key))
+        keys = over(frame, items, frame.tracer.enter(key, frame.loc()))
         one = list if how == "sorted" else str if isinstance(items, SymbolicList) else object
         return pure_call(frame.tracer, "sglc.arrange", how, items, keys, *given, kind=one)
     rows = list(listed(frame.tracer, items))
-    keys = rows if key is None else [callback(frame, key)(row) for row in rows]
+    keys = rows if key is None else [frame.tracer.enter(key, frame.loc())(row) for row in rows]
     others = {name: item for name, item in named.items() if name != "key"}
     if not holds_symbols(keys):
         refuse_foreign(frame.tracer, f"`{how}`", *keys)
@@ -165,14 +165,14 @@ def _quantified(frame: CallFrame, args: list[Any], name: str, ends: bool) -> Any
 
 def _reduce(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     items = listed(frame.tracer, args[1])
-    return reduce(callback(frame, args[0]), items, *args[2:])
+    return reduce(frame.tracer.enter(args[0], frame.loc()), items, *args[2:])
 
 
 def _each(function: Callable[..., Any]) -> Callable[[CallFrame, list[Any], dict[str, Any]], Any]:
     def made(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
         if any(isinstance(arg, SymbolicList) for arg in args[1:]) and function is map and len(args) == 2:
-            return OnceOver(over(frame, args[1], callback(frame, args[0])))
-        called = args[0] if args[0] is None else callback(frame, args[0])
+            return OnceOver(over(frame, args[1], frame.tracer.enter(args[0], frame.loc())))
+        called = args[0] if args[0] is None else frame.tracer.enter(args[0], frame.loc())
         if function is filter:
             test = called
             called = (lambda x: truth(frame, x)) if test is None else (lambda x: truth(frame, test(x)))
