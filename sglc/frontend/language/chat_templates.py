@@ -74,7 +74,7 @@ def jinja_of(template: ChatTemplate) -> str:
         "{%- set begun = namespace(turns=0) -%}",
     ]
     if template.default_system_prompt is not None:
-        text = "".join(_framed(template, "system", template.default_system_prompt, 0))
+        text = template.default_system_prompt.join(template.get_prefix_and_suffix("system", []))
         lines.append(
             "{%- if not messages or messages[0]['role'] != 'system' -%}"
             f"{{{{- {json.dumps(text)} -}}}}{{%- set begun.turns = 1 -%}}{{%- endif -%}}"
@@ -95,11 +95,6 @@ def jinja_of(template: ChatTemplate) -> str:
     answer = json.dumps(roles.get("assistant", ("", ""))[0])
     lines.append(f"{{%- if add_generation_prompt -%}}{{{{- {answer} -}}}}{{%- endif -%}}")
     return "".join(lines)
-
-
-def _framed(template: ChatTemplate, role: str, text: str, turns: int) -> tuple[str, str, str]:
-    prefix, suffix = template.get_prefix_and_suffix(role, [{"content": ""}] * turns)
-    return prefix, text, suffix
 
 
 Matching = Callable[[str], "ChatTemplate | None"]

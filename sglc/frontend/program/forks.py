@@ -15,8 +15,11 @@ from sglc.frontend.values.symbolic import TRACING
 _State = TypeVar("_State", bound=PromptState)
 
 
-class Branches(NoText, Generic[_State]):
-    """The branches of one fork, in order. `join` is that of the state that was forked."""
+class Forks(NoText, Generic[_State]):
+    """The branches of one fork, in order: by number, by label, or all at once.
+
+    `join` is that of the state that was forked.
+    """
 
     def __init__(
         self, children: Sequence[_State], join: Callable[[Sequence[_State], str], GatheredVariables]

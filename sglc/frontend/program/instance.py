@@ -72,8 +72,8 @@ class PromptState(Protocol):
     def settle(self) -> None:
         """Wait for what is pending, and write what waits behind it."""
 
-    def put(self, text: str, loc: Loc) -> None:
-        """Text that the prompt goes on with behind what was pending."""
+    def put(self, item: Appendable, loc: Loc) -> None:
+        """Record one thing, or have it wait behind what is pending."""
 
     def adopt(self, branch: RecordedStream, made: Generated) -> None:
         """The prompt goes on as `branch`, which ends with `made`."""

@@ -26,7 +26,7 @@ from sglc.frontend.language.expr import (
     checked,
 )
 from sglc.frontend.locate import here
-from sglc.frontend.program.forks import Branches
+from sglc.frontend.program.forks import Forks
 from sglc.frontend.program.history import History, messages, since
 from sglc.frontend.program.instance import (
     Awaited,
@@ -43,8 +43,6 @@ from sglc.frontend.values.no_text import NoText, refuse_text
 from sglc.frontend.values.recorded import Generated, RecordedStream
 from sglc.frontend.values.symbolic import TRACING, SymbolicText
 from sglc.ir.core import Value
-
-__all__ = ["Forks", "State"]
 
 
 class State(NoText):
@@ -85,7 +83,7 @@ class State(NoText):
         self._check_open(loc)
         match item:
             case str():
-                self._write(item, loc)
+                self.put(item, loc)
             case ConcatExpr():
                 with self._instance.recording:  # no other thread's stands between them
                     for part in item.parts:
@@ -98,11 +96,11 @@ class State(NoText):
                 self._suspend(Pending(self, item.inner, item.tags), item.inner.loc)
             case RoleOpenExpr() | RoleCloseExpr():
                 self._check_turn(item)
-                self._write(item, loc)
+                self.put(item, loc)
             case _:
-                self._write(item, loc)
+                self.put(item, loc)
 
-    def _write(self, item: Appendable, loc: Loc) -> None:
+    def put(self, item: Appendable, loc: Loc) -> None:
         """Record one thing, or have it wait behind what is pending."""
         if self._pending is not None:
             if not isinstance(item, GenExpr | SelectExpr):
@@ -201,13 +199,9 @@ class State(NoText):
             raise
         finally:
             for item, loc in waiting:
-                self._write(item, loc)
+                self.put(item, loc)
             if self._joined:
                 self._stream.live = False
-
-    def put(self, text: str, loc: Loc) -> None:
-        """Text that the prompt goes on with behind what was pending."""
-        self._write(text, loc)
 
     def adopt(self, branch: RecordedStream, made: Generated) -> None:
         """The prompt goes on as `branch`, which ends with `made`."""
@@ -313,7 +307,7 @@ class State(NoText):
 
     # -- branching -------------------------------------------------------------------------------
 
-    def fork(self, size: int | Sequence[str] = 1) -> Forks:
+    def fork(self, size: int | Sequence[str] = 1) -> Forks[State]:
         """`size` branches that begin as this state is now; a list of labels gives one branch a label."""
         loc = here()
         self._check_open(loc)
@@ -342,7 +336,7 @@ class State(NoText):
         yield forks[0]
         self.join(forks)
 
-    def join(self, forks: Forks | Sequence[State], mode: str = "gather_variable") -> GatheredVariables:
+    def join(self, forks: Forks[State] | Sequence[State], mode: str = "gather_variable") -> GatheredVariables:
         """Gather what the branches stored: each new name becomes a list of this state, in branch order.
 
         With `mode="concate_and_append"`, append what each branch appended since the fork instead.
@@ -502,7 +496,3 @@ class State(NoText):
         self.settle()
         self._instance.observe("`messages()`", loc)
         return messages(self._history, lambda made: self._instance.in_prompt(made, "`messages()`", loc))
-
-
-class Forks(Branches[State]):
-    """The branches of one fork, in order: by number, by label, or all at once."""

@@ -113,7 +113,7 @@ class _Carried:
 
 def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, form: Form, loc: Loc) -> None:
     """`loop`: the streams and variables that the body changes are carried."""
-    before = _standing(tracer)
+    before = tracer.exit_of(None, tracer.instance.states)
     carried = _Carried()
     for _ in range(_ROUNDS):
         called = tracer.called_tool
@@ -123,7 +123,13 @@ def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, form: Form, loc
             break  # else what stands before a tool stands behind it in the next iteration
     else:
         raise TraceError("SGLC148", "what `loop` carries changes its kind in every iteration", loc)
-    _same_turns(before, block_exit, carried, "loop", loc)
+    for number in carried.streams:
+        if before.opens[number] != block_exit.opens[number]:
+            raise TraceError(
+                "SGLC148", "the body of `loop` leaves a state in another chat turn", loc,
+                note=f"before it {_open(before.opens[number])}, behind it {_open(block_exit.opens[number])}",
+                hint="end the turns that the body begins",
+            )  # fmt: skip
     if max_iters > 1:
         _refuse_joined(before, carried, block, loc)
     inside = list(block.ops)
@@ -159,11 +165,6 @@ def _comes_back(block: TracedBlock, what: str, loc: Loc) -> BlockExit:
 _NOTHING: dict[Type, Any] = {Type.TEXT: "", Type.LIST: (), Type.BOOL: False, Type.JSON: None}
 
 
-def _standing(tracer: Tracer) -> BlockExit:
-    """The streams and variables of all states as they are now."""
-    return tracer.exit_of(None, tracer.instance.states)
-
-
 def _iteration(
     tracer: Tracer, body: BlockBody, carried: _Carried, before: BlockExit, form: Form, loc: Loc
 ) -> Tree:
@@ -179,8 +180,7 @@ def _iteration(
         carried.params.append(param)
         if (number, name) in before.variables:
             states[number]._variables[name] = unwrapped(param)
-    returned: list[Any] = []
-    tree = _run(tracer, body, form.inside, loc, returned)
+    tree = _run(tracer, body, form.inside, loc, [])
     return truth(tracer, True if tree is None else tree, loc)
 
 
@@ -265,16 +265,6 @@ def _refuse_joined(before: BlockExit, carried: _Carried, block: TracedBlock, loc
             raise GraphBreak(f"a loop joins `{key[1]}` again", loc, JOINED)
 
 
-def _same_turns(before: BlockExit, after: BlockExit, carried: _Carried, what: str, loc: Loc) -> None:
-    for number in carried.streams:
-        if before.opens[number] != after.opens[number]:
-            raise TraceError(
-                "SGLC148", f"the body of `{what}` leaves a state in another chat turn", loc,
-                note=f"before it {_open(before.opens[number])}, behind it {_open(after.opens[number])}",
-                hint="end the turns that the body begins",
-            )  # fmt: skip
-
-
 def _open(role: str) -> str:
     return f"a turn of `{role}` is open" if role else "no turn is open"
 
@@ -296,7 +286,7 @@ def _behind(before: BlockExit, carried: _Carried, results: Sequence[Value]) -> B
 def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form | None = None) -> Any:
     """`map`: the list of what the body returns for each text. `form`: None of a comprehension."""
     inside = nullcontext if form is None else form.inside
-    before = _standing(tracer)
+    before = tracer.exit_of(None, tracer.instance.states)
     params: list[Value] = []
 
     def run() -> Tree:

@@ -8,7 +8,7 @@ reads it: literals are worth more known than shared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any
@@ -276,16 +276,15 @@ class _Joint:
         return self.hole(values, values[0].type)
 
     def text(self, items: tuple[Value | str, ...]) -> Value:
-        if any(isinstance(item, Value) and item in bound for item, bound in self.pairs(items)):
+        if any(
+            isinstance(item, Value) and item in bound for item, bound in zip(items, self._bound, strict=True)
+        ):
             raise _Differ
         if self.literal:
             self.literal[-1] = True
         if items in self.known:
             return self.known[items]
         return self.hole(items, Type.TEXT)
-
-    def pairs(self, items: Sequence[Any]) -> Iterator[tuple[Any, dict[Value, Value]]]:
-        return zip(items, self._bound, strict=True)
 
     def hole(self, items: tuple[Any, ...], kind: Type) -> Value:
         if items not in self.holes:
@@ -353,7 +352,7 @@ class _Joint:
             return tuple(self.tree(parts) for parts in zip(*alike, strict=True))
         elif all(isinstance(tree, Mapping) and list(tree) == list(alike[0]) for tree in trees):
             return {key: self.tree(tuple(each[key] for each in alike)) for key in alike[0]}
-        if any(_reads(tree, bound) for tree, bound in self.pairs(trees)):
+        if any(_reads(tree, bound) for tree, bound in zip(trees, self._bound, strict=True)):
             raise _Differ
         made = self.fresh(Type.JSON)
         self._packed[made] = trees

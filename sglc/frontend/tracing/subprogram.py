@@ -10,7 +10,8 @@ from typing import Any
 from sglc.errors import Loc
 from sglc.frontend.language.function import Definition
 from sglc.frontend.locate import here
-from sglc.frontend.program.state import Forks, State
+from sglc.frontend.program.forks import Forks
+from sglc.frontend.program.state import State
 from sglc.frontend.tracing.arguments import Bound
 from sglc.frontend.tracing.pytree import tree_of, unwrapped
 from sglc.frontend.tracing.reads import in_cell

@@ -305,13 +305,12 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
         case Symbolic():
             if name != "sglc.attribute":
                 whole(tracer, item)
-            return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
         case Gathered(value=None):
             return tuple(operand(tracer, entry, name) for entry in item.entries)
         case GatheredVariables():
             return {key: operand(tracer, made, name) for key, made in item.variables.items()}
         case _ if is_ours(item):
-            return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
+            pass
         case list() if type(item) is list:
             return tuple(operand(tracer, part, name) for part in item)
         case dict() if type(item) is dict and all(type(key) is str for key in item):
@@ -330,17 +329,15 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
             return _object(tracer, type(item), tuple(operand(tracer, part, name) for part in item), {})
         case _ if dataclasses.is_dataclass(item) and not isinstance(item, type):
             fields, kind = dataclasses.fields(item), type(item)
-            if not all(field.init for field in fields) or is_foreign(tracer, item) or sets_up_itself(kind):
-                return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
-            held = {field.name: operand(tracer, getattr(item, field.name), name) for field in fields}
-            return _object(tracer, kind, (), held)
+            if all(own.init for own in fields) and not (is_foreign(tracer, item) or sets_up_itself(kind)):
+                held = {own.name: operand(tracer, getattr(item, own.name), name) for own in fields}
+                return _object(tracer, kind, (), held)
         case list() | tuple() | dict() | set():
             raise GraphBreak(f"a `{type(item).__name__}` is given to `{name}`", tracer.place(), NO_DATA)
         case Iterable() if isinstance(item, (*_ITERATORS, GeneratorType)):
             refuse_foreign(tracer, "an iterator", item)
             return operand(tracer, list(item), name)
-        case _:
-            return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
+    return tree_of(tracer, item, tracer.place(), f"given to `{name}`")
 
 
 def _object(tracer: Tracer, kind: type, args: tuple[Tree, ...], named: dict[str, Tree]) -> Tree:
