@@ -12,7 +12,7 @@ from sglc.frontend.tracing.paths import Frame
 from sglc.frontend.values.graph_breaks import ArmsDiffer
 from sglc.frontend.values.symbolic import SymbolicText
 from sglc.ir import ops
-from sglc.ir.core import Op, Type, Value, inputs, regions
+from sglc.ir.core import Op, Type, Value, inputs, walk
 from sglc.ir.pure import PURE
 
 
@@ -150,22 +150,25 @@ class FiniteValues:
                 return None
 
     def _any_of(self, values: list[Value]) -> tuple[str, ...] | None:
-        texts: list[str] = []
+        texts: dict[str, None] = {}
         for value in values:
-            options = self._options(value)
-            if options is None:
+            if (options := self._options(value)) is None:
                 return None
-            texts += options
-        return tuple(dict.fromkeys(texts))
+            texts |= dict.fromkeys(options)
+        return tuple(texts)
 
     def made_by(self, value: Value) -> Op | None:
         """The op that made the value, inside of regions too; None for an argument."""
         for frame in reversed(self.frames):
-            op = frame.made.get(value)
-            if op is None and _index(frame):
-                op = frame.made.get(value)
-            if op is not None:
-                return op
+            made = frame.made
+            if value not in made:
+                for op in reversed(frame.ops):  # what was recorded since a value was asked for last
+                    if op.results and op.results[0] in made:
+                        break
+                    for each in walk((op,)):
+                        made.update(dict.fromkeys(each.results, each))
+            if value in made:
+                return made[value]
         return None
 
 
@@ -191,23 +194,3 @@ def _question(op: Op | None) -> tuple[Any, ...] | None:
             return name, args, dict(named)
         case _:
             return None
-
-
-def _index(frame: Frame) -> bool:
-    """Enter who made what in a frame since it was asked last; whether anything has been made."""
-    made, count = frame.made, len(frame.made)
-    for op in reversed(frame.ops):  # what is asked for is mostly new
-        if op.results and op.results[0] in made:
-            break
-        if op.region_fields:
-            made.update((result, inner) for inner in _nested(op) for result in inner.results)
-        for result in op.results:
-            made[result] = op
-    return len(made) > count
-
-
-def _nested(op: Op) -> Iterator[Op]:
-    for region in regions(op):
-        for inner in region.ops:
-            yield from _nested(inner)
-            yield inner

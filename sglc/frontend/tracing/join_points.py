@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from sglc.errors import SglcError
 from sglc.frontend.tracing.call_frame import CallFrame
 from sglc.frontend.tracing.evaluation import reachable
-from sglc.frontend.tracing.tracer import Snapshot, Tracer
+from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.block_exit import Unsettled
 from sglc.frontend.values.graph_breaks import ArmsApart, ArmsDiffer
 from sglc.frontend.values.recorded import Generated, Turns
@@ -29,28 +28,17 @@ Rule = Callable[[CallFrame, Any], Any]
 MOST_ARMS = 2_000  # that are recorded for one program: where paths part before many branches, each has its own
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _Point:
     """Where everything stood before a statement."""
 
-    tracer: Tracer
-    snapshot: Snapshot
-    locals: tuple[tuple[Any, dict[str, Any]], ...]
-    marks: tuple[Any, ...]  # of the states, beside what a snapshot has
-    ops: int
-    breaks: int
-    changes: int
-    decided: frozenset[Value]
-    called_tool: str
-    unchecked: dict[Any, None]
-
-    @classmethod
-    def of(cls, tracer: Tracer) -> _Point:
-        return cls(
-            tracer, tracer.snapshot(), tuple((frame, dict(frame.values)) for frame in tracer.calling),
-            _marks(tracer), len(tracer.recorder.ops), len(tracer.graph_breaks), tracer.changes,
-            frozenset(tracer.decided), tracer.called_tool, dict(tracer.unchecked),
-        )  # fmt: skip
+    def __init__(self, tracer: Tracer) -> None:
+        self.tracer = tracer
+        self.snapshot = tracer.snapshot()
+        self.locals = tuple((frame, dict(frame.values)) for frame in tracer.calling)
+        self.marks = _marks(tracer)  # of the states, beside what a snapshot has
+        self.ops, self.breaks = len(tracer.recorder.ops), len(tracer.graph_breaks)
+        self.changes, self.decided = tracer.changes, frozenset(tracer.decided)
+        self.called_tool, self.unchecked = tracer.called_tool, dict(tracer.unchecked)
 
     def deciding(self) -> None:
         """The statement is about to decide: it is left, if that can be undone.
@@ -130,7 +118,7 @@ def meeting(ask: Rule, rule: Callable[[CallFrame, Any, Any], Any]) -> Rule:
         tracer = frame.tracer
         if not tracer.joins or node in tracer.apart:
             return whole(frame, node)
-        point = _Point.of(tracer)
+        point = _Point(tracer)
         points = tracer.frames[-1].points
         points.append(point)
         arm = partial(whole, frame, node)

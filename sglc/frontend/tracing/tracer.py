@@ -257,19 +257,21 @@ class Tracer(Evaluation, FiniteValues):
         before, outer = self.snapshot(), self.recorder.ops
         depth = sum(len(frame.decisions) + 1 for frame in self.frames)
         decided, answered, forgotten = dict(self.decided), list(self.answered), list(self.forgotten)
-        standing = self.called_tool, self.guarded, len(self.handling), len(self.calling)
-        unchecked = dict(self.unchecked)
+        called_tool, guarded, unchecked = self.called_tool, self.guarded, dict(self.unchecked)
+        handling, calling = len(self.handling), len(self.calling)
         called = ""
         met = len(self.graph_breaks)
         marks: list[Mark] = []
 
+        def go_back() -> None:
+            self.restore(before)
+            self.called_tool, self.guarded, self.unchecked = called_tool, guarded, dict(unchecked)
+            del self.handling[handling:], self.calling[calling:]
+            self.decided, self.answered, self.forgotten = dict(decided), list(answered), list(forgotten)
+
         def run(frame: Frame) -> BlockExit | None:
             nonlocal called
-            self.restore(before)
-            self.called_tool, self.guarded = standing[:2]
-            self.unchecked = dict(unchecked)
-            del self.handling[standing[2] :], self.calling[standing[3] :]
-            self.decided, self.answered, self.forgotten = dict(decided), list(answered), list(forgotten)
+            go_back()
             self.recorder.ops = frame.ops
             self.frames.append(frame)
             try:
@@ -306,14 +308,10 @@ class Tracer(Evaluation, FiniteValues):
             made = explore(run, fresh, streams, loc, most_paths=self.most_paths, depth=depth)
         finally:
             marks.append(self.recorder.mark())
-            self.restore(before)
+            go_back()
             for mark in marks:
                 self.recorder.skip_to(mark)
-            self.recorder.ops = outer
-            self.decided, self.answered, self.forgotten = decided, answered, forgotten
-            self.called_tool, self.guarded = called or standing[0], standing[1]
-            self.unchecked = unchecked
-            del self.handling[standing[2] :], self.calling[standing[3] :]
+            self.recorder.ops, self.called_tool = outer, called or called_tool
         if len(self.graph_breaks) > met and not python:
             graph_break = self.graph_breaks[met]
             del self.graph_breaks[met:]
