@@ -141,14 +141,14 @@ def test_what_follows_many_questions_is_recorded_once() -> None:
 def test_what_knows_the_arms_apart_is_recorded_path_by_path(
     program: sgl.Function, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, on_all_paths = trace.record(program.definition, Sampling()), trace._on_all_paths
+    made, on_all_paths = trace.explored(program.definition, Sampling()).program, trace._on_all_paths
 
     def path_by_path(tracer: Tracer, *others: Any) -> Any:
         tracer.joins = False
         return on_all_paths(tracer, *others)
 
     monkeypatch.setattr(trace, "_on_all_paths", path_by_path)
-    assert to_text(made) == to_text(trace.record(program.definition, Sampling()))
+    assert to_text(made) == to_text(trace.explored(program.definition, Sampling()).program)
 
 
 def test_what_a_branch_asks_is_recorded_once_for_its_arms(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from sglc.frontend.language.function import Definition
 from sglc.frontend.tracing.arguments import Bound
 from sglc.frontend.tracing.guards import Memo, frozen
 from sglc.frontend.tracing.reads import Reads
-from sglc.frontend.tracing.trace import record
+from sglc.frontend.tracing.trace import explored
 from sglc.ir.core import Program
 from sglc.ir.ops import HostCall
 from sglc.ir.plan.backend import Backend
@@ -160,7 +160,7 @@ def _recorded(
     def make() -> tuple[Program, Callable[[], str]]:
         reads = Reads()
         # What stands behind the first branch stands behind what is generated.
-        return record(own, Sampling(), max_paths=1, reads=reads), partial(reads.changed, whole=False)
+        return explored(own, Sampling(), max_paths=1, reads=reads).program, partial(reads.changed, whole=False)
 
     return memo.get((tuple(constants), key), make)
 

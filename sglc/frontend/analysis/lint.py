@@ -156,8 +156,11 @@ def _unused_in(block: tuple[Op, ...], read: set[Value], used: set[Value]) -> Ite
         stream, text = op.results
         if text in read:
             continue
-        later = [other for other in calls[number + 1 :] if _same_name(op, other) and other.loc != op.loc]
-        name = op.site.name
+        name, fork = op.site.name, op.site.fork
+        following = calls[number + 1 :]
+        later = [
+            one for one in following if (one.site.name, one.site.fork) == (name, fork) and one.loc != op.loc
+        ]
         if later:
             yield Finding(
                 "SGLC603", f"`{name}` is never read before it is made again", op.loc,
@@ -169,10 +172,6 @@ def _unused_in(block: tuple[Op, ...], read: set[Value], used: set[Value]) -> Ite
                 "its branch is not joined, nothing reads it, and no generation follows it in its prompt",
                 f"join the branch, or leave the generation of `{name}` out",
             )  # fmt: skip
-
-
-def _same_name(op: Gen | Select, other: Gen | Select) -> bool:
-    return op.site.name == other.site.name and op.site.fork == other.site.fork
 
 
 def _continued(ops: tuple[Op, ...], program: Program) -> set[Value]:

@@ -136,7 +136,8 @@ def _problem(key: str, value: Any) -> str:
             good = all(isinstance(text, str) and text for text in _several(value))
             return "" if good else "stop strings are texts that are not empty"
         case "stop_regex":
-            return next((wrong for text in _several(value) if (wrong := _no_regex(text) or _empty(text))), "")
+            problems = (_no_regex(text) or ("" if text else "it must not be empty") for text in _several(value))
+            return next(filter(None, problems), "")
         case "stop_token_ids":
             good = all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in _several(value))
             return "" if good else "it must be a list of ids"
@@ -189,10 +190,6 @@ def _place(key: str, value: Any, loc: Loc) -> Loc:
         except (TypeError, ValueError, OverflowError, RecursionError):
             return loc
     return loc
-
-
-def _empty(pattern: str) -> str:
-    return "" if pattern else "it must not be empty"
 
 
 def _no_schema(value: Any) -> str:

@@ -15,9 +15,9 @@ from sglc.frontend.program.history import History
 from sglc.frontend.program.other_backend import write
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.values.block_exit import Unsettled
-from sglc.frontend.values.graph_breaks import GraphBreak, needing
+from sglc.frontend.values.graph_breaks import ITERATION, GraphBreak, needing
 from sglc.frontend.values.recorded import Generated, Launcher, RecordedStream
-from sglc.frontend.values.symbolic import TRACING, SymbolicText, joined, read_ahead
+from sglc.frontend.values.symbolic import TRACING, SymbolicText, joined
 from sglc.ir.core import Site, Value
 
 
@@ -114,9 +114,20 @@ class Instance:
             self.waiting[0].settle()
 
     def text_of(self, made: Generated, what: str, loc: Loc) -> Any:
-        """The text of a generation (a list for several samples); a symbolic one while compiling."""
+        """The text of a generation (a list for several samples).
+
+        While compiling it is a symbolic one, or itself, where this path has decided it.
+
+        Raises:
+            GraphBreak: there are several samples, and it is compiled.
+        """
         if self.launcher is None:
-            return read_ahead(made.value, loc)
+            tracing = TRACING.get()
+            if tracing is not None and tracing.several(made.value):
+                reason = "several samples are a list that only exists when the program runs"
+                raise GraphBreak(reason, loc, ITERATION)
+            known = None if tracing is None else tracing.known(made.value)
+            return known if isinstance(known, str) else SymbolicText((made.value,))
         return self.observe(what, loc).text_of_site(made.site)
 
     def read(self, variable: Variable, what: str, loc: Loc) -> Any:

@@ -115,11 +115,6 @@ class Pending:
         return "`choices_method`" if self._decide is not None else "`retries`"
 
     @property
-    def _samples(self) -> int:
-        asked = self._expr.overrides.get("n") if isinstance(self._expr, GenExpr) else 1
-        return asked or self.state._instance.recorder.defaults.n
-
-    @property
     def _may_repeat(self) -> bool:
         return isinstance(self._expr, GenExpr) and self._expr.retries > 0
 
@@ -139,10 +134,12 @@ class Pending:
             if self._problem is not None:
                 raise self._problem
         else:
+            recorder = self.state._instance.recorder
             with self.state._instance.recording:
-                site = self.state._instance.recorder.reserve(self.state._path, self._name)
-            several = isinstance(self._expr, GenExpr) and self._samples > 1
-            self._made = Generated(site, NO_LAUNCH, Value(NO_LAUNCH, Type.TEXT), many=several)
+                site = recorder.reserve(self.state._path, self._name)
+            asked = self._expr.overrides.get("n") if isinstance(self._expr, GenExpr) else 1
+            many = (asked or recorder.defaults.n) > 1
+            self._made = Generated(site, NO_LAUNCH, Value(NO_LAUNCH, Type.TEXT), many=many)
         return self._site
 
     def _run(self) -> None:

@@ -172,8 +172,9 @@ class OpRecorder:
                 continue
             if stream.value not in names:
                 resumed = next((h for h, v in self._resumed.items() if v == stream.value), None)
-                names[stream.value] = resumed or self._new_handle()
+                names[stream.value] = resumed or f"k{self._next_handle}"
                 if resumed is None:
+                    self._next_handle += 1
                     kept[names[stream.value]] = stream.value
             stream.handle = names[stream.value]
         needed: set[str] = set() if final else {stream.handle for stream in self.streams}
@@ -244,7 +245,3 @@ class OpRecorder:
     @staticmethod
     def _slot_name(value: Value) -> str:
         return f"x{value.id}"
-
-    def _new_handle(self) -> str:
-        self._next_handle += 1
-        return f"k{self._next_handle - 1}"

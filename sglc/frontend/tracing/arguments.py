@@ -12,7 +12,7 @@ from sglc.errors import Loc
 from sglc.frontend.language.function import Definition
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.values.known import Known
-from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicText, symbol
+from sglc.frontend.values.symbolic import Symbolic, SymbolicText, symbol
 from sglc.ir.facts import held_by, spell
 from sglc.ir.pure import type_name
 
@@ -69,9 +69,8 @@ def promised(definition: Definition) -> dict[str, str]:
 
 
 def _given(recorder: OpRecorder, name: str, value: Symbolic, loc: Loc) -> Symbolic:
-    kind = value.kind if isinstance(value, SymbolicJson) else str if isinstance(value, SymbolicText) else bool
-    made = recorder.argument(name, type_name(kind) if kind is object else kind.__qualname__, None, loc)
-    return symbol(made, value.known, kind)
+    spelled = type_name(object) if value.kind is object else value.kind.__qualname__
+    return symbol(recorder.argument(name, spelled, None, loc), value.known, value.kind)
 
 
 def _annotated(annotation: Any) -> type:

@@ -103,7 +103,9 @@ def _value(
     if inner is not None:
         found[name] = "a function"
         _function(inner, f"{name}: ", found, seen)
-    elif isinstance(kept, Same) and depth < _DEEPEST and not _package(item):
+    elif isinstance(item, ModuleType) and item.__name__.partition(".")[0] == "sglc":
+        return
+    elif isinstance(kept, Same) and depth < _DEEPEST:
         for attribute in names:
             try:
                 value = inspect.getattr_static(item, attribute)
@@ -134,10 +136,6 @@ def _of_a_library(function: FunctionType) -> bool:
     """Whether it is Python's own, or sglc's: these are called, or not, by name, and never entered."""
     root = str(function.__module__).partition(".")[0]
     return root == "sglc" or root in sys.stdlib_module_names
-
-
-def _package(item: Any) -> bool:
-    return isinstance(item, ModuleType) and item.__name__.split(".")[0] == "sglc"
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ different turns could not be written exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from sglc.ir.core import Op, Type, Value, regions
 from sglc.ir.ops import Call, Cond, Loop, RoleClose, RoleOpen, Root, Switch, arms_of, hands_over
@@ -18,10 +18,8 @@ TurnHistory = tuple[tuple[str | int, ...], str]
 class StreamTurns:
     """The turns of the streams of one trace, from its ops."""
 
-    def __init__(self, ops: Iterable[Op] = ()) -> None:
+    def __init__(self) -> None:
         self._turns: dict[Value, TurnHistory] = {}
-        for op in ops:
-            self.add(op)
 
     def of(self, stream: Value) -> TurnHistory:
         return self._turns.get(stream, ((), ""))

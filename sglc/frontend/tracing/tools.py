@@ -106,13 +106,10 @@ class Declared:
             with turned_to(None):  # it is no part of the program
                 named_constants = {key: _constant(arg) for key, arg in kwargs.items()}
                 return self.function(*map(_constant, args), **named_constants)
-        return symbol(tracer.emit(self._op(given, named, loc), self.gives))
-
-    def _op(self, given: tuple[Tree, ...], named: Mapping[str, Tree], loc: Loc) -> Op:
-        if not self.effects:
-            return PureCall(self.name, given, named, str(self.gives), loc=loc)
-        order = "program" if self.ordered else "free"
-        return Tool(self.name, given, named, str(self.gives), order, loc=loc)
+        op: Op = PureCall(self.name, given, named, str(self.gives), loc=loc)
+        if self.effects:
+            op = Tool(self.name, given, named, str(self.gives), "program" if self.ordered else "free", loc=loc)
+        return symbol(tracer.emit(op, self.gives))
 
 
 def _outside(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -49,29 +49,6 @@ class Explored:
     guards: tuple[Guard, ...] = ()  # of a called program: what it takes for granted of the caller's arguments
 
 
-def record(
-    definition: Definition,
-    defaults: Sampling,
-    *,
-    max_paths: int = MOST_PATHS,
-    args: Mapping[str, Any] | None = None,
-    reads: Reads | None = None,
-) -> Program:
-    """The program of `definition` with an `arg` for every parameter that is data.
-
-    Args:
-        args: examples of arguments, by name. Where Python needs one itself the program is for such as are the
-            same in that: a `guard`.
-        reads: is given what was read outside of the program.
-
-    Raises:
-        SglcError: the body misuses the language, with its place; of a `fullgraph` program also each
-            graph break (SGLC120 to SGLC146).
-        RunError: the body raised (SGLC401).
-    """
-    return explored(definition, defaults, max_paths=max_paths, args=args, reads=reads).program
-
-
 def explored(
     definition: Definition,
     defaults: Sampling,
@@ -85,21 +62,24 @@ def explored(
     counts: set[str] | None = None,
     broken: list[str] | None = None,
 ) -> Explored:
-    """`record`, with the graph breaks.
+    """The program of `definition` with an `arg` for every parameter that is data, and its graph breaks.
 
     Args:
         max_paths: how many paths are recorded; where more would begin is a graph break.
         called_by: the programs that this one is called by, outermost first. A called program gives its
             variables too: its returns are `{"value": ..., "variables": {...}}`.
         behind: the last tool before it.
-        args: as of `record`.
+        args: examples of arguments, by name. Where Python needs one itself the program is for such as are the
+            same in that: a `guard`.
         guards: is given what is taken for granted, by the fact, also where this raises.
         reads: is given what was read outside of the program, also where this raises.
         counts: numbers of arguments are facts as `max_tokens`, and this is given them; None: they are data.
         broken: as `Tracer.broken`, of the program that calls this one.
 
     Raises:
-        as `record`.
+        SglcError: the body misuses the language, with its place; of a `fullgraph` program also each
+            graph break (SGLC120 to SGLC146).
+        RunError: the body raised (SGLC401).
     """
     broken = [] if broken is None else broken
     guards = {} if guards is None else guards

@@ -352,11 +352,11 @@ class Tracer(Evaluation, FiniteValues):
 
     def exit_of(self, tree: Tree, states: Sequence[PromptState]) -> BlockExit:
         """Where the states stand now."""
-        variables: dict[tuple[int, str], Stored] = {}
-        for number, state in enumerate(states):
-            for name, variable in state._variables.items():
-                leaf = leaf_of(self, variable, name)
-                variables[number, name] = Stored(leaf, variable, kept=True)
+        variables = {
+            (number, name): Stored(leaf_of(self, variable, name), variable, kept=True)
+            for number, state in enumerate(states)
+            for name, variable in state._variables.items()
+        }
         values = tuple(state._stream.value for state in states)
         return BlockExit(tree, values, tuple(state._stream.turns.open for state in states), variables)
 

@@ -104,6 +104,11 @@ class Symbolic(HasKnown):
     __slots__ = ()
     _noun: ClassVar[str] = "value"
 
+    @property
+    def kind(self) -> type:
+        """Its type; `object` where nothing is known."""
+        raise NotImplementedError
+
     def _known(self, loc: Loc) -> Any:
         """The value itself on this path; None if that cannot be known."""
         raise NotImplementedError
@@ -189,6 +194,7 @@ class SymbolicText(Symbolic):
 
     parts: tuple[Value | str, ...]
     known: Known | None = None
+    kind: ClassVar[type] = str
     _noun: ClassVar[str] = "text"
 
     def _parts(self) -> tuple[Value | str, ...]:
@@ -237,6 +243,7 @@ class SymbolicBool(Symbolic):
 
     value: Value
     known: Known | None = None
+    kind: ClassVar[type] = bool
     _noun: ClassVar[str] = "truth value"
 
     def _parts(self) -> tuple[Value | str, ...]:
@@ -258,6 +265,7 @@ class SymbolicList(Symbolic):
 
     value: Value
     known: Known | None = None
+    kind: ClassVar[type] = list
     _noun: ClassVar[str] = "list"
 
     def _known(self, loc: Loc) -> None:
@@ -315,21 +323,6 @@ def real(known: Known, loc: Loc) -> Any:
     by = "name" if spell(known.real._value_) is None else "value"
     tracing.guard(f"sglc.attribute({known.fact}, {by!r})", getattr(known.real, f"_{by}_"), loc)
     return known.real
-
-
-def read_ahead(value: Value, loc: Loc) -> str | SymbolicText:
-    """The text of a generation as the program's code reads it: itself, where this path has decided it.
-
-    Raises:
-        GraphBreak: there are several samples, which are a list.
-    """
-    tracing = TRACING.get()
-    if tracing is None:
-        return SymbolicText((value,))
-    if tracing.several(value):
-        raise GraphBreak("several samples are a list that only exists when the program runs", loc, ITERATION)
-    known = tracing.known(value)
-    return known if isinstance(known, str) else SymbolicText((value,))
 
 
 def concrete(item: Any, kind: BreakKind) -> Any:

@@ -29,8 +29,6 @@ from sglc.frontend.values.graph_breaks import (
 from sglc.frontend.values.known import computed
 from sglc.frontend.values.symbolic import (
     Symbolic,
-    SymbolicBool,
-    SymbolicJson,
     SymbolicList,
     SymbolicText,
     symbol,
@@ -131,17 +129,7 @@ def refuse_foreign(tracer: Tracer, what: str, *values: Any, kind: BreakKind = FO
 
 def kind_of(value: Any) -> Any:
     """The type of a value, also of one that only a run knows; `object` where nothing is known."""
-    match value:
-        case SymbolicText():
-            return str
-        case SymbolicBool():
-            return bool
-        case SymbolicList():
-            return list
-        case SymbolicJson():
-            return value.kind
-        case _:
-            return type(value)
+    return value.kind if isinstance(value, Symbolic) else type(value)
 
 
 def common_kind(items: Iterable[Any]) -> Any:
