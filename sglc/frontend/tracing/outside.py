@@ -26,6 +26,7 @@ from sglc.errors import Loc
 from sglc.frontend.tracing.reads import (
     ABSENT,
     MODULES,
+    VIEWS,
     Reads,
     TooDeep,
     behind_function,
@@ -53,8 +54,6 @@ _CONSTANT = (
 )  # fmt: skip
 _SETTLED = (*_CONSTANT, *_FIXED, Enum, Symbolic)
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, functools.partial)
-_NONE: dict[Any, Any] = {}
-_VIEWS = (type(_NONE.keys()), type(_NONE.values()), type(_NONE.items()))
 _DEEPEST = 20
 
 
@@ -270,7 +269,7 @@ class OutsideState:
         if isinstance(value, _SETTLED) or _ours(value) or depth > _DEEPEST:
             return None
         within = held_in(value)
-        if hasattr(type(value), "__next__") or isinstance(value, _VIEWS):
+        if hasattr(type(value), "__next__") or isinstance(value, VIEWS):
             within = gc.get_referents(value)
         elif dataclasses.is_dataclass(value):
             within = _fields_of(value)

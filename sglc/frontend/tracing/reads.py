@@ -31,7 +31,7 @@ from sglc.frontend.tracing.guards import Same, fingerprint, frozen
 _DEEPEST = 20  # containers in containers
 _PLAIN = (str, int, float, bool, bytes, type(None))
 _NONE: dict[Any, Any] = {}
-_VIEWS = (type(_NONE.keys()), type(_NONE.values()), type(_NONE.items()), MappingProxyType)
+VIEWS = (type(_NONE.keys()), type(_NONE.values()), type(_NONE.items()))
 
 
 ABSENT = object()  # stands for what is not there
@@ -132,12 +132,8 @@ class Reads(dict[_Key, Read]):
         self.handed = ""
         self.at_breaks: dict[_Key, Read] = {}
 
-    def mark(self) -> tuple[int, str, str]:
-        """Where it stands."""
-        return len(self), self.changeable, self.handed
-
     def go_back(self, mark: tuple[int, str, str]) -> None:
-        """What was noted since was read at a graph break."""
+        """What was noted since then was read at a graph break; `mark`: how many, `changeable`, `handed`."""
         count, self.changeable, self.handed = mark
         while len(self) > count:
             key, read = self.popitem()
@@ -207,7 +203,7 @@ def kept(value: Any, depth: int = 0) -> Hashable:
         return kind, tuple([kept(item, depth + 1) for item in value])
     if kind in (bytearray, memoryview):
         return Same(value), _bytes_of(value)
-    if isinstance(value, _VIEWS):
+    if isinstance(value, (*VIEWS, MappingProxyType)):
         return Same(value), kept(gc.get_referents(value), depth + 1)
     if kind is functools.partial:
         return kind, kept((value.func, value.args, value.keywords), depth + 1)

@@ -168,13 +168,14 @@ class Tracer(Evaluation, FiniteValues):
 
     def stands(self) -> tuple[Any, ...]:
         """How much is recorded: the ops of this block, decisions, guards; and what was read outside."""
-        ops = self.recorder.ops
-        return ops, len(ops), len(self.decided), len(self.guards), self.outside.reads.mark()
+        ops, reads = self.recorder.ops, self.outside.reads
+        counts = len(ops), len(self.decided), len(self.guards)
+        return ops, counts, (len(reads), reads.changeable, reads.handed)
 
     def forget_reads(self, stood: tuple[Any, ...]) -> None:
         """A statement ends in a graph break: if it recorded nothing, what it read outside does not matter."""
-        ops, *counts, mark = stood
-        if ops is self.recorder.ops and counts == [len(ops), len(self.decided), len(self.guards)]:
+        ops, counts, mark = stood
+        if ops is self.recorder.ops and counts == (len(ops), len(self.decided), len(self.guards)):
             self.outside.reads.go_back(mark)
 
     def made(self, value: Value, known: Known) -> None:

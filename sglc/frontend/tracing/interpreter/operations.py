@@ -332,7 +332,7 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
     if isinstance(value, type):
         outside.look_up(frame, value, name)
         found = inspect.getattr_static(value, name, _refused)
-        if isinstance(value, type) and issubclass(value, Enum) and name in value.__members__:
+        if issubclass(value, Enum) and name in value.__members__:
             return value.__members__[name]
         match found:
             case staticmethod():

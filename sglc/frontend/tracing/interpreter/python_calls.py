@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import re
 import string
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -28,12 +28,10 @@ from sglc.frontend.tracing.interpreter.data import (
     whole,
 )
 from sglc.frontend.tracing.interpreter.operations import attribute, truth
+from sglc.frontend.tracing.reads import VIEWS
 from sglc.frontend.values.graph_breaks import CALLBACK, ITERATION, METHOD, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicList, SymbolicText
 from sglc.ir.pure import TEXTS, name_of
-
-_NONE: dict[Any, Any] = {}
-_VIEWS = (type(_NONE.keys()), type(_NONE.values()), type(_NONE.items()), collections.deque)
 
 
 def python_call(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
@@ -55,7 +53,7 @@ def python_call(frame: CallFrame, function: Any, args: list[Any], named: dict[st
             return entries(frame.tracer, args[0])
         return function(unrolled(frame.tracer, args[0]))
     if name:  # what is listed sees every item of an iterator
-        args = [list(a) if isinstance(a, _VIEWS) or hasattr(type(a), "__next__") else a for a in args]
+        args = [list(a) if isinstance(a, (*VIEWS, deque)) or hasattr(type(a), "__next__") else a for a in args]
     args = [settled(arg) for arg in args]
     if function in (sorted, max, min) and ("key" in named or holds_symbols(args)):
         return arranged(frame, function.__name__, args[0] if len(args) == 1 else args, named)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sglc.frontend.program.state import State
 from sglc.frontend.tracing.call_frame import CallFrame
 from sglc.frontend.tracing.interpreter.data import entries, is_known, is_ours, kind_of, unrolled
 from sglc.frontend.tracing.interpreter.expressions import (
@@ -24,7 +23,6 @@ from sglc.frontend.tracing.interpreter.expressions import (
     turns,
 )
 from sglc.frontend.tracing.interpreter.operations import (
-    as_text,
     attribute,
     binary,
     equal,
@@ -123,8 +121,6 @@ def _augmented(frame: CallFrame, node: ast.AugAssign) -> None:
     before = load()
     item = evaluate(frame, node.value)
     frame.node = node
-    if isinstance(before, State):
-        item = as_text(frame, item)
     made = binary(frame, node.op, before, item, inplace=True)
     frame.node = node
     if made is not before or not is_ours(before):
