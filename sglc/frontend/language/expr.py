@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any
+from typing import Any, ClassVar
 
 from sglc.errors import Loc, TraceError
 from sglc.frontend.language.choices import (
@@ -66,6 +66,8 @@ class GenExpr(Expr):
     where only a run knows it.
     """
 
+    unnamed: ClassVar[str] = "gen"  # what it is called without a name
+    decide: ClassVar[None] = None
     name: str | None
     overrides: Mapping[str, Any]
     loc: Loc = field(default=NOWHERE, compare=False)
@@ -87,6 +89,10 @@ class SymbolicLimit:
 
 @dataclass(frozen=True, slots=True)
 class SelectExpr(Expr):
+    unnamed: ClassVar[str] = "select"
+    parser: ClassVar[None] = None
+    check: ClassVar[None] = None
+    retries: ClassVar[int] = 0
     name: str | None
     choices: tuple[str | SymbolicText, ...]
     method: str

@@ -34,10 +34,7 @@ def program_of(
     """
     recorder = _AtSite(function, defaults, site)
     stream = write(recorder, history, read, expr.loc)
-    if isinstance(expr, GenExpr):
-        recorder.gen(stream, site.fork, expr)
-    else:
-        recorder.select(stream, site.fork, expr)
+    recorder.generate(stream, site.fork, expr)
     stream.live = False  # nothing goes on behind it there
     return recorder.take(final=True)
 

@@ -37,19 +37,12 @@ class Pending:
     def __init__(self, state: PromptState, expr: GenExpr | SelectExpr, tags: Tags | None = None) -> None:
         self.state = state
         self._expr = expr
+        self._name = expr.name or expr.unnamed
         self._tags = tags
         self._branch: RecordedStream | None = None  # that it runs on; None on another back end
         self._made: Generated | None = None
         self._begun = False
         self._problem: BaseException | None = None  # why it could not begin
-
-    @property
-    def _decide(self) -> ChoicesSamplingMethod | None:
-        return self._expr.decide if isinstance(self._expr, SelectExpr) else None
-
-    @property
-    def _name(self) -> str:
-        return self._expr.name or ("gen" if isinstance(self._expr, GenExpr) else "select")
 
     def variables(self, settle: Callable[[], None]) -> dict[str, Variable]:
         """What is stored now. `settle` settles the state."""
@@ -62,8 +55,8 @@ class Pending:
                 return shares
             return {name: Awaited(settle, share) for name, share in shares.items()}
         known = None
-        if self._expr.backend is not None and not self._may_repeat and self._decide is None:
-            known = self._with_parser(made)
+        if self._expr.backend is not None and not self._expr.retries and self._expr.decide is None:
+            known = replace(made, parser=self._expr.parser)
         return {self._name: Awaited(settle, known)}
 
     def begin(self) -> None:
@@ -84,8 +77,8 @@ class Pending:
         if self._problem is not None:
             raise self._problem
         launcher = self.state._instance.observe(self.what, self._expr.loc)
-        if self._decide is not None:
-            return self._decided(self._decide, launcher.call_of_site(self._site.site))
+        if self._expr.decide is not None:
+            return self._decided(self._expr.decide, launcher.call_of_site(self._site.site))
         text = self._good_text(launcher)
         made = self._site
         if self._tags is not None:
@@ -96,7 +89,7 @@ class Pending:
             self.state.put(first(text), self._expr.loc)
         else:
             self.state.adopt(self._branch, made)
-        return {self._name: self._with_parser(made)}
+        return {self._name: replace(made, parser=self._expr.parser)}
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -112,14 +105,7 @@ class Pending:
             return OTHER_BACKEND.what
         if self._tags is not None:
             return "`separate_reasoning`"
-        return "`choices_method`" if self._decide is not None else "`retries`"
-
-    @property
-    def _may_repeat(self) -> bool:
-        return isinstance(self._expr, GenExpr) and self._expr.retries > 0
-
-    def _with_parser(self, made: Generated) -> Generated:
-        return replace(made, parser=self._expr.parser if isinstance(self._expr, GenExpr) else None)
+        return "`choices_method`" if self._expr.decide is not None else "`retries`"
 
     def _shares(self, tags: Tags) -> list[tuple[str, OutputParser]]:
         return [
@@ -146,15 +132,12 @@ class Pending:
         instance, loc = self.state._instance, self._expr.loc
         recorder = instance.recorder
         if self._expr.backend is None:
-            if not self.state._path and self._may_repeat:
+            if not self.state._path and self._expr.retries:
                 # The run's own text is shown launch by launch, so a launch must end where the branch begins.
                 instance.observe(self.what, loc)
             with instance.recording:
                 (self._branch,) = recorder.fork(self.state._stream, 1, (), loc)
-                if isinstance(self._expr, GenExpr):
-                    self._made = recorder.gen(self._branch, self.state._path, self._expr)
-                else:
-                    self._made = recorder.select(self._branch, self.state._path, self._expr)
+                self._made = recorder.generate(self._branch, self.state._path, self._expr)
             return
         launcher = instance.observe(self.what, loc)
         history = self.state._history
@@ -177,8 +160,7 @@ class Pending:
     def _good_text(self, launcher: Launcher) -> str | list[str]:
         """The text, made again until `check` takes it."""
         expr = self._expr
-        check = expr.check if isinstance(expr, GenExpr) and expr.retries else None
-        attempts = 1 + (expr.retries if isinstance(expr, GenExpr) else 0)
+        check, attempts = expr.check if expr.retries else None, 1 + expr.retries
         for attempt in range(1, attempts + 1):
             try:
                 text = launcher.text_of_site(self._site.site)

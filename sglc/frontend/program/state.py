@@ -88,9 +88,9 @@ class State(NoText):
                 with self._instance.recording:  # no other thread's stands between them
                     for part in item.parts:
                         self.append(part, loc)
-            case GenExpr() if item.retries or item.backend is not None:
-                self._suspend(Pending(self, item), item.loc)
-            case SelectExpr() if item.decide is not None or item.backend is not None:
+            case GenExpr() | SelectExpr() if (
+                item.retries or item.decide is not None or item.backend is not None
+            ):
                 self._suspend(Pending(self, item), item.loc)
             case ReasonedExpr():
                 self._suspend(Pending(self, item.inner, item.tags), item.inner.loc)
@@ -119,7 +119,7 @@ class State(NoText):
                     self._history = History(self._history, "close", item.role)
                 case ImageExpr():
                     self._history = History(self._history, "image", item.data)
-                case _:  # a generation, which `_store` has entered, or no text
+                case _:  # a generation, which `_record` has entered, or no text
                     pass
 
     def _record(self, item: Appendable, loc: Loc) -> None:
@@ -127,13 +127,12 @@ class State(NoText):
         match item:
             case str() | SymbolicText():
                 recorder.append(self._stream, item, loc)
-            case GenExpr():
-                made = recorder.gen(self._stream, self._path, item)
-                read = made if item.parser is None else replace(made, parser=item.parser)
-                self._store(item.name or "gen", made, read)
-            case SelectExpr():
-                made = recorder.select(self._stream, self._path, item)
-                self._store(item.name or "select", made, made)
+            case GenExpr() | SelectExpr():
+                made, name = recorder.generate(self._stream, self._path, item), item.name or item.unnamed
+                self._variables[name] = made if item.parser is None else replace(made, parser=item.parser)
+                if item.parser is not None:
+                    self._stored(name, item.loc)
+                self._history = History(self._history, "generated", made)
             case RoleOpenExpr():
                 recorder.role_open(self._stream, item.role, item.loc)
             case RoleCloseExpr():
@@ -146,12 +145,6 @@ class State(NoText):
                 recorder.section_close(self._stream, item.name, item.loc)
             case _:
                 raise AssertionError(item)
-
-    def _store(self, name: str, made: Generated, variable: Generated) -> None:
-        self._variables[name] = variable
-        if variable.parser is not None:
-            self._stored(name, variable.parser.loc)
-        self._history = History(self._history, "generated", made)
 
     # -- what is not settled yet (`sglc.frontend.program.pending`) ----------------------------------------
 

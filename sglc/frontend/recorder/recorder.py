@@ -112,20 +112,24 @@ class OpRecorder:
         for key in [key for key in self._occurrences if f"{key[0]}~".startswith(own)]:
             del self._occurrences[key]
 
-    def gen(self, stream: RecordedStream, path: tuple[int, ...], expr: GenExpr) -> Generated:
-        site = self.reserve(path, expr.name or "gen")
-        sampling = replace(self.defaults, **expr.overrides)
-        if expr.more_stops:
-            sampling = replace(sampling, stop=(*sampling.stop, *expr.more_stops))
-        limit = None if expr.limit is None else self.text(expr.limit, expr.loc)
-        assert not isinstance(limit, str)
-        op = Gen(self._use(stream), site, sampling, self.ahead, limit=limit, loc=expr.loc)
-        return self._generation(stream, op)
-
-    def select(self, stream: RecordedStream, path: tuple[int, ...], expr: SelectExpr) -> Generated:
-        site = self.reserve(path, expr.name or "select")
-        choices = tuple(self.text(choice, expr.loc) for choice in expr.choices)
-        return self._generation(stream, Select(self._use(stream), site, choices, expr.method, loc=expr.loc))
+    def generate(self, stream: RecordedStream, path: tuple[int, ...], expr: GenExpr | SelectExpr) -> Generated:
+        site = self.reserve(path, expr.name or expr.unnamed)
+        op: Gen | Select
+        if isinstance(expr, SelectExpr):
+            choices = tuple(self.text(choice, expr.loc) for choice in expr.choices)
+            op = Select(self._use(stream), site, choices, expr.method, loc=expr.loc)
+        else:
+            sampling = replace(self.defaults, **expr.overrides)
+            if expr.more_stops:
+                sampling = replace(sampling, stop=(*sampling.stop, *expr.more_stops))
+            limit = None if expr.limit is None else self.text(expr.limit, expr.loc)
+            assert not isinstance(limit, str)
+            op = Gen(self._use(stream), site, sampling, self.ahead, limit=limit, loc=expr.loc)
+        after, text = self.new_value(Type.STREAM), self.new_value(Type.TEXT)
+        self.ops.append(replace(op, results=(after, text)))
+        stream.value = after
+        many = isinstance(op, Gen) and op.sampling.n > 1
+        return Generated(site, self.launch, text, many=many)
 
     def join(
         self, path: tuple[int, ...], name: str, values: tuple[Value | None, ...] | None, loc: Loc
@@ -220,13 +224,6 @@ class OpRecorder:
                 self._resumed[stream.handle] = value
             stream.value, stream.launch = self._resumed[stream.handle], self.launch
         return stream.value
-
-    def _generation(self, stream: RecordedStream, op: Gen | Select) -> Generated:
-        after, text = self.new_value(Type.STREAM), self.new_value(Type.TEXT)
-        self.ops.append(replace(op, results=(after, text)))
-        stream.value = after
-        many = isinstance(op, Gen) and op.sampling.n > 1
-        return Generated(op.site, self.launch, text, many=many)
 
     def text(self, text: str | SymbolicText, loc: Loc) -> Value | str:
         """A text as an operand: a literal, a slot, or the value that makes it."""
