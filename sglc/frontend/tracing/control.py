@@ -143,7 +143,7 @@ def not_(value: Any) -> Any:
     asked = control_blocks.predicate(tracer, value, loc)
     if isinstance(asked, bool):
         return not asked
-    return SymbolicBool(tracer.emit(Not(asked, loc=loc), Type.BOOL))
+    return SymbolicBool(tracer.recorder.emit(Not(asked, loc=loc), Type.BOOL))
 
 
 def parse_json(text: Any) -> Any:
@@ -154,7 +154,7 @@ def parse_json(text: Any) -> Any:
     """
     tracer, loc = current(), here()
     if tracer is not None and isinstance(text, SymbolicText) and text.settled() is None:
-        return SymbolicJson(tracer.emit(ParseJson(tracer.operand(text, loc), loc=loc), Type.JSON))
+        return SymbolicJson(tracer.recorder.emit(ParseJson(tracer.operand(text, loc), loc=loc), Type.JSON))
 
     def refuse(name: str) -> NoReturn:
         raise ValueError(name)
@@ -177,4 +177,4 @@ def asked_of_texts(
 ) -> SymbolicBool:
     """A question about two texts as a recorded truth value."""
     op = kind(tracer.operand(one, loc), tracer.operand(other, loc), loc=loc)
-    return SymbolicBool(tracer.emit(op, Type.BOOL), known)
+    return SymbolicBool(tracer.recorder.emit(op, Type.BOOL), known)

@@ -109,7 +109,7 @@ class Declared:
         op: Op = PureCall(self.name, given, named, str(self.gives), loc=loc)
         if self.effects:
             op = Tool(self.name, given, named, str(self.gives), "program" if self.ordered else "free", loc=loc)
-        return symbol(tracer.emit(op, self.gives))
+        return symbol(tracer.recorder.emit(op, self.gives))
 
 
 def _outside(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -120,9 +120,6 @@ class Tracer(Evaluation, FiniteValues):
 
     # -- what symbolic values ask ------------------------------------------------------------------
 
-    def emit(self, op: Op, result: Type) -> Value:
-        return self.recorder.emit(op, result)
-
     def operand(self, text: str | SymbolicText, loc: Loc) -> Value | str:
         return self.recorder.text(text, loc)
 
@@ -132,7 +129,7 @@ class Tracer(Evaluation, FiniteValues):
         self.may_fail("`image(...)`")
         self.outside.reads.changeable = self.outside.reads.changeable or "the file of a picture"
         call = PureCall(READ_PICTURE, (self.operand(source, loc),), {}, str(Type.TEXT), loc=loc)
-        data = self.emit(call, Type.TEXT)
+        data = self.recorder.emit(call, Type.TEXT)
         self.unchecked[data] = None
         return SymbolicText((data,))
 
@@ -146,7 +143,7 @@ class Tracer(Evaluation, FiniteValues):
             return parser.parse(known)
         self.may_fail(f"a `{parser.name}`")
         call = PureCall(declare_parser(parser), (self.operand(text, loc),), {}, "object", loc=loc)
-        return SymbolicJson(self.emit(call, Type.JSON), _KINDS.get(parser.name, object))
+        return SymbolicJson(self.recorder.emit(call, Type.JSON), _KINDS.get(parser.name, object))
 
     def guard(self, fact: str, real: Any, loc: Loc) -> Any:
         """The program is for arguments of which a fact is `real`.
@@ -190,7 +187,7 @@ class Tracer(Evaluation, FiniteValues):
             self.ask_arms()
         if self.unchecked:
             known = PureCall("sglc.known", tuple(self.unchecked), {}, str(Type.JSON), loc=self.place())
-            self.emit(known, Type.JSON)
+            self.recorder.emit(known, Type.JSON)
         self.unchecked, self.called_tool = {}, name
 
     def name_of(self, value: Value) -> tuple[str, str]:
@@ -214,7 +211,7 @@ class Tracer(Evaluation, FiniteValues):
         match value:
             case Generated(parser=OutputParser() as parser):
                 read = PureCall(declare_reader(parser), (value.value,), {}, "object", loc=parser.loc)
-                return self.emit(read, Type.JSON)
+                return self.recorder.emit(read, Type.JSON)
             case Gathered():
                 return tuple(map(self._to_store, value.entries))
             case _:

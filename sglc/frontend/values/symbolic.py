@@ -29,7 +29,7 @@ from sglc.frontend.values.graph_breaks import (
     GraphBreak,
 )
 from sglc.frontend.values.known import HasKnown, Known, computed
-from sglc.ir.core import Op, Type, Value
+from sglc.ir.core import Type, Value
 from sglc.ir.facts import spell
 from sglc.ir.pure import type_name
 
@@ -54,9 +54,6 @@ class Tracing(Protocol):
 
     def several(self, value: Value) -> bool:
         """Whether a generation gives a list of samples."""
-
-    def emit(self, op: Op, result: Type) -> Value:
-        """Record an op with one result."""
 
     def operand(self, text: str | SymbolicText, loc: Loc) -> Value | str:
         """A text as an operand."""
