@@ -447,8 +447,7 @@ class State(NoText):
         self.settle()
         tracing = TRACING.get() if self._instance.launcher is None else None
         if tracing is not None and self._stream.live:
-            made: Any = tracing.text_of(self._stream.value, None, here())
-            return made  # type: ignore[no-any-return]
+            return tracing.text_of(self._stream.value, None, here())  # type: ignore[return-value]
         return self._instance.text_at(self._stream, self._history, "`text()`", here())
 
     def sync(self) -> None:

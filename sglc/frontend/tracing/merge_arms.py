@@ -333,10 +333,7 @@ class _Joint:
 
     def inside(self, leaf: object) -> bool:
         """Whether a leaf of the first arm holds a value that is made in the arm."""
-        made = {*self._bound[0], *self._own}
-        if isinstance(leaf, Opaque):
-            return any(value in made for value in leaf.values)
-        return _reads(leaf, made)
+        return _reads(leaf.values if isinstance(leaf, Opaque) else leaf, {*self._bound[0], *self._own})
 
     def tree(self, trees: tuple[Tree, ...]) -> Tree:
         """Plain data with values in it; what differs in more than a text or value is packed as JSON."""

@@ -50,15 +50,9 @@ def leaf_of(tracing: Tracing, variable: Variable, name: str) -> Tree | Opaque | 
 
 def items_of(stored: Stored) -> Variable:
     """A variable as a state keeps it."""
-    match stored:
-        case Stored(kept=True):
-            return stored.item
-        case Stored(leaf=Opaque() as leaf):
-            return leaf.item
-        case Stored(leaf=Unsettled() as leaf):
-            return leaf
-        case _:
-            return unwrapped(stored.leaf)
+    if stored.kept:
+        return stored.item
+    return stored.leaf.item if isinstance(stored.leaf, Opaque) else unwrapped(stored.leaf)
 
 
 def unwrapped(tree: Any) -> Any:

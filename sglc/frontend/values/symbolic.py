@@ -218,16 +218,6 @@ class SymbolicText(Symbolic):
 
     __hash__ = Symbolic.__hash__
 
-    def __add__(self, other: object) -> SymbolicText:
-        if not isinstance(other, str | SymbolicText):
-            return NotImplemented
-        return joined((self, other))
-
-    def __radd__(self, other: object) -> SymbolicText:
-        if not isinstance(other, str):
-            return NotImplemented
-        return joined((other, self))
-
     def settled(self) -> str | None:
         """The text, if all of it is decided on this path already."""
         tracing = TRACING.get()

@@ -253,15 +253,15 @@ def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
             frame.tracer.may_fail(f"`[{index!r}]`")
         frame.tracer.was_read(found)
         return found
+    settled = value.settled() if isinstance(value, SymbolicText) else None
+    if settled is not None and not holds_symbols(index):
+        return settled[index]
+    if isinstance(index, slice):
+        parts = (index.start, index.stop, index.step)
+        if isinstance(value, Symbolic) or holds_symbols(parts):
+            made = list[str] if isinstance(value, SymbolicList) else kind_of(value)
+            return pure_call(frame.tracer, "sglc.slice", value, *parts, kind=made)
     if isinstance(value, Symbolic):
-        settled = value.settled() if isinstance(value, SymbolicText) else None
-        if settled is not None and not holds_symbols(index):
-            return settled[index]
-        if isinstance(index, slice):
-            kind = kind_of(value)
-            parts = (index.start, index.stop, index.step)
-            texts = isinstance(value, SymbolicList)
-            return pure_call(frame.tracer, "sglc.slice", value, *parts, kind=list[str] if texts else kind)
         if value.known is not None and isinstance(index, SymbolicText) and not _undecided(frame, index):
             index = index.observe(OPERATOR, "an index")
         kind = str if isinstance(value, SymbolicText | SymbolicList) else object
@@ -272,9 +272,6 @@ def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
             kind = kinds.pop() if len(kinds) == 1 else object
             return pure_call(frame.tracer, "operator.getitem", value, index, kind=kind)
         index = index.observe(OPERATOR, "an index")
-    if isinstance(index, slice) and holds_symbols([index.start, index.stop, index.step]):
-        parts = (index.start, index.stop, index.step)
-        return pure_call(frame.tracer, "sglc.slice", value, *parts, kind=kind_of(value))
     if type(value).__module__ == "typing" or (isinstance(value, type) and value.__module__ in _GENERIC):
         return value[index]
     frame.tracer.outside.look_up_class(type(value))
