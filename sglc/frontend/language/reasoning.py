@@ -122,8 +122,7 @@ class Share:
     reasoning: bool
 
     def __call__(self, text: str) -> str:
-        reasoning, answer = split(self.tags, (text,))
-        return reasoning if self.reasoning else answer
+        return split(self.tags, (text,))[0 if self.reasoning else 1]
 
 
 class ShareReader:

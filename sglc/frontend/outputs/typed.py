@@ -244,16 +244,12 @@ def _scalar(annotation: type) -> _Shape:
     def read(data: Any) -> Any:
         if not isinstance(data, kinds) or (isinstance(data, bool) and annotation is not bool):
             raise ValueError(f"`{data!r}` is no {name}")
-        return _as_float(data) if isinstance(data, int | float) and annotation is float else data
+        try:
+            return float(data) if isinstance(data, int | float) and annotation is float else data
+        except OverflowError as error:  # of an integer
+            raise ValueError(str(error)) from None
 
     return _Shape({"type": name}, read)
-
-
-def _as_float(data: float) -> float:
-    try:
-        return float(data)
-    except OverflowError as error:  # of an integer
-        raise ValueError(str(error)) from None
 
 
 def _listed(annotation: Any, values: list[Any], at: _At) -> _Shape:

@@ -61,18 +61,15 @@ def conversation(parts: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
             case "image" if inside:
                 turns[-1][1].append({"type": "image_url", "image_url": {"url": text}})
             case "text" if inside:
-                _add_text(turns[-1][1], text)
+                own = turns[-1][1]
+                if own and own[-1]["type"] == "text":
+                    own[-1]["text"] += text
+                elif text:
+                    own.append({"type": "text", "text": text})
     return [{"role": role, "content": _content(own)} for role, own in turns]
 
 
 _Part = dict[str, Any]
-
-
-def _add_text(parts: list[_Part], text: str) -> None:
-    if parts and parts[-1]["type"] == "text":
-        parts[-1]["text"] += text
-    elif text:
-        parts.append({"type": "text", "text": text})
 
 
 def _content(parts: list[_Part]) -> str | list[_Part]:

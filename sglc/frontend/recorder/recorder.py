@@ -184,7 +184,7 @@ class OpRecorder:
         needed: set[str] = set() if final else {stream.handle for stream in self.streams}
         release = tuple(sorted(self._handles - needed))
         self._handles = (self._handles | set(kept)) & needed
-        texts = {self._slot_name(value): text for text, value in self._slots.items()}
+        texts = {f"x{value.id}": text for text, value in self._slots.items()}
         program = Program(self.function, tuple(self.params), tuple(self.ops), kept)
         self.launch += 1
         self.params, self.ops, self._slots, self._resumed, self._next_value = [], [], {}, {}, 0
@@ -235,10 +235,6 @@ class OpRecorder:
             return text
         if text not in self._slots:
             value = self.new_value(Type.TEXT)
-            self.params.append(Arg(self._slot_name(value), results=(value,)))
+            self.params.append(Arg(f"x{value.id}", results=(value,)))
             self._slots[text] = value
         return self._slots[text]
-
-    @staticmethod
-    def _slot_name(value: Value) -> str:
-        return f"x{value.id}"

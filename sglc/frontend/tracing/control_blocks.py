@@ -227,13 +227,9 @@ def _kind(after: Stored, before: Stored | None) -> Type:
 
 
 def _leaf_kind(leaf: object) -> Type:
-    match leaf:
-        case Value():
-            return leaf.type
-        case str():
-            return Type.TEXT
-        case _:
-            return Type.JSON
+    if isinstance(leaf, Value):
+        return leaf.type
+    return Type.TEXT if isinstance(leaf, str) else Type.JSON
 
 
 def _as(tracer: Tracer, leaf: Any, kind: Type, ops: list[Op], loc: Loc) -> Value:

@@ -46,6 +46,7 @@ _HARMLESS = (
 _LIBRARY = frozenset(
     ("builtins", "collections", "datetime", "decimal", "fractions", "functools", "itertools", "operator", "re")
 )
+_FORMS: Mapping[Any, Type] = {str: Type.TEXT, bool: Type.BOOL, TEXTS: Type.LIST, list[str]: Type.LIST}
 _NO_METHODS = ("len", "operator.getitem")  # call no method of what a list holds
 _EMPTY: dict[Any, Any] = {}
 _ITERATORS = (
@@ -181,7 +182,7 @@ def pure_call(tracer: Tracer, name: str, *args: Any, kind: Any = None, **named: 
         tracer.guard(f"sglc.type({known.fact})", type_name(known.real), loc)
     trees = tuple(operand(tracer, arg, name) for arg in args)
     keywords = {key: operand(tracer, item, name) for key, item in named.items()}
-    form = _form(gives)
+    form = _FORMS.get(gives, Type.JSON)
     value = tracer.recorder.emit(PureCall(name, trees, keywords, str(form), loc=loc), form)
     if known is not None:
         tracer.made(value, known)
@@ -273,14 +274,6 @@ def entries(tracer: Tracer, value: Any) -> dict[Any, Any]:
 def is_known(value: Any) -> bool:
     """Whether it is data that has a real value."""
     return isinstance(value, Symbolic) and value.known is not None
-
-
-def _form(gives: Any) -> Type:
-    if gives is str:
-        return Type.TEXT
-    if gives is bool:
-        return Type.BOOL
-    return Type.LIST if gives in (TEXTS, list[str]) else Type.JSON
 
 
 def operand(tracer: Tracer, item: Any, name: str) -> Tree:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -117,14 +117,11 @@ def arranged(frame: CallFrame, how: str, items: Any, named: dict[str, Any]) -> A
         raise GraphBreak(f"`{how}` of objects by values that only a run knows", frame.loc(), CALLBACK, hint)
     else:
         made = pure_call(frame.tracer, "sglc.arrange", how, rows, keys, *given, kind=one)
-    return _items_of(frame, made, rows) if how == "sorted" else made
-
-
-def _items_of(frame: CallFrame, whole: Any, rows: Sequence[Any]) -> list[Any]:
-    """A list that only a run knows as one of the program's own: how many items it has is known."""
-    kind = common_kind(rows)
+    if how != "sorted":
+        return made
+    kind = common_kind(rows)  # how many items there are is known, so that the list is the program's own
     kind = kind if kind in (str, int, float, bool) else object
-    return [pure_call(frame.tracer, "operator.getitem", whole, at, kind=kind) for at in range(len(rows))]
+    return [pure_call(frame.tracer, "operator.getitem", made, at, kind=kind) for at in range(len(rows))]
 
 
 def _isinstance(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
