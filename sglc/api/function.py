@@ -12,7 +12,6 @@ from functools import cached_property, partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from sglc.api.ahead import AheadOfTime
-from sglc.api.observed import set_up
 from sglc.errors import UsageError
 from sglc.execution.context import RUN_CONTEXT, RunContext, resolve, set_default_backend
 from sglc.execution.options import (
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
 __all__ = ["Function", "function", "set_default_backend"]
 
 _DEEPEST = 200  # programs that run in programs as Python
-_RUNS = "sglc.execution.start"  # what a run needs is imported with it
+_RUNS = "sglc.api.start"  # what a run needs is imported with it
 _Begin = Callable[..., "Result | None"]  # gives None only where it is to begin at once or not at all
 
 
@@ -205,7 +204,7 @@ class Function:
             tracer.outside.call_program(self)
             called: Any = ahead.call(tracer, self.definition, arguments, sampling, tuple(options))
             return lambda **_: called, None  # what a recorded body can read of a result
-        from sglc.execution.start import called_at, limits_of_run
+        from sglc.api.start import called_at, limits_of_run
 
         backend, seed, place = called_at(self.__name__, options.get("backend"), options.get("seed"))
         limits = limits_of_run(*(options.get(name) for name in ("max_calls", "max_tokens", "timeout")))
@@ -259,7 +258,7 @@ class Function:
         result = begin(at_once=alone)
         if result is None:
             assert limits is not None
-            from sglc.execution.start import begun_beside
+            from sglc.api.start import begun_beside
 
             whole = cast("Callable[..., Result]", begin)
             result = await begun_beside(whole, self.__name__, limits, self.definition.loc)
@@ -318,8 +317,8 @@ class Function:
         outputs: tuple[str, ...] | None = None,
         given_up: Callable[[], bool] = _never,
     ) -> Result:
+        from sglc.api.start import beginning, set_up
         from sglc.execution.lifecycle import Limits, RunSetup
-        from sglc.execution.start import beginning
 
         check_mode(mode)
         call = set_up(self.__name__, backend, seed, None, limits or Limits(), watches, place, outputs)
@@ -432,8 +431,8 @@ class Function:
             UsageError: SGLC017, SGLC023, SGLC011, SGLC041, SGLC079, a row or option that does not fit; nothing
                 has run then.
         """
+        from sglc.api.start import called_at, limits_of_batch, run_rows, set_up
         from sglc.execution.batch.runner import delivery_of
-        from sglc.execution.start import called_at, limits_of_batch, run_rows
 
         delivery = delivery_of(ordered, skip, control)
         limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
@@ -473,7 +472,7 @@ class Function:
 
     def _maker(self, call: CallSetup, mode: Mode = "auto") -> Make[Fitting]:
         """What makes the run of each row when its turn has come."""
-        from sglc.execution.start import maker
+        from sglc.api.start import maker
 
         check_mode(mode)
         return maker(call, lambda row, setup, at_once: self._made(row, setup, mode, at_once=at_once))

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sglc.api.observed import set_up
 from sglc.api.reference import pickled_plan
+from sglc.api.start import beginning, called_at, limits_of_batch, limits_of_run, maker, run_rows, set_up
 from sglc.errors import SglcError, UsageError
 from sglc.execution.batch.order import begins, plan_order, zero_first
 from sglc.execution.batch.runner import BatchControl, delivery_of
@@ -23,7 +23,6 @@ from sglc.execution.plan.prepare import check_plan_runs, function_steps
 from sglc.execution.plan.run import PlanPart, PreparedRows
 from sglc.execution.progress import watched
 from sglc.execution.result import Result
-from sglc.execution.start import beginning, called_at, limits_of_batch, limits_of_run, maker, run_rows
 from sglc.execution.tool_calls import Tools
 from sglc.frontend.locate import here
 from sglc.frontend.tracing.makers import left_text, maker_named, type_named

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextvars
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from sglc.errors import Loc, RunError, ends_run
+from sglc.execution.answers.duplicates import Duplicates
 from sglc.execution.budget import Budget, BudgetTracker
 from sglc.execution.context import RUN_CONTEXT, CallPlace, RunContext, enter, run_defaults
 from sglc.execution.deadline import Alarm, Clock, Deadline
@@ -32,16 +33,6 @@ class Limits:
 
 
 NO_LIMITS = Limits()
-
-
-class Duplicates(Protocol):
-    """Looks for runs of one call that ask for the same."""
-
-    def look(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """The arguments of the rows that begin next."""
-
-    def backend(self, asked: Asked | None, arguments: Mapping[str, Any]) -> Backend:
-        """The one for a run: of a plan that asks for so much, or of Python (None), of which nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
