@@ -18,6 +18,7 @@ from sglc.execution.call_record import CallRecord, meta_info
 from sglc.execution.deadline import Deadline
 from sglc.execution.lifecycle import Part, Run
 from sglc.execution.observer import Observer
+from sglc.execution.options import by_name
 from sglc.execution.outputs import stopped, values
 from sglc.execution.readers import TextReader
 from sglc.execution.result import RunOutcome
@@ -36,8 +37,6 @@ from sglc.frontend.values.recorded import NO_TURNS, Generated, Recorded, Recorde
 from sglc.ir import ops
 from sglc.ir.core import Site
 from sglc.ir.sampling import Sampling
-
-_BY_NAME = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
 
 class PythonPart(Part):
@@ -200,8 +199,7 @@ class PythonPart(Part):
 
     def _call(self, state: State) -> Any:
         """The function's value. A coroutine function runs on an event loop of its own, in this thread."""
-        kinds = {parameter.kind for parameter in self._definition.parameters}
-        if kinds <= _BY_NAME:
+        if by_name(self._definition) is not None:
             value = self._definition.call(state, **self._run.arguments)
         else:
             signature = inspect.Signature(self._definition.parameters)
@@ -262,8 +260,7 @@ class PythonPart(Part):
                 turns = messages(state._history, lambda made: self._session.text_in_prompt(made.site))
         except Exception as problem:
             error = error or problem
-        portion = TextReader(outputs).take()
-        text = "".join(portion.pieces).removesuffix(self._session.told_ahead) if portion else ""
+        text = "".join(TextReader(outputs).come()).removesuffix(self._session.told_ahead)
         told = frozenset(map(outputs.at, instance.told))
         return RunOutcome(value, error, variables, unspelled, text, turns.copy, self._session.elapsed_s, told)
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import AsyncIterable, Callable, Container, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import (
+    AsyncIterable,
+    Callable,
+    Container,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from itertools import starmap
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args
 
 from sglc.errors import SglcError, UsageError
-from sglc.frontend.language.function import Definition, bind, by_name
+from sglc.frontend.language.function import Definition, describe
 from sglc.frontend.language.gen_arguments import sampling_fields
 from sglc.frontend.locate import here
 from sglc.ir.sampling import SEEDS, Sampling, is_seed
@@ -49,20 +60,10 @@ _SAMPLING = {
 }  # fmt: skip
 WATCHES = ("record", "replay", "trace", "cache", "resume", "retry_failed", "redo", "answers")
 OPTIONS = (
-    *(
-        "backend",
-        "seed",
-        "stream",
-        "use_thread",
-        "max_calls",
-        "max_tokens",
-        "timeout",
-        "mode",
-        "passes",
-        "outputs",
-    ),
-    *WATCHES,
-)
+    "backend", "seed", "stream", "use_thread", "max_calls", "max_tokens", "timeout", "mode", "passes",
+    "outputs", *WATCHES,
+)  # fmt: skip
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def check_mode(mode: Any) -> None:
@@ -107,6 +108,37 @@ def fitted(
     own, sampling = split(definition, kwargs, parameters)
     own.update((name, value) for name, value in bound.items() if name in parameters)
     return {**bind(definition, args, own), **bound}, sampling
+
+
+def bind(definition: Definition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The call's arguments by parameter name, defaults filled in.
+
+    Raises:
+        UsageError: SGLC011, naming what is missing, unknown or given twice.
+    """
+    names = None if args else by_name(definition)
+    if names is not None and kwargs.keys() == names:
+        return {name: kwargs[name] for name in names}  # as most come, and ten times as fast
+    signature = inspect.Signature(definition.parameters)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        problem = re.sub("'([^']*)'", r"`\1`", str(error))
+        bound_by_nobody = any(parameter.name == "self" for parameter in definition.parameters[:1])
+        named = f"`{definition.call.__qualname__}.run(obj, ...)`"
+        raise UsageError(
+            "SGLC011", f"`{definition.name}`: {problem}", definition.loc,
+            note=f"its arguments are: {describe(definition) or 'none'}",
+            hint=f"nothing binds the `self` of a program: {named}" if bound_by_nobody else "",
+        ) from None  # fmt: skip
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def by_name(definition: Definition) -> KeysView[str] | None:
+    """The names of the parameters, in order, if each takes one argument, by its name."""
+    names = {p.name: None for p in definition.parameters if p.kind in _BY_NAME}
+    return names.keys() if len(names) == len(definition.parameters) else None
 
 
 def not_by_position(definition: Definition, args: Sequence[Any]) -> tuple[str, ...]:
