@@ -98,7 +98,7 @@ class Session:
     ended_by: RunError | None = None  # why nothing begins any more, though what runs goes on to its end
     _reason: RunError | None = None  # why it was stopped, if nobody asked for it
     seeds: blake2b = field(init=False)
-    _began: float = field(default_factory=time.perf_counter)
+    began_s: float = field(default_factory=time.perf_counter)  # when the run began
     _launched_before: _Launches | None = None  # of a program that runs as Python
     _jobs: list[Job] = field(default_factory=list)
     _running: int = 0  # changes inside `outputs.change`
@@ -122,16 +122,11 @@ class Session:
     @property
     def elapsed_s(self) -> float:
         """Seconds since the run began."""
-        return time.perf_counter() - self._began
-
-    @property
-    def began_s(self) -> float:
-        """When the run began, as `time.perf_counter` has it."""
-        return self._began
+        return time.perf_counter() - self.began_s
 
     def begin(self) -> None:
         """The row leaves the queue: its time begins."""
-        self._began = time.perf_counter()
+        self.began_s = time.perf_counter()
 
     # -- what the frontend asks for --------------------------------------------------------------
 
