@@ -20,7 +20,7 @@ from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
 from sglc.execution.options import NOTHING, NumberedRows, Rows, count_of, each_fitted, in_row, watches_of
 from sglc.execution.plan.arguments import bound
 from sglc.execution.plan.prepare import check_plan_runs, function_steps
-from sglc.execution.plan.run import PlanPart, PreparedRows
+from sglc.execution.plan.run import PreparedRows
 from sglc.execution.progress import watched
 from sglc.execution.result import Result
 from sglc.execution.tool_calls import Tools
@@ -132,7 +132,8 @@ class LoadedPlan:
         call = self._set_up(backend, seed, None, limits or Limits(), watches, place)
         with beginning(call):
             call.backend.start()
-            run = self._made(given, RunSetup(call, 0, contextvars.copy_context(), on_text, live))
+            setup = RunSetup(call, 0, contextvars.copy_context(), on_text, live)
+            run = self._prepared.run(setup, given, self.tools)
         run.start()
         run.take_turn()
         return run.result
@@ -200,22 +201,16 @@ class LoadedPlan:
                 else range(len(ahead))
             )
 
-        return run_rows(
-            call, maker(call, lambda row, setup, _: self._made(row, setup)), fitting, order, delivery
-        )
+        def made(row: dict[str, Any], setup: RunSetup, _: bool) -> Run:
+            return self._prepared.run(setup, row, self.tools)
+
+        return run_rows(call, maker(call, made), fitting, order, delivery)
 
     def prompts_begin(self, rows: NumberedRows) -> list[tuple[str, ...]]:
         """As of `Function.prompts_begin`."""
         return [begins(self.plan.leads, self._row((), number, row)) for number, row in rows]
 
     # -- inside ----------------------------------------------------------------------------------
-
-    def _made(self, arguments: Mapping[str, Any], setup: RunSetup) -> Run:
-        prepared = self._prepared
-        return Run(
-            setup, arguments, lambda run: PlanPart(run, prepared, self.tools), prepared.asked,
-            prepared.single_call,
-        )  # fmt: skip
 
     def _set_up(
         self, backend: Backend | str | None, seed: int | None, rows: int | None, limits: Limits,

@@ -21,7 +21,7 @@ from sglc.errors import SglcError
 from sglc.execution.lifecycle import Part, Run, RunSetup
 from sglc.execution.plan.prepare import check_plan_runs
 from sglc.execution.plan.raised import is_builtin
-from sglc.execution.plan.run import GoOn, PlanPart, PreparedRows
+from sglc.execution.plan.run import GoOn, PreparedRows
 from sglc.execution.python_effects import EFFECTS
 from sglc.execution.served import Served
 from sglc.execution.tool_calls import NO_TOOLS, Tools
@@ -60,11 +60,7 @@ class Ready:
 
     def run(self, setup: RunSetup, arguments: Mapping[str, Any], python: Callable[[Run, Served], Part]) -> Run:
         """A run of it; where it cannot say all, `python` goes on."""
-        prepared, go_on = self.prepared, GoOn(python, self.unlike_before)
-        return Run(
-            setup, arguments, lambda run: PlanPart(run, prepared, self.tools, go_on), prepared.asked,
-            prepared.single_call,
-        )  # fmt: skip
+        return self.prepared.run(setup, arguments, self.tools, GoOn(python, self.unlike_before))
 
     def unlike_before(self) -> bool:
         """Whether Python, from the top, would not find what the plan found: its tools have changed that."""

@@ -26,7 +26,7 @@ from sglc.execution.outputs import PendingOutput
 from sglc.execution.plan.arguments import bound
 from sglc.execution.plan.meter import Meter
 from sglc.execution.plan.prepare import check_plan_runs
-from sglc.execution.plan.run import PlanPart, PreparedRows
+from sglc.execution.plan.run import PreparedRows
 from sglc.execution.result import Result, error_json
 from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend, BackendWrapper, hand_over
@@ -150,10 +150,7 @@ async def events(program: Program) -> AsyncGenerator[list[dict[str, Any]], None]
     for number, row in enumerate(program.rows, program.first):
         told_of = _Row(number, tell)
         on_text = told_of.said if program.streams else None
-        run = Run(
-            RunSetup(call, number, context, on_text), row,
-            lambda run: PlanPart(run, prepared, {}, meter=meter), prepared.asked, prepared.single_call,
-        )  # fmt: skip
+        run = prepared.run(RunSetup(call, number, context, on_text), row, {}, meter=meter)
         run.session.observer = cast(Observer, told_of)  # of a session, which asks no more of it
         run.ended = partial(told_of.ended, run.result)
         runs.append(run)

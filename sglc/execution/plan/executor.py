@@ -25,10 +25,9 @@ from sglc.execution.plan.functions import Functions
 from sglc.execution.plan.meter import Meter
 from sglc.execution.plan.prepare import Prepared, check_plan_runs
 from sglc.execution.plan.prepared_block import NOBODY, PreparedBlock
-from sglc.execution.plan.reading import MISSING, Failed
 from sglc.execution.plan.segments import Segments
 from sglc.execution.plan.steps import do
-from sglc.execution.plan.values import PROMPT, Exact, Kept, Made, Value, as_python, held_in
+from sglc.execution.plan.values import MISSING, PROMPT, Exact, Failed, Kept, Made, Value, as_python, held_in
 from sglc.execution.served import Served
 from sglc.execution.session import Session
 from sglc.execution.tool_calls import NO_TOOLS, Tools

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sglc.execution.plan.prepared_segment import PreparedSegment
-from sglc.execution.plan.reading import Names, Read
+from sglc.execution.plan.values import Names, Read
 from sglc.ir.core import Site
 from sglc.ir.plan.plan import (
     Block,

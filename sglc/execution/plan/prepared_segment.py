@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from sglc.execution.bind import Template, asked_in
-from sglc.execution.plan.reading import Names, Read
+from sglc.execution.plan.values import Names, Read
 from sglc.ir.plan.segment import GenNode, Held, KeepNode, Segment, SelectNode, Slot, behind
 from sglc.ir.plan.uses import own_reads
 

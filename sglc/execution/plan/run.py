@@ -18,7 +18,7 @@ from sglc.errors import Loc, RunError
 from sglc.execution.bind import asked_in
 from sglc.execution.deadline import Deadline
 from sglc.execution.event_loop import in_loop, soon
-from sglc.execution.lifecycle import Part, Run
+from sglc.execution.lifecycle import Part, Run, RunSetup
 from sglc.execution.outputs import Failure, RunOutputs, values
 from sglc.execution.plan.executor import PlanExecutor
 from sglc.execution.plan.meter import Meter
@@ -76,6 +76,15 @@ class PreparedRows(Prepared):
             len(plan.steps) == 1 and not plan.blocks and not any(isinstance(n, KeepNode) for n in nodes)
         )
         self.shown, self.shows_all = _shown(list(_ends(plan, plan.body)), plan, self.top.order)
+
+    def run(
+        self, setup: RunSetup, arguments: Mapping[str, Any], tools: Tools, go_on: GoOn | None = None,
+        meter: Meter | None = None,
+    ) -> Run:  # fmt: skip
+        """A run of it; all but the first two as of `PlanPart`."""
+        return Run(
+            setup, arguments, lambda run: PlanPart(run, self, tools, go_on, meter), self.asked, self.single_call
+        )
 
 
 def _early(plan: Plan, steps: Sequence[Step], variables: Variables) -> dict[str, Variable]:
