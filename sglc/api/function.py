@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from sglc.execution.context import CallPlace
     from sglc.execution.function_run import PythonPart
     from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
-    from sglc.execution.plan.run import PreparedRows
+    from sglc.execution.plan.prepare import Prepared
     from sglc.execution.result import Result
     from sglc.execution.served import Served
     from sglc.explain.explanation import Explanation
@@ -706,7 +706,7 @@ class Function:
         return PythonPart(run, self.definition, sampling, check, served)
 
 
-def _affords(limits: Limits, outer: RunContext | None, prepared: PreparedRows) -> bool:
+def _affords(limits: Limits, outer: RunContext | None, prepared: Prepared) -> bool:
     """Whether a budget of calls, or that of the run around, ends a plan where it ends Python: the order of the
     program shows then."""
     calls = None if limits.budget is None else limits.budget.calls

@@ -19,8 +19,8 @@ from sglc.execution.context import CallPlace, resolve
 from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
 from sglc.execution.options import NOTHING, NumberedRows, Rows, count_of, each_fitted, in_row, watches_of
 from sglc.execution.plan.arguments import bound
-from sglc.execution.plan.prepare import check_plan_runs, function_steps
-from sglc.execution.plan.run import PreparedRows
+from sglc.execution.plan.prepare import Prepared, check_plan_runs, function_steps
+from sglc.execution.plan.run import plan_run
 from sglc.execution.progress import watched
 from sglc.execution.result import Result
 from sglc.execution.tool_calls import Tools
@@ -44,7 +44,7 @@ class LoadedPlan:
     def __init__(self, plan: Plan, tools: Functions = ()) -> None:
         self.plan = plan
         self.tools = tools_for(plan, tools)
-        self._prepared = PreparedRows(plan)
+        self._prepared = Prepared(plan)
         self.__name__ = plan.program
 
     def __repr__(self) -> str:
@@ -133,7 +133,7 @@ class LoadedPlan:
         with beginning(call):
             call.backend.start()
             setup = RunSetup(call, 0, contextvars.copy_context(), on_text, live)
-            run = self._prepared.run(setup, given, self.tools)
+            run = plan_run(self._prepared, setup, given, self.tools)
         run.start()
         run.take_turn()
         return run.result
@@ -202,7 +202,7 @@ class LoadedPlan:
             )
 
         def made(row: dict[str, Any], setup: RunSetup, _: bool) -> Run:
-            return self._prepared.run(setup, row, self.tools)
+            return plan_run(self._prepared, setup, row, self.tools)
 
         return run_rows(call, maker(call, made), fitting, order, delivery)
 

@@ -19,9 +19,9 @@ from typing import Any
 from sglc.api.handing_over import why_not_again
 from sglc.errors import SglcError
 from sglc.execution.lifecycle import Part, Run, RunSetup
-from sglc.execution.plan.prepare import check_plan_runs
+from sglc.execution.plan.prepare import Prepared, check_plan_runs
 from sglc.execution.plan.raised import is_builtin
-from sglc.execution.plan.run import GoOn, PreparedRows
+from sglc.execution.plan.run import GoOn, plan_run
 from sglc.execution.python_effects import EFFECTS
 from sglc.execution.served import Served
 from sglc.execution.tool_calls import NO_TOOLS, Tools
@@ -54,13 +54,13 @@ _TYPE = "sglc.type("  # begins a fact that asks for a type
 class Ready:
     """A plan that can run on a back end, with the functions that it calls, and what its trace read outside."""
 
-    prepared: PreparedRows
+    prepared: Prepared
     tools: Tools
     reads: Reads
 
     def run(self, setup: RunSetup, arguments: Mapping[str, Any], python: Callable[[Run, Served], Part]) -> Run:
         """A run of it; where it cannot say all, `python` goes on."""
-        return self.prepared.run(setup, arguments, self.tools, GoOn(python, self.unlike_before))
+        return plan_run(self.prepared, setup, arguments, self.tools, GoOn(python, self.unlike_before))
 
     def unlike_before(self) -> bool:
         """Whether Python, from the top, would not find what the plan found: its tools have changed that."""
@@ -326,4 +326,4 @@ def _ready(program: Program, leaf: Leaf, backend: Backend) -> Ready | str:
             return f"it prints, and raises a `{raised[0].error}` ({raised[0].loc})"
     except SglcError as error:
         return error.message
-    return Ready(PreparedRows(plan), leaf.tools, leaf.reads)
+    return Ready(Prepared(plan), leaf.tools, leaf.reads)
