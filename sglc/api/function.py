@@ -24,7 +24,6 @@ from sglc.execution.options import (
     Row,
     Rows,
     check_mode,
-    check_passes,
     count_of,
     fitted,
     fitted_rows,
@@ -627,11 +626,13 @@ class Function:
         chosen = resolve(backend, self.definition.loc)
         if passes is None:
             return chosen
-        check_passes(passes)
         from sglc.backends.with_passes import WithPasses
         from sglc.passes.pass_options import split_specs
 
-        return WithPasses(chosen, split_specs(passes) if isinstance(passes, str) else passes)
+        specs = split_specs(passes) if isinstance(passes, str) else passes
+        if not isinstance(specs, Sequence) or not all(isinstance(spec, str) for spec in specs):
+            raise UsageError("SGLC023", f"`passes` is a text or a list of texts, not `{passes!r}`", here())
+        return WithPasses(chosen, specs)
 
     def _examples(self, args: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Arguments to record the program with, by parameter.

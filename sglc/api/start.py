@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from weakref import finalize
 
-from sglc.errors import Loc, ends_run
+from sglc.errors import Loc, UsageError, ends_run
 from sglc.execution.answers.duplicates import Duplicates
 from sglc.execution.batch.runner import IN_ORDER, Delivery, Make, run_batch, window_of
 from sglc.execution.budget import budget_of
@@ -22,10 +22,12 @@ from sglc.execution.context import RUN_CONTEXT, CallPlace
 from sglc.execution.deadline import Alarm, clock_of_batch, clock_of_run
 from sglc.execution.lifecycle import NO_LIMITS, CallSetup, Limits, Run, RunSetup
 from sglc.execution.observer import CallObserver
-from sglc.execution.options import check_seed, random_seed
+from sglc.execution.options import random_seed
 from sglc.execution.result import Result, RunOutcome
 from sglc.execution.tool_calls import in_thread
+from sglc.frontend.locate import here
 from sglc.ir.plan.backend import Backend
+from sglc.ir.sampling import SEEDS, is_seed
 
 _Row = TypeVar("_Row")
 
@@ -86,7 +88,8 @@ def set_up(
     Raises:
         UsageError: SGLC023, it is no seed; what of `watches` does not fit.
     """
-    check_seed(seed)
+    if seed is not None and not is_seed(seed):
+        raise UsageError("SGLC023", f"`seed` is {SEEDS}, not `{seed!r}`", here())
     context = RUN_CONTEXT.get()
     outer = None if context is None else context.observer
     observer: CallObserver | None = None

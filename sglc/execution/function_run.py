@@ -47,6 +47,8 @@ class PythonPart(Part):
         served: what a plan of the function has had; the run has begun then.
     """
 
+    needs_thread = True
+
     def __init__(
         self,
         run: Run,

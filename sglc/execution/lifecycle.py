@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -213,39 +212,23 @@ class Run:
             self.ended()
 
 
-class Part(ABC):
-    """What runs a run. `loc` is where it is if it does not say where it waits."""
+class Part:
+    """What runs a run. This one does nothing, as what stands there when the run is over.
 
-    needs_thread = True
-    loc: Loc | None
+    `loc` is where it is if it does not say where it waits.
+    """
 
-    @abstractmethod
+    needs_thread = False
+    loc: Loc | None = None
+
     def start(self) -> None:
         """See `Run.start`."""
 
-    @abstractmethod
     def late(self, deadline: Deadline) -> None:
         """The deadline has come. In the loop's thread, which must not wait for the back end either."""
 
-    @abstractmethod
     def give_up(self, error: RunError) -> None:
         """End the run with what is there."""
 
 
-class _Over(Part):
-    """Nothing: what runs a run that is over."""
-
-    needs_thread = False
-    loc = None
-
-    def start(self) -> None:
-        """Nothing begins."""
-
-    def late(self, deadline: Deadline) -> None:
-        """It has ended in time."""
-
-    def give_up(self, error: RunError) -> None:
-        """It has ended."""
-
-
-OVER = _Over()
+OVER = Part()

@@ -24,7 +24,7 @@ from sglc.errors import SglcError, UsageError
 from sglc.frontend.language.function import Definition, describe
 from sglc.frontend.language.gen_arguments import sampling_fields
 from sglc.frontend.locate import here
-from sglc.ir.sampling import SEEDS, Sampling, is_seed
+from sglc.ir.sampling import Sampling
 
 _T = TypeVar("_T")
 Row = Mapping[str, Any] | Sequence[Any]  # a call's arguments by name, or in order
@@ -71,20 +71,6 @@ def check_mode(mode: Any) -> None:
     if mode not in MODES:
         known = ", ".join(f'"{name}"' for name in MODES)
         raise UsageError("SGLC023", f"`mode` is one of {known}, not `{mode!r}`", here())
-
-
-def check_passes(passes: Any) -> None:
-    """Raises UsageError: SGLC023, it is neither a text nor a list of texts."""
-    if isinstance(passes, str):
-        return
-    if not isinstance(passes, Sequence) or not all(isinstance(spec, str) for spec in passes):
-        raise UsageError("SGLC023", f"`passes` is a text or a list of texts, not `{passes!r}`", here())
-
-
-def check_seed(seed: Any) -> None:
-    """Raises UsageError: SGLC023, it is no seed."""
-    if seed is not None and not is_seed(seed):
-        raise UsageError("SGLC023", f"`seed` is {SEEDS}, not `{seed!r}`", here())
 
 
 def split(
@@ -184,28 +170,20 @@ def each_fitted(rows: Any, fit: Callable[[int, Any], _T]) -> Iterable[Any]:
     """What `fit` makes of each row and its number. Those of a list are looked at now.
 
     Raises:
-        as `each_row`, and `fit`.
+        UsageError: SGLC017, no list, and nothing else that gives rows; as `fit`.
     """
     if isinstance(rows, NumberedRows):
         return NumberedRows((number, fit(number, row)) for number, row in rows)
-    made = starmap(fit, enumerate(each_row(rows)))
+    if isinstance(rows, AsyncIterable):
+        rows = _awaited(rows)
+    elif not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping):
+        raise UsageError("SGLC017", f"a batch is a list of rows, not `{type(rows).__name__}`", here())
+    made = starmap(fit, enumerate(rows))
     return list(made) if isinstance(rows, Sequence) else made
 
 
-def each_row(rows: Any) -> Iterable[Any]:
-    """The rows of a batch; those of an async iterator come in an event loop of whoever asks for the first.
-
-    Raises:
-        UsageError: SGLC017, no list, and nothing else that gives rows.
-    """
-    if isinstance(rows, AsyncIterable):
-        return _awaited(rows)
-    if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping):
-        raise UsageError("SGLC017", f"a batch is a list of rows, not `{type(rows).__name__}`", here())
-    return rows
-
-
 def _awaited(rows: AsyncIterable[Any]) -> Iterator[Any]:
+    """Those of an async iterator, which come in an event loop of whoever asks for the first."""
     import asyncio
 
     async def following() -> Any:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
 from sglc.errors import Loc, MissingVariable, SglcError, UsageError
-from sglc.execution.call_record import CallRecord, meta_info, total
+from sglc.execution.call_record import CallRecord, meta_info
 from sglc.execution.context import RUN_CONTEXT
 from sglc.execution.outputs import Change, Failure, Ready, RunOutputs
 from sglc.execution.readers import (
@@ -32,7 +32,7 @@ from sglc.frontend.values.no_text import CallText
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Usage
 
-__all__ = ["CallRecord", "Failure", "Result", "RunOutcome", "error_json", "timing", "total"]
+__all__ = ["CallRecord", "Failure", "Result", "RunOutcome", "error_json"]
 
 _T = TypeVar("_T")
 
@@ -333,6 +333,7 @@ class Result(CallText):
         It reads all variables: `error` is that of `error_if_read`.
         """
         outcome, error = self._wait(), self.error_if_read()
+        first_s = min((call.first_s for call in self.calls), default=outcome.total_s)
         return {
             "index": self.row,
             "text": outcome.text if self.asked is None else None,
@@ -341,7 +342,7 @@ class Result(CallText):
             "usage": asdict(self.usage),
             "error": None if error is None else error_json(error, self.raised_at),
             "failures": [{"site": str(one.site), **error_json(one.error)} for one in self.failures],
-            "timing": timing(self.calls, outcome.total_s),
+            "timing": {"total_s": round(outcome.total_s, 4), "first_text_s": round(first_s, 4)},
             "seed": self.seed,
             "mode": self.mode,
         }
@@ -448,12 +449,6 @@ class Result(CallText):
         # Once it has been read, nothing is asked of modules: they may be gone at the end of the interpreter.
         if failed and not self._seen and not sys.is_finalizing():
             report(self)
-
-
-def timing(calls: Sequence[CallRecord], total_s: float) -> dict[str, float]:
-    """Seconds: the whole run, and until the first generated text."""
-    first = min((call.first_s for call in calls), default=total_s)
-    return {"total_s": round(total_s, 4), "first_text_s": round(first, 4)}
 
 
 def error_json(error: BaseException, raised_at: Loc | None = None) -> dict[str, Any]:

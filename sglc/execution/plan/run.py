@@ -115,8 +115,6 @@ class PlanPart(Part):
         meter: as of `PlanExecutor`. What a failed run had put together is not shown then.
     """
 
-    needs_thread = False
-
     def __init__(
         self, run: Run, prepared: Prepared, tools: Tools, go_on: GoOn | None = None,
         meter: Meter | None = None,

@@ -11,7 +11,7 @@ from sglc.execution.event_loop import start
 from sglc.execution.outputs import PendingOutput
 from sglc.execution.plan.frame import Frame
 from sglc.execution.plan.meter import Meter
-from sglc.execution.plan.prepared_segment import PreparedSegment
+from sglc.execution.plan.prepared_block import PreparedSegment
 from sglc.execution.plan.values import Kept, Samples, Value, text
 from sglc.execution.session import HANDLES, Session
 from sglc.ir.plan.segment import ReleaseNode, Segment
