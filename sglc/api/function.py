@@ -7,8 +7,9 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial, update_wrapper
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from sglc.api.ahead import AheadOfTime
@@ -41,7 +42,6 @@ from sglc.ir.sampling import Sampling
 # What only a run or a compilation needs is imported when one begins: `import sglc` is quick.
 if TYPE_CHECKING:
     from sglc.api.ahead import Recording
-    from sglc.api.compiled import CompiledFunction
     from sglc.api.plan_tree import PlanTree
     from sglc.execution.batch.runner import BatchControl, Make
     from sglc.execution.context import CallPlace
@@ -52,8 +52,12 @@ if TYPE_CHECKING:
     from sglc.execution.served import Served
     from sglc.explain.explanation import Explanation
     from sglc.frontend.tracing.guards import Memo
+    from sglc.frontend.values.graph_breaks import BreakPlace
     from sglc.ir.plan.backend import Backend
+    from sglc.ir.plan.plan import Plan
+    from sglc.ir.remark import Remark
     from sglc.observe.replay.remote_journal import RemoteJournal
+    from sglc.passes.compile import Compiled
 
 __all__ = ["Function", "function", "set_default_backend"]
 
@@ -560,8 +564,6 @@ class Function:
         Raises:
             SglcError: as of `trace`, or the back end cannot do it.
         """
-        from sglc.api.compiled import CompiledFunction
-
         chosen = self._chosen(backend if target is None else target, passes)
         goal = chosen.target
         recording = self._recording(None, args, kwargs)
@@ -705,6 +707,74 @@ class Function:
 
         check = partial(self._ahead.cache_keys, sampling, run.session.backend)
         return PythonPart(run, self.definition, sampling, check, served)
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledFunction:
+    """A program with its plan for one back end. It runs there as the function does, from Python.
+
+    `breaks` are the places where it is left to ordinary Python.
+    """
+
+    function: Function
+    backend: Backend
+    compiled: Compiled
+    defaults: Mapping[str, Any]
+    breaks: tuple[BreakPlace, ...] = ()
+
+    @property
+    def source(self) -> Program:
+        """The program as it was recorded."""
+        return self.compiled.source
+
+    @property
+    def lowered(self) -> Program:
+        """What the passes made of it."""
+        return self.compiled.lowered
+
+    @property
+    def plan(self) -> Plan:
+        """What the back end would be handed."""
+        return self.compiled.plan
+
+    @property
+    def remarks(self) -> tuple[Remark, ...]:
+        """What the passes had to say."""
+        return self.compiled.remarks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For `pickle`: its plan, as `sglc.load_plan` gives it; the back end stays here."""
+        from sglc.api.plan import LoadedPlan
+        from sglc.frontend.tracing.tools import tools_of
+
+        return LoadedPlan(self.plan, tools_of(self.source)).__reduce__()
+
+    def __copy__(self) -> CompiledFunction:
+        """Itself, on its back end: nothing of it changes."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> CompiledFunction:
+        return self
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan into a file, which `sglc.load_plan` and `sglc run` take.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        from sglc.ir.plan.plan_file import plan_to_text
+
+        Path(path).write_text(plan_to_text(self.plan) + "\n", encoding="utf-8")
+
+    def run(self, *args: Any, **kwargs: Any) -> Result:
+        """`Function.run` on this back end."""
+        return self.function.run(*args, **{"backend": self.backend, **self.defaults, **kwargs})
+
+    def run_batch(self, rows: Sequence[Any], **kwargs: Any) -> list[Result] | Iterator[Result]:
+        """`Function.run_batch` on this back end."""
+        given: dict[str, Any] = {"backend": self.backend, **self.defaults, **kwargs}
+        results: list[Result] | Iterator[Result] = self.function.run_batch(rows, **given)
+        return results
 
 
 def _affords(limits: Limits, outer: RunContext | None, prepared: Prepared) -> bool:

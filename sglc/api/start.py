@@ -16,7 +16,7 @@ from weakref import finalize
 
 from sglc.errors import Loc, UsageError, ends_run
 from sglc.execution.answers.duplicates import Duplicates
-from sglc.execution.batch.runner import IN_ORDER, Delivery, Make, run_batch, window_of
+from sglc.execution.batch.runner import Delivery, Make, run_batch, window_of
 from sglc.execution.budget import budget_of
 from sglc.execution.context import RUN_CONTEXT, CallPlace
 from sglc.execution.deadline import Alarm, clock_of_batch, clock_of_run
@@ -187,8 +187,8 @@ def maker(call: CallSetup, make: Callable[[_Row, RunSetup, bool], Run | None]) -
 
 
 def run_rows(
-    call: CallSetup, make: Make[_Row], rows: Iterable[_Row],
-    order: Callable[[Sequence[_Row]], Iterable[int]] | None, delivery: Delivery = IN_ORDER,
+    call: CallSetup, make: Make[_Row], rows: Iterable[_Row], order: Callable[[Sequence[_Row]], Iterable[int]],
+    delivery: Delivery,
 ) -> Iterator[Result]:  # fmt: skip
     """`run_batch` of one program's rows, observed to its end."""
     limits = call.limits

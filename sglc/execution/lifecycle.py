@@ -104,16 +104,15 @@ class Run:
         )  # fmt: skip
         if place is not None:
             result.outputs.call, result.outputs.outer = place.site, place.outputs
+            session.served = None if outer is None else outer.served
         self._clock = call.limits.clock
         self._alarm: Alarm | None = None
         self._outer = outer
         self._setup = setup
-        if place is not None and outer is not None:
-            session.served = outer.served
         self.part = make(self)
         result.begin(self.stop)
-        if self._outer is not None:
-            self._outer.begin(self, part=place is not None)
+        if outer is not None:
+            outer.begin(self, part=place is not None)
 
     @cached_property
     def inside(self) -> RunContext:

@@ -31,11 +31,6 @@ class Placed:
     call: str = ""
     iterations: tuple[int, ...] = ()
 
-    @property
-    def nowhere(self) -> bool:
-        """Whether it is the program itself, outside of every loop."""
-        return not (self.call or self.iterations)
-
 
 class Turn:
     """When everything with effects up to some place has ended, with its first error."""

@@ -189,7 +189,7 @@ class PlanPart(Part):
         """Whether the program goes on as Python, from its top, with what the plan has had; it does then."""
         if self._go_on is None or not self._executor.needs_python or self._over or self._session.why_over:
             return False
-        served = self._executor.served
+        served = self._executor.functions.served
         # Else it ends as the plan does: Python would make its generations again, or find something else.
         again = self._executor.handed_over or not (
             any(site.counted for site in self._session.outputs.generations)
@@ -240,7 +240,7 @@ class PlanPart(Part):
 
     def _where(self) -> tuple[Loc | None, str]:
         """What an unfinished run waits for: a function, or else a generation."""
-        for step in self._executor.calling.values():
+        for step in self._executor.functions.calling.values():
             return step.loc, f"for `{step.function}`"
         return self._run.waits()
 

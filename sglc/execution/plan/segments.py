@@ -70,7 +70,7 @@ class Segments:
             numbers, self.session.seeds, call=at.call, iterations=at.iterations,
             drawn=self.session.drawn,
         )  # fmt: skip
-        bound = (prepared.template if at.nowhere else prepared.placed).bind(own)
+        bound = (prepared.placed if at.call or at.iterations else prepared.template).bind(own)
         if self._meter is not None:
             _count(self._meter, bound, prepared)
         # What ends it tells whether the back end has done all of it.
