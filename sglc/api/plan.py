@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextvars
 import importlib
+import pickle
 import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sglc.api.reference import pickled_plan
 from sglc.api.start import beginning, called_at, limits_of_batch, limits_of_run, maker, run_rows, set_up
 from sglc.errors import SglcError, UsageError
 from sglc.execution.batch.order import begins, plan_order, zero_first
@@ -19,7 +19,7 @@ from sglc.execution.context import CallPlace, resolve
 from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
 from sglc.execution.options import NOTHING, NumberedRows, Rows, count_of, each_fitted, in_row, watches_of
 from sglc.execution.plan.arguments import bound
-from sglc.execution.plan.prepare import Prepared, check_plan_runs, function_steps
+from sglc.execution.plan.prepare import Prepared, check_plan_runs, function_steps, is_declared
 from sglc.execution.plan.run import plan_run
 from sglc.execution.progress import watched
 from sglc.execution.result import Result
@@ -30,7 +30,7 @@ from sglc.frontend.tracing.tools import tools_of
 from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import Plan
-from sglc.ir.plan.plan_file import plan_from_text, plan_hash
+from sglc.ir.plan.plan_file import plan_from_text, plan_hash, plan_to_text
 
 if TYPE_CHECKING:
     from sglc.observe.replay.remote_journal import RemoteJournal
@@ -51,12 +51,19 @@ class LoadedPlan:
         return f"<sglc plan of {self.plan.program} for {self.plan.target}, {self.hash}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For `pickle`: the text of the plan, and where its functions are.
+        """For `pickle`: the text of the plan, and the modules of the functions that it calls.
 
         Raises:
             pickle.PicklingError: one of them was given under another's name.
         """
-        return unpickled_plan, pickled_plan(self.plan, self.tools)
+        declared = tools_of()
+        for name, tool in self.tools.items():
+            if is_declared(name) and declared.get(name) is not tool:
+                raise pickle.PicklingError(
+                    f"the plan calls a `{name}` that is no declared function of that name"
+                )
+        modules = tuple(dict.fromkeys(tool.__module__ for tool in self.tools.values()))
+        return unpickled_plan, (plan_to_text(self.plan), modules)
 
     @property
     def left_texts(self) -> list[str]:

@@ -192,7 +192,9 @@ class PlanTree:
         missed: Sequence[tuple[str, Hashable]], *, now: bool,
     ) -> Leaf | None:  # fmt: skip
         """A leaf for these arguments, if it is time for one."""
-        varied, self._counts_vary = self._counts_vary, self._counts_vary or self._misses_counts(missed)
+        varied = self._counts_vary
+        # Whether a count of tokens is another one than in a leaf.
+        self._counts_vary = varied or any(fact in leaf.counts for fact, _ in missed for leaf in self.leaves)
         if missed and not now and varied == self._counts_vary:
             key = frozenset(missed)
             self.last_miss = readable(str(missed[0][0]))
@@ -207,10 +209,6 @@ class PlanTree:
         self.leaves.insert(0, leaf)
         del self.leaves[_MOST_LEAVES:]
         return leaf
-
-    def _misses_counts(self, missed: Sequence[tuple[str, Hashable]]) -> bool:
-        """Whether a count of tokens is another one than in a leaf."""
-        return any(fact in leaf.counts for fact, _ in missed for leaf in self.leaves)
 
     def _wasted(self) -> bool:
         """Whether the newest leaves were hardly worth it, as where a number is another one in each call."""

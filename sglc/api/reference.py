@@ -12,12 +12,7 @@ from functools import reduce
 from typing import Any, Protocol
 
 from sglc.errors import UsageError
-from sglc.execution.plan.prepare import is_declared
-from sglc.execution.tool_calls import Tools
 from sglc.frontend.language.function import Definition
-from sglc.frontend.tracing.tools import tools_of
-from sglc.ir.plan.plan import Plan
-from sglc.ir.plan.plan_file import plan_to_text
 
 
 class Referred(Protocol):
@@ -63,19 +58,6 @@ def function_at(module: str, name: str, known: str, bound: Mapping[str, Any]) ->
             found.definition.loc, hint="pickle it again, or use the same version of its file",
         )  # fmt: skip
     return found.bind(**bound) if bound else found
-
-
-def pickled_plan(plan: Plan, tools: Tools) -> tuple[str, tuple[str, ...]]:
-    """A plan for `pickle`: its text, and the modules of the functions that it calls.
-
-    Raises:
-        pickle.PicklingError: one of them is not what is declared under its name in the plan.
-    """
-    declared = tools_of()
-    for name, tool in tools.items():
-        if is_declared(name) and declared.get(name) is not tool:
-            raise pickle.PicklingError(f"the plan calls a `{name}` that is no declared function of that name")
-    return plan_to_text(plan), tuple(dict.fromkeys(tool.__module__ for tool in tools.values()))
 
 
 def _found(module: str, name: str) -> Any:

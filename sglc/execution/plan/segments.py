@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -27,12 +27,8 @@ class Going(Protocol):
     def end(self, frame: Frame, number: int, error: Exception | None) -> None:
         """A step has ended."""
 
-    @property
-    def ready(self) -> Sized:
-        """What waits for nothing."""
-
     def go_on(self) -> None:
-        """Begin what is ready."""
+        """Begin what waits for nothing."""
 
 
 class Segments:
@@ -192,8 +188,7 @@ class RunningSegment:
                 else:  # perhaps nothing of it was done
                     self._segments.kept[handle] = False
             run.end(frame, self._number, error)  # type: ignore[arg-type]  # nobody else raises there
-        if run.ready:
-            run.go_on()
+        run.go_on()
 
 
 def _count(meter: Meter, bound: Segment, prepared: PreparedSegment) -> None:
