@@ -177,13 +177,11 @@ class Function:
             UsageError: the arguments do not fit the function, the back end is unknown, or `record` or `replay`
                 is no folder for that.
         """
-        own = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode, passes, outputs)
-        given = {name: value for name, value in zip(OPTIONS, own, strict=False) if value is not None}
-        watches = watches_of(
-            record=record, replay=replay, trace=trace, cache=cache, resume=resume, retry_failed=retry_failed,
-            redo=redo or None, answers=answers,
+        own = (
+            backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode, passes, outputs,
+            record, replay, trace, cache, resume, retry_failed, redo, answers,
         )  # fmt: skip
-        return self._run(args, {**given, **watches, **kwargs})
+        return self._run(args, {**given_of(dict(zip(OPTIONS, own, strict=True))), **kwargs})
 
     def _run(self, args: Sequence[Any], keywords: Mapping[str, Any], *, live: bool = False) -> Result:
         """`run` of what is given."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, reduce
 from itertools import takewhile
 
@@ -28,7 +28,6 @@ from sglc.ir.plan.plan import (
     LoopStep,
     MapStep,
     Named,
-    OutputTree,
     Plan,
     PromptEnd,
     Step,
@@ -175,7 +174,9 @@ def _early(plan: Plan, steps: Sequence[Step], variables: Variables) -> dict[str,
         match variable:
             case Named(name, Slot(slot)) if slot in made and made[slot].site.name == name:
                 found[name] = made[slot]
-            case Named(name, tuple(parts)) if all(_is_made(part, made) for part in parts):
+            case Named(name, tuple(parts)) if all(
+                part is None or (isinstance(part, Slot) and part.name in made) for part in parts
+            ):
                 entries = tuple([made[part.name] if isinstance(part, Slot) else None for part in parts])
                 found[name] = Gathered(entries, None, 0)
             case Named(name):
@@ -263,7 +264,3 @@ def _shown(
         return shown, len(ends) == 1
     shown.setdefault(max(last, over), []).extend(literals)
     return shown, False
-
-
-def _is_made(part: OutputTree, made: Mapping[str, Generated]) -> bool:
-    return part is None or (isinstance(part, Slot) and part.name in made)
