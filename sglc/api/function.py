@@ -101,7 +101,7 @@ class Function:
         """
         from sglc.api.reference import function_at, reference
 
-        return function_at, (*reference(self), self.bound)
+        return function_at, (*reference(self.definition), self.bound)
 
     def __copy__(self) -> Function:
         """Itself, as of a function: nothing of it changes."""

@@ -9,36 +9,25 @@ import pickle
 import sys
 from collections.abc import Mapping
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any
 
 from sglc.errors import UsageError
 from sglc.frontend.language.function import Definition
 
 
-class Referred(Protocol):
-    """A program, or a bound one."""
-
-    definition: Definition
-
-    def bind(self, **kwargs: Any) -> Any:
-        """As `Function.bind`."""
-
-
-def reference(function: Referred) -> tuple[str, str, str]:
+def reference(definition: Definition) -> tuple[str, str, str]:
     """Module, name and hash of a program that its module has under its name.
 
     Raises:
         pickle.PicklingError: it has none, as one that was defined inside of a function.
     """
-    call = function.definition.call
-    module, name = call.__module__, call.__qualname__
-    found = _found(module, name)
-    if getattr(found, "definition", None) is not function.definition:
+    module, name = definition.call.__module__, definition.call.__qualname__
+    if getattr(_found(module, name), "definition", None) is not definition:
         raise pickle.PicklingError(
             f"`{name}` is not what `{module}` has under that name; define it at the top of a module, "
             "or pickle its plan: `compile(...)`"
         )
-    return module, name, _hash(function)
+    return module, name, _hash(definition)
 
 
 def function_at(module: str, name: str, known: str, bound: Mapping[str, Any]) -> Any:
@@ -52,7 +41,7 @@ def function_at(module: str, name: str, known: str, bound: Mapping[str, Any]) ->
     found: Any = _found(module, name)
     if getattr(found, "definition", None) is None:
         raise UsageError("SGLC059", f"`{module}` has no program `{name}`")
-    if _hash(found) != known:
+    if _hash(found.definition) != known:
         raise UsageError(
             "SGLC059", f"`{module}:{name}` is another program here than where it was pickled",
             found.definition.loc, hint="pickle it again, or use the same version of its file",
@@ -64,9 +53,9 @@ def _found(module: str, name: str) -> Any:
     return reduce(lambda owner, part: getattr(owner, part, None), name.split("."), sys.modules.get(module))
 
 
-def _hash(function: Referred) -> str:
+def _hash(definition: Definition) -> str:
     try:
-        source = inspect.getsource(function.definition.code)
+        source = inspect.getsource(definition.code)
     except OSError:
         source = ""
     return hashlib.sha256(source.encode()).hexdigest()[:16]
