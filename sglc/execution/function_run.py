@@ -66,6 +66,7 @@ class PythonPart(Part):
         self._sampling = sampling
         self._served = served
         self._turn = threading.Lock()
+        self._lost = False  # whether the body is abandoned in its thread
         self._over: set[str] = set()  # what has ended: the `body`, the `run`; each once, inside `_turn`
         self._running: _RunningBody | None = None  # the body, while it may be asked where it is
 
@@ -143,7 +144,7 @@ class PythonPart(Part):
         """The deadline has come. In the loop's thread, which must not wait for the back end either."""
         if "run" in self._over:
             return
-        self._run.lost = self._first("body")
+        self._lost = self._first("body")
         self.give_up(deadline.late(*self._where()))
 
     def give_up(self, error: RunError) -> None:
@@ -164,7 +165,7 @@ class PythonPart(Part):
 
     def _where(self) -> tuple[Loc | None, str]:
         """The line that an unfinished run waits in, and for what."""
-        if self._run.lost and self._running is not None:
+        if self._lost and self._running is not None:
             running, body, functions = self._running, self._definition.code, codes_of_functions()
             inside_body = of_coroutine(running.coroutine, body, functions)
             inside_body = inside_body or of_thread(running.thread, body, functions)

@@ -69,7 +69,6 @@ class Run:
 
     Attributes:
         ended: called when the result is there.
-        abandoned: called before, if the thread that runs it is `lost`.
         cancel: called when it is stopped, in whatever thread, while its body is a coroutine.
     """
 
@@ -83,9 +82,7 @@ class Run:
         self.result = result = Result(call.name, call.seed, setup.number, live=setup.live)
         result.asked, result.in_batch = call.outputs, setup.in_batch
         self.ended: Callable[[], None] | None = None
-        self.abandoned: Callable[[], None] | None = None
         self.cancel: Callable[[], None] | None = None
-        self.lost = False
         result.why_python = why_python
         self.arguments = arguments
         self.observer = (
@@ -205,8 +202,6 @@ class Run:
         if outer is not None and (ends_run(outcome.error) or (self.session.stopped and outer.why_over())):
             self.result.unread_error()  # it is told as that of the run around
         self.part = OVER  # the part holds this run: no cycle is left to the garbage collector
-        if self.lost and self.abandoned is not None:
-            self.abandoned()
         if self.ended is not None:
             self.ended()
 
