@@ -143,7 +143,6 @@ def fitted_rows(
     Raises:
         UsageError: SGLC017, SGLC011, no rows, or one that does not fit.
     """
-
     plain = None if bound or kwargs else by_name(definition)
 
     def fitting(number: int, row: Row) -> Fitting:
