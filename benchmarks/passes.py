@@ -24,7 +24,6 @@ from typing import Any
 import sglc
 from sglc.api.plan import LoadedPlan
 from sglc.backends.local import LocalBackend, LocalOptions
-from sglc.execution.call_record import total
 from sglc.execution.plan.executor import run_plan
 from sglc.execution.session import Session
 from sglc.ir.core import Program
@@ -192,7 +191,7 @@ def measured(plan: Plan, rows: Rows) -> Figures:
         run = Session(backend, 0, row=number)
         run_plan(plan, row, run)
         runs.append(run)
-    used = sum((total(run.calls) for run in runs), Usage())
+    used = sum((run.outputs.usage for run in runs), Usage())
     submits = sum(run.submits for run in runs)
     backend.close()
     return Figures(submits, backend.oracle.steps, used.computed, used.prompt, used.calls, used.completion)

@@ -14,8 +14,8 @@ from sglc.execution.batch.order import (
     begins,
     common,
     depth_first,
+    keys,
     most_tokens,
-    order,
     plan_order,
     trie_size,
 )
@@ -134,10 +134,10 @@ def test_ids_are_counted_as_texts_are() -> None:
 def test_the_prompt_counts_first_that_can_share_most() -> None:
     own = ["q1", "q2", "q3", "q4"]
     rubric = ["one rubric", "another rubric", "one rubric", "another rubric"]
-    assert order(list(zip(own, rubric, strict=True))) == [0, 2, 1, 3]
+    assert depth_first(keys(list(zip(own, rubric, strict=True)))) == [0, 2, 1, 3]
     # What all rows have in common, no order shares better.
     always = [f"the same long beginning {i}" for i in range(4)]
-    assert order(list(zip(always, rubric, strict=True))) == [0, 2, 1, 3]
+    assert depth_first(keys(list(zip(always, rubric, strict=True)))) == [0, 2, 1, 3]
 
 
 def test_a_row_s_own_texts_stand_in_its_beginnings() -> None:

@@ -12,7 +12,8 @@ import pytest
 from sglc.backends.local import LocalBackend
 from sglc.cli.batch.rows import open_rows
 from sglc.cli.program_file import open_function
-from sglc.execution.result import CallRecord, Result, total
+from sglc.execution.result import CallRecord, Result
+from sglc.ir.plan.events import Usage
 from tests.depth import some_of
 
 ROOT = Path(__file__).parent.parent
@@ -48,7 +49,7 @@ def graded(local: LocalBackend) -> list[Result]:
 
 def test_computed_tokens_are_the_nodes_of_the_trie(graded: list[Result]) -> None:
     calls = [call for result in graded for call in result.calls]
-    used = total(tuple(calls))
+    used = sum((call.usage for call in calls), Usage())
     prompts = [stream for call in calls for stream in streams(call)]
     decoded = [(*call.prompt_ids, *sample.ids) for call in calls for sample in call.samples]
     # What decode produced is in the trie of whole streams, and was not passed through extend.

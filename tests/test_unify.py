@@ -29,8 +29,7 @@ from sglc.errors import BackendError, Loc, RunError
 from sglc.execution.answers import shared_calls
 from sglc.execution.answers.prompts import Followed, Streams
 from sglc.execution.answers.shared_calls import SharedCalls
-from sglc.execution.answers.unified_backend import UnifiedBackend
-from sglc.execution.answers.unified_segment import BatchCalls, UnifiedSegment
+from sglc.execution.answers.unified_backend import BatchCalls, UnifiedBackend, UnifiedSegment
 from sglc.execution.event_loop import executor_loop
 from sglc.execution.result import Result
 from sglc.explain.estimate.analyze import analyzed

@@ -7,12 +7,12 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial, update_wrapper
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from sglc.api.ahead import AheadOfTime
-from sglc.api.observed import set_up
 from sglc.errors import UsageError
 from sglc.execution.context import RUN_CONTEXT, RunContext, resolve, set_default_backend
 from sglc.execution.options import (
@@ -25,7 +25,6 @@ from sglc.execution.options import (
     Row,
     Rows,
     check_mode,
-    check_passes,
     count_of,
     fitted,
     fitted_rows,
@@ -43,24 +42,27 @@ from sglc.ir.sampling import Sampling
 # What only a run or a compilation needs is imported when one begins: `import sglc` is quick.
 if TYPE_CHECKING:
     from sglc.api.ahead import Recording
-    from sglc.api.compiled import CompiledFunction
     from sglc.api.plan_tree import PlanTree
     from sglc.execution.batch.runner import BatchControl, Make
     from sglc.execution.context import CallPlace
     from sglc.execution.function_run import PythonPart
     from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
-    from sglc.execution.plan.run import PreparedRows
+    from sglc.execution.plan.prepare import Prepared
     from sglc.execution.result import Result
     from sglc.execution.served import Served
     from sglc.explain.explanation import Explanation
     from sglc.frontend.tracing.guards import Memo
+    from sglc.frontend.values.graph_breaks import BreakPlace
     from sglc.ir.plan.backend import Backend
+    from sglc.ir.plan.plan import Plan
+    from sglc.ir.remark import Remark
     from sglc.observe.replay.remote_journal import RemoteJournal
+    from sglc.passes.compile import Compiled
 
 __all__ = ["Function", "function", "set_default_backend"]
 
 _DEEPEST = 200  # programs that run in programs as Python
-_RUNS = "sglc.execution.start"  # what a run needs is imported with it
+_RUNS = "sglc.api.start"  # what a run needs is imported with it
 _Begin = Callable[..., "Result | None"]  # gives None only where it is to begin at once or not at all
 
 
@@ -99,7 +101,7 @@ class Function:
         """
         from sglc.api.reference import function_at, reference
 
-        return function_at, (*reference(self), self.bound)
+        return function_at, (*reference(self.definition), self.bound)
 
     def __copy__(self) -> Function:
         """Itself, as of a function: nothing of it changes."""
@@ -175,13 +177,11 @@ class Function:
             UsageError: the arguments do not fit the function, the back end is unknown, or `record` or `replay`
                 is no folder for that.
         """
-        own = (backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode, passes, outputs)
-        given = {name: value for name, value in zip(OPTIONS, own, strict=False) if value is not None}
-        watches = watches_of(
-            record=record, replay=replay, trace=trace, cache=cache, resume=resume, retry_failed=retry_failed,
-            redo=redo or None, answers=answers,
+        own = (
+            backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode, passes, outputs,
+            record, replay, trace, cache, resume, retry_failed, redo, answers,
         )  # fmt: skip
-        return self._run(args, {**given, **watches, **kwargs})
+        return self._run(args, {**given_of(dict(zip(OPTIONS, own, strict=True))), **kwargs})
 
     def _run(self, args: Sequence[Any], keywords: Mapping[str, Any], *, live: bool = False) -> Result:
         """`run` of what is given."""
@@ -205,7 +205,7 @@ class Function:
             tracer.outside.call_program(self)
             called: Any = ahead.call(tracer, self.definition, arguments, sampling, tuple(options))
             return lambda **_: called, None  # what a recorded body can read of a result
-        from sglc.execution.start import called_at, limits_of_run
+        from sglc.api.start import called_at, limits_of_run
 
         backend, seed, place = called_at(self.__name__, options.get("backend"), options.get("seed"))
         limits = limits_of_run(*(options.get(name) for name in ("max_calls", "max_tokens", "timeout")))
@@ -259,7 +259,7 @@ class Function:
         result = begin(at_once=alone)
         if result is None:
             assert limits is not None
-            from sglc.execution.start import begun_beside
+            from sglc.api.start import begun_beside
 
             whole = cast("Callable[..., Result]", begin)
             result = await begun_beside(whole, self.__name__, limits, self.definition.loc)
@@ -318,8 +318,8 @@ class Function:
         outputs: tuple[str, ...] | None = None,
         given_up: Callable[[], bool] = _never,
     ) -> Result:
+        from sglc.api.start import beginning, set_up
         from sglc.execution.lifecycle import Limits, RunSetup
-        from sglc.execution.start import beginning
 
         check_mode(mode)
         call = set_up(self.__name__, backend, seed, None, limits or Limits(), watches, place, outputs)
@@ -432,8 +432,8 @@ class Function:
             UsageError: SGLC017, SGLC023, SGLC011, SGLC041, SGLC079, a row or option that does not fit; nothing
                 has run then.
         """
+        from sglc.api.start import called_at, limits_of_batch, run_rows, set_up
         from sglc.execution.batch.runner import delivery_of
-        from sglc.execution.start import called_at, limits_of_batch, run_rows
 
         delivery = delivery_of(ordered, skip, control)
         limits = limits_of_batch(num_threads, max_calls, max_tokens, timeout, row_timeout)
@@ -473,7 +473,7 @@ class Function:
 
     def _maker(self, call: CallSetup, mode: Mode = "auto") -> Make[Fitting]:
         """What makes the run of each row when its turn has come."""
-        from sglc.execution.start import maker
+        from sglc.api.start import maker
 
         check_mode(mode)
         return maker(call, lambda row, setup, at_once: self._made(row, setup, mode, at_once=at_once))
@@ -562,8 +562,6 @@ class Function:
         Raises:
             SglcError: as of `trace`, or the back end cannot do it.
         """
-        from sglc.api.compiled import CompiledFunction
-
         chosen = self._chosen(backend if target is None else target, passes)
         goal = chosen.target
         recording = self._recording(None, args, kwargs)
@@ -628,11 +626,13 @@ class Function:
         chosen = resolve(backend, self.definition.loc)
         if passes is None:
             return chosen
-        check_passes(passes)
         from sglc.backends.with_passes import WithPasses
         from sglc.passes.pass_options import split_specs
 
-        return WithPasses(chosen, split_specs(passes) if isinstance(passes, str) else passes)
+        specs = split_specs(passes) if isinstance(passes, str) else passes
+        if not isinstance(specs, Sequence) or not all(isinstance(spec, str) for spec in specs):
+            raise UsageError("SGLC023", f"`passes` is a text or a list of texts, not `{passes!r}`", here())
+        return WithPasses(chosen, specs)
 
     def _examples(self, args: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Arguments to record the program with, by parameter.
@@ -707,7 +707,75 @@ class Function:
         return PythonPart(run, self.definition, sampling, check, served)
 
 
-def _affords(limits: Limits, outer: RunContext | None, prepared: PreparedRows) -> bool:
+@dataclass(frozen=True, slots=True)
+class CompiledFunction:
+    """A program with its plan for one back end. It runs there as the function does, from Python.
+
+    `breaks` are the places where it is left to ordinary Python.
+    """
+
+    function: Function
+    backend: Backend
+    compiled: Compiled
+    defaults: Mapping[str, Any]
+    breaks: tuple[BreakPlace, ...] = ()
+
+    @property
+    def source(self) -> Program:
+        """The program as it was recorded."""
+        return self.compiled.source
+
+    @property
+    def lowered(self) -> Program:
+        """What the passes made of it."""
+        return self.compiled.lowered
+
+    @property
+    def plan(self) -> Plan:
+        """What the back end would be handed."""
+        return self.compiled.plan
+
+    @property
+    def remarks(self) -> tuple[Remark, ...]:
+        """What the passes had to say."""
+        return self.compiled.remarks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For `pickle`: its plan, as `sglc.load_plan` gives it; the back end stays here."""
+        from sglc.api.plan import LoadedPlan
+        from sglc.frontend.tracing.tools import tools_of
+
+        return LoadedPlan(self.plan, tools_of(self.source)).__reduce__()
+
+    def __copy__(self) -> CompiledFunction:
+        """Itself, on its back end: nothing of it changes."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> CompiledFunction:
+        return self
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan into a file, which `sglc.load_plan` and `sglc run` take.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        from sglc.ir.plan.plan_file import plan_to_text
+
+        Path(path).write_text(plan_to_text(self.plan) + "\n", encoding="utf-8")
+
+    def run(self, *args: Any, **kwargs: Any) -> Result:
+        """`Function.run` on this back end."""
+        return self.function.run(*args, **{"backend": self.backend, **self.defaults, **kwargs})
+
+    def run_batch(self, rows: Sequence[Any], **kwargs: Any) -> list[Result] | Iterator[Result]:
+        """`Function.run_batch` on this back end."""
+        given: dict[str, Any] = {"backend": self.backend, **self.defaults, **kwargs}
+        results: list[Result] | Iterator[Result] = self.function.run_batch(rows, **given)
+        return results
+
+
+def _affords(limits: Limits, outer: RunContext | None, prepared: Prepared) -> bool:
     """Whether a budget of calls, or that of the run around, ends a plan where it ends Python: the order of the
     program shows then."""
     calls = None if limits.budget is None else limits.budget.calls

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextvars
 import importlib
+import pickle
 import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sglc.api.observed import set_up
-from sglc.api.reference import pickled_plan
+from sglc.api.start import beginning, called_at, limits_of_batch, limits_of_run, maker, run_rows, set_up
 from sglc.errors import SglcError, UsageError
 from sglc.execution.batch.order import begins, plan_order, zero_first
 from sglc.execution.batch.runner import BatchControl, delivery_of
@@ -19,11 +19,10 @@ from sglc.execution.context import CallPlace, resolve
 from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
 from sglc.execution.options import NOTHING, NumberedRows, Rows, count_of, each_fitted, in_row, watches_of
 from sglc.execution.plan.arguments import bound
-from sglc.execution.plan.prepare import check_plan_runs, function_steps
-from sglc.execution.plan.run import PlanPart, PreparedRows
+from sglc.execution.plan.prepare import Prepared, check_plan_runs, function_steps, is_declared
+from sglc.execution.plan.run import plan_run
 from sglc.execution.progress import watched
 from sglc.execution.result import Result
-from sglc.execution.start import beginning, called_at, limits_of_batch, limits_of_run, maker, run_rows
 from sglc.execution.tool_calls import Tools
 from sglc.frontend.locate import here
 from sglc.frontend.tracing.makers import left_text, maker_named, type_named
@@ -31,7 +30,7 @@ from sglc.frontend.tracing.tools import tools_of
 from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import Plan
-from sglc.ir.plan.plan_file import plan_from_text, plan_hash
+from sglc.ir.plan.plan_file import plan_from_text, plan_hash, plan_to_text
 
 if TYPE_CHECKING:
     from sglc.observe.replay.remote_journal import RemoteJournal
@@ -45,19 +44,26 @@ class LoadedPlan:
     def __init__(self, plan: Plan, tools: Functions = ()) -> None:
         self.plan = plan
         self.tools = tools_for(plan, tools)
-        self._prepared = PreparedRows(plan)
+        self._prepared = Prepared(plan)
         self.__name__ = plan.program
 
     def __repr__(self) -> str:
         return f"<sglc plan of {self.plan.program} for {self.plan.target}, {self.hash}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For `pickle`: the text of the plan, and where its functions are.
+        """For `pickle`: the text of the plan, and the modules of the functions that it calls.
 
         Raises:
             pickle.PicklingError: one of them was given under another's name.
         """
-        return unpickled_plan, pickled_plan(self.plan, self.tools)
+        declared = tools_of()
+        for name, tool in self.tools.items():
+            if is_declared(name) and declared.get(name) is not tool:
+                raise pickle.PicklingError(
+                    f"the plan calls a `{name}` that is no declared function of that name"
+                )
+        modules = tuple(dict.fromkeys(tool.__module__ for tool in self.tools.values()))
+        return unpickled_plan, (plan_to_text(self.plan), modules)
 
     @property
     def left_texts(self) -> list[str]:
@@ -133,7 +139,8 @@ class LoadedPlan:
         call = self._set_up(backend, seed, None, limits or Limits(), watches, place)
         with beginning(call):
             call.backend.start()
-            run = self._made(given, RunSetup(call, 0, contextvars.copy_context(), on_text, live))
+            setup = RunSetup(call, 0, contextvars.copy_context(), on_text, live)
+            run = plan_run(self._prepared, setup, given, self.tools)
         run.start()
         run.take_turn()
         return run.result
@@ -201,22 +208,16 @@ class LoadedPlan:
                 else range(len(ahead))
             )
 
-        return run_rows(
-            call, maker(call, lambda row, setup, _: self._made(row, setup)), fitting, order, delivery
-        )
+        def made(row: dict[str, Any], setup: RunSetup, _: bool) -> Run:
+            return plan_run(self._prepared, setup, row, self.tools)
+
+        return run_rows(call, maker(call, made), fitting, order, delivery)
 
     def prompts_begin(self, rows: NumberedRows) -> list[tuple[str, ...]]:
         """As of `Function.prompts_begin`."""
         return [begins(self.plan.leads, self._row((), number, row)) for number, row in rows]
 
     # -- inside ----------------------------------------------------------------------------------
-
-    def _made(self, arguments: Mapping[str, Any], setup: RunSetup) -> Run:
-        prepared = self._prepared
-        return Run(
-            setup, arguments, lambda run: PlanPart(run, prepared, self.tools), prepared.asked,
-            prepared.single_call,
-        )  # fmt: skip
 
     def _set_up(
         self, backend: Backend | str | None, seed: int | None, rows: int | None, limits: Limits,

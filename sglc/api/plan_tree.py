@@ -19,9 +19,9 @@ from typing import Any
 from sglc.api.handing_over import why_not_again
 from sglc.errors import SglcError
 from sglc.execution.lifecycle import Part, Run, RunSetup
-from sglc.execution.plan.prepare import check_plan_runs
+from sglc.execution.plan.prepare import Prepared, check_plan_runs
 from sglc.execution.plan.raised import is_builtin
-from sglc.execution.plan.run import GoOn, PlanPart, PreparedRows
+from sglc.execution.plan.run import GoOn, plan_run
 from sglc.execution.python_effects import EFFECTS
 from sglc.execution.served import Served
 from sglc.execution.tool_calls import NO_TOOLS, Tools
@@ -54,17 +54,13 @@ _TYPE = "sglc.type("  # begins a fact that asks for a type
 class Ready:
     """A plan that can run on a back end, with the functions that it calls, and what its trace read outside."""
 
-    prepared: PreparedRows
+    prepared: Prepared
     tools: Tools
     reads: Reads
 
     def run(self, setup: RunSetup, arguments: Mapping[str, Any], python: Callable[[Run, Served], Part]) -> Run:
         """A run of it; where it cannot say all, `python` goes on."""
-        prepared, go_on = self.prepared, GoOn(python, self.unlike_before)
-        return Run(
-            setup, arguments, lambda run: PlanPart(run, prepared, self.tools, go_on), prepared.asked,
-            prepared.single_call,
-        )  # fmt: skip
+        return plan_run(self.prepared, setup, arguments, self.tools, GoOn(python, self.unlike_before))
 
     def unlike_before(self) -> bool:
         """Whether Python, from the top, would not find what the plan found: its tools have changed that."""
@@ -196,7 +192,9 @@ class PlanTree:
         missed: Sequence[tuple[str, Hashable]], *, now: bool,
     ) -> Leaf | None:  # fmt: skip
         """A leaf for these arguments, if it is time for one."""
-        varied, self._counts_vary = self._counts_vary, self._counts_vary or self._misses_counts(missed)
+        varied = self._counts_vary
+        # Whether a count of tokens is another one than in a leaf.
+        self._counts_vary = varied or any(fact in leaf.counts for fact, _ in missed for leaf in self.leaves)
         if missed and not now and varied == self._counts_vary:
             key = frozenset(missed)
             self.last_miss = readable(str(missed[0][0]))
@@ -211,10 +209,6 @@ class PlanTree:
         self.leaves.insert(0, leaf)
         del self.leaves[_MOST_LEAVES:]
         return leaf
-
-    def _misses_counts(self, missed: Sequence[tuple[str, Hashable]]) -> bool:
-        """Whether a count of tokens is another one than in a leaf."""
-        return any(fact in leaf.counts for fact, _ in missed for leaf in self.leaves)
 
     def _wasted(self) -> bool:
         """Whether the newest leaves were hardly worth it, as where a number is another one in each call."""
@@ -330,4 +324,4 @@ def _ready(program: Program, leaf: Leaf, backend: Backend) -> Ready | str:
             return f"it prints, and raises a `{raised[0].error}` ({raised[0].loc})"
     except SglcError as error:
         return error.message
-    return Ready(PreparedRows(plan), leaf.tools, leaf.reads)
+    return Ready(Prepared(plan), leaf.tools, leaf.reads)

@@ -9,41 +9,25 @@ import pickle
 import sys
 from collections.abc import Mapping
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any
 
 from sglc.errors import UsageError
-from sglc.execution.plan.prepare import is_declared
-from sglc.execution.tool_calls import Tools
 from sglc.frontend.language.function import Definition
-from sglc.frontend.tracing.tools import tools_of
-from sglc.ir.plan.plan import Plan
-from sglc.ir.plan.plan_file import plan_to_text
 
 
-class Referred(Protocol):
-    """A program, or a bound one."""
-
-    definition: Definition
-
-    def bind(self, **kwargs: Any) -> Any:
-        """As `Function.bind`."""
-
-
-def reference(function: Referred) -> tuple[str, str, str]:
+def reference(definition: Definition) -> tuple[str, str, str]:
     """Module, name and hash of a program that its module has under its name.
 
     Raises:
         pickle.PicklingError: it has none, as one that was defined inside of a function.
     """
-    call = function.definition.call
-    module, name = call.__module__, call.__qualname__
-    found = _found(module, name)
-    if getattr(found, "definition", None) is not function.definition:
+    module, name = definition.call.__module__, definition.call.__qualname__
+    if getattr(_found(module, name), "definition", None) is not definition:
         raise pickle.PicklingError(
             f"`{name}` is not what `{module}` has under that name; define it at the top of a module, "
             "or pickle its plan: `compile(...)`"
         )
-    return module, name, _hash(function)
+    return module, name, _hash(definition)
 
 
 def function_at(module: str, name: str, known: str, bound: Mapping[str, Any]) -> Any:
@@ -57,7 +41,7 @@ def function_at(module: str, name: str, known: str, bound: Mapping[str, Any]) ->
     found: Any = _found(module, name)
     if getattr(found, "definition", None) is None:
         raise UsageError("SGLC059", f"`{module}` has no program `{name}`")
-    if _hash(found) != known:
+    if _hash(found.definition) != known:
         raise UsageError(
             "SGLC059", f"`{module}:{name}` is another program here than where it was pickled",
             found.definition.loc, hint="pickle it again, or use the same version of its file",
@@ -65,26 +49,13 @@ def function_at(module: str, name: str, known: str, bound: Mapping[str, Any]) ->
     return found.bind(**bound) if bound else found
 
 
-def pickled_plan(plan: Plan, tools: Tools) -> tuple[str, tuple[str, ...]]:
-    """A plan for `pickle`: its text, and the modules of the functions that it calls.
-
-    Raises:
-        pickle.PicklingError: one of them is not what is declared under its name in the plan.
-    """
-    declared = tools_of()
-    for name, tool in tools.items():
-        if is_declared(name) and declared.get(name) is not tool:
-            raise pickle.PicklingError(f"the plan calls a `{name}` that is no declared function of that name")
-    return plan_to_text(plan), tuple(dict.fromkeys(tool.__module__ for tool in tools.values()))
-
-
 def _found(module: str, name: str) -> Any:
     return reduce(lambda owner, part: getattr(owner, part, None), name.split("."), sys.modules.get(module))
 
 
-def _hash(function: Referred) -> str:
+def _hash(definition: Definition) -> str:
     try:
-        source = inspect.getsource(function.definition.code)
+        source = inspect.getsource(definition.code)
     except OSError:
         source = ""
     return hashlib.sha256(source.encode()).hexdigest()[:16]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sglc.api.function import Function
-from sglc.api.observed import set_up
+from sglc.api.start import called_at, limits_of_batch, set_up
 from sglc.errors import UsageError
 from sglc.execution.answers.duplicates import Duplicates
 from sglc.execution.batch.prefixes import NOTHING_KNOWN, Beginnings, batch_order
@@ -15,7 +15,6 @@ from sglc.execution.context import resolve
 from sglc.execution.lifecycle import Run
 from sglc.execution.options import Rows, fitted_rows, random_seed, watches_of
 from sglc.execution.result import Result
-from sglc.execution.start import called_at, limits_of_batch
 from sglc.frontend.locate import here
 from sglc.ir.plan.backend import Backend
 

@@ -187,6 +187,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _ran(options: argparse.Namespace) -> int:
+    from sglc.api.start import limits_of_run
     from sglc.cli.batch.journal import journal_of, remove_journal
     from sglc.cli.batch.loop import run_rows
     from sglc.cli.batch.output import OutputFile
@@ -194,7 +195,6 @@ def _ran(options: argparse.Namespace) -> int:
     from sglc.cli.batch.spread import is_spread, run_spread
     from sglc.cli.program_file import open_function, open_program
     from sglc.cli.report import Totals, error_of, failures_of, text_of, texts_stay
-    from sglc.execution.start import limits_of_run
 
     if options.batch is not None and options.stream:
         raise UsageError("SGLC019", "`--stream` shows one run, and `--batch` has many")

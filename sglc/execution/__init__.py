@@ -1,4 +1,4 @@
-"""Runs: `start` begins them, `lifecycle` is what all share; sessions with a back end, limits, results.
+"""Runs: `lifecycle` is what all share; sessions with a back end, limits, results.
 
 May import: `errors`, `knobs`, `ir`, `frontend`, `passes`, `runtime`, `backends`. Who observes a run is handed
 in (`observer`).

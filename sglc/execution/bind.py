@@ -57,8 +57,7 @@ class Template:
     def __init__(self, segment: Segment, *, placed: bool = False) -> None:
         self.segment = segment
         self._waits = waits_of([reads(node) for node in segment.nodes])
-        find = _placed_filler if placed else _filler
-        fillers = [(index, find(node)) for index, node in enumerate(segment.nodes)]
+        fillers = [(index, _filler(node, placed)) for index, node in enumerate(segment.nodes)]
         self._fill = tuple([(index, fill) for index, fill in fillers if fill is not None])
 
     def bind(self, own: Own) -> Segment:
@@ -74,11 +73,15 @@ def asked_in(segment: Segment) -> dict[int, GenNode | SelectNode]:
     return {i: node for i, node in enumerate(segment.nodes) if isinstance(node, GenNode | SelectNode)}
 
 
-def _filler(node: Node) -> Callable[[Own], Node] | None:
-    """What makes a row's own node of a shared one; None if all rows have the same."""
+def _filler(node: Node, placed: bool) -> Callable[[Own], Node] | None:
+    """What makes a row's own node of a shared one; None if all rows have the same.
+
+    Args:
+        placed: as of `Template`.
+    """
     match node:
         case GenNode() if node.limit:
-            return _limited(node, _filler)
+            return _limited(node, placed)
         case ExtendNode(stream, parts) if any(isinstance(part, ImagePart) for part in parts):
             return lambda own: ExtendNode(stream, tuple([_part(part, own.texts) for part in parts]))
         case ExtendNode(stream, parts) if any(isinstance(part, Slot) for part in parts):
@@ -89,42 +92,10 @@ def _filler(node: Node) -> Callable[[Own], Node] | None:
         case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key, unify=unify, fused=fused) as node:
             told = _told(node)
             name = str(site).encode()
-            return lambda own: GenNode(
-                stream, site, sampling, loc, _seed(own.seeds, name), ahead,
-                _key(own.cache_keys, site, key), unify, fused=fused, drawn=own.drawn, **told,
-            )  # fmt: skip
-        case SelectNode(stream, site, choices, method, loc, key, unify, fused=fused) as node:
-            told = _told(node)
-            return lambda own: SelectNode(
-                stream,
-                site,
-                tuple([_choice(choice, own.texts) for choice in choices]),
-                method,
-                loc,
-                _key(own.cache_keys, site, key),
-                unify,
-                fused=fused,
-                **told,
-            )
-        case OpenNode(str() as opened):
-            return lambda own: OpenNode(own.opened.get(opened))
-        case KeepNode(stream, handle):
-            return lambda own: KeepNode(stream, own.kept[handle])
-        case _:
-            return None
-
-
-def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
-    """`_filler` where the site depends on where it runs."""
-    match node:
-        case GenNode() if node.limit:
-            return _limited(node, _placed_filler)
-        case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key, unify=unify, fused=fused) as node:
-            told = _told(node)
 
             def filled(own: Own) -> Node:
-                at = site.inside(own.call, own.iterations)
-                seed = _seed(own.seeds, str(at).encode())
+                at = site.inside(own.call, own.iterations) if placed else site
+                seed = _seed(own.seeds, str(at).encode() if placed else name)
                 return GenNode(
                     stream, at, sampling, loc, seed, ahead, _key(own.cache_keys, site, key), unify,
                     fused=fused, drawn=own.drawn, **told,
@@ -134,23 +105,21 @@ def _placed_filler(node: Node) -> Callable[[Own], Node] | None:
         case SelectNode(stream, site, choices, method, loc, key, unify, fused=fused) as node:
             told = _told(node)
             return lambda own: SelectNode(
-                stream,
-                site.inside(own.call, own.iterations),
+                stream, site.inside(own.call, own.iterations) if placed else site,
                 tuple([_choice(choice, own.texts) for choice in choices]),
-                method,
-                loc,
-                _key(own.cache_keys, site, key),
-                unify,
-                fused=fused,
-                **told,
-            )
+                method, loc, _key(own.cache_keys, site, key), unify, fused=fused, **told,
+            )  # fmt: skip
+        case OpenNode(str() as opened):
+            return lambda own: OpenNode(own.opened.get(opened))
+        case KeepNode(stream, handle):
+            return lambda own: KeepNode(stream, own.kept[handle])
         case _:
-            return _filler(node)
+            return None
 
 
-def _limited(node: GenNode, find: Callable[[Node], Callable[[Own], Node] | None]) -> Callable[[Own], Node]:
+def _limited(node: GenNode, placed: bool) -> Callable[[Own], Node]:
     """What makes a row's own node of one whose `max_tokens` is the row's."""
-    fill = find(replace(node, limit=""))
+    fill = _filler(replace(node, limit=""), placed)
     assert fill is not None
 
     def filled(own: Own) -> Node:

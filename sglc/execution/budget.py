@@ -37,9 +37,7 @@ def budget_of(max_calls: Any, max_tokens: Any) -> Budget | None:
     for name, limit in (("max_calls", max_calls), ("max_tokens", max_tokens)):
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
             raise UsageError("SGLC026", f"`{name}` is `{limit!r}`: a budget is a number from 1", here())
-    if max_calls is None and max_tokens is None:
-        return None
-    return Budget(max_calls, max_tokens)
+    return None if max_calls is max_tokens is None else Budget(max_calls, max_tokens)
 
 
 class BudgetTracker:

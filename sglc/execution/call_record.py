@@ -57,11 +57,6 @@ def call_of(
             )  # fmt: skip
 
 
-def total(calls: Sequence[CallRecord]) -> Usage:
-    """The sum of the calls' counts."""
-    return sum((call.usage for call in calls), Usage())
-
-
 def meta_info(call: CallRecord) -> dict[str, Any]:
     """SGLang's keys of a call, then the fields of `CallRecord`.
 

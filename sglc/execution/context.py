@@ -252,7 +252,7 @@ def set_default_backend(backend: Backend | str | None) -> None:
     Raises:
         UsageError: the name is unknown.
     """
-    _defaults.default_backend = _known(backend) if backend is not None else None
+    _defaults.default_backend = resolve(backend) if backend is not None else None
 
 
 def resolve(backend: Backend | str | None, loc: Loc | None = None) -> Backend:
@@ -264,16 +264,13 @@ def resolve(backend: Backend | str | None, loc: Loc | None = None) -> Backend:
     Raises:
         UsageError: SGLC012, the name is unknown.
     """
-    return _known(_defaults.default_backend if backend is None else backend, loc)
-
-
-def _known(backend: Backend | str | None, loc: Loc | None = None) -> Backend:
+    meant: Backend | str | None = _defaults.default_backend if backend is None else backend
+    if meant is not None and not isinstance(meant, str):
+        return meant
     from sglc.backends.registry import connect
 
-    if backend is not None and not isinstance(backend, str):
-        return backend
     try:
-        return connect(backend)
+        return connect(meant)
     except UsageError as error:
         raise UsageError(error.code, error.message, loc, note=error.note, hint=error.hint) from None
 

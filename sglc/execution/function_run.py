@@ -14,15 +14,13 @@ from typing import Any
 
 from sglc.errors import Loc, RunError
 from sglc.execution.budget import is_budget
-from sglc.execution.call_record import CallRecord, meta_info
 from sglc.execution.deadline import Deadline
 from sglc.execution.lifecycle import Part, Run
-from sglc.execution.observer import Observer
+from sglc.execution.options import by_name
 from sglc.execution.outputs import stopped, values
 from sglc.execution.readers import TextReader
 from sglc.execution.result import RunOutcome
 from sglc.execution.served import Served
-from sglc.execution.session import Session
 from sglc.execution.tasks import numbered, task_path
 from sglc.frontend.language.function import Definition
 from sglc.frontend.locate import here, of_coroutine, of_error, of_thread
@@ -32,12 +30,10 @@ from sglc.frontend.program.state import State
 from sglc.frontend.recorder.form import BODY, Body
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.tools import AROUND, EQUAL_CALL, codes_of_functions
-from sglc.frontend.values.recorded import NO_TURNS, Generated, Recorded, RecordedStream
+from sglc.frontend.values.recorded import NO_TURNS, Generated
 from sglc.ir import ops
 from sglc.ir.core import Site
 from sglc.ir.sampling import Sampling
-
-_BY_NAME = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
 
 class PythonPart(Part):
@@ -50,6 +46,8 @@ class PythonPart(Part):
         check: called before the body, for the session's `cache_keys`; what it raises ends the run.
         served: what a plan of the function has had; the run has begun then.
     """
+
+    needs_thread = True
 
     def __init__(
         self,
@@ -68,6 +66,7 @@ class PythonPart(Part):
         self._sampling = sampling
         self._served = served
         self._turn = threading.Lock()
+        self._lost = False  # whether the body is abandoned in its thread
         self._over: set[str] = set()  # what has ended: the `body`, the `run`; each once, inside `_turn`
         self._running: _RunningBody | None = None  # the body, while it may be asked where it is
 
@@ -82,9 +81,10 @@ class PythonPart(Part):
             self._definition.name, self._sampling, symbolic=False, ahead=self._definition.ahead
         )
         stream = recorder.new_stream(self._definition.loc)
-        launcher = _Shown(self._session, stream, self._run.observer)
+        session, observer = self._session, self._run.observer
+        session.stream, session.waiting = stream, None if observer is None else observer.waiting
         self._inside.reserve = partial(recorder.reserve, ())
-        instance = Instance(recorder, launcher)
+        instance = Instance(recorder, session)
         if self._inside.calls_left is not None:
             self._inside.launch = partial(_launch, instance, self._definition.loc)
         state = State(instance, stream)
@@ -92,29 +92,28 @@ class PythonPart(Part):
         self._running = _RunningBody(instance, state, threading.get_ident())
         value, error = None, None
         try:
-            if self._session.stopped:
-                raise self._session.why_over or stopped()
-            observer = self._run.observer
+            if session.stopped:
+                raise session.why_over or stopped()
             if observer is not None and self._served is None:
-                self._session.backend = observer.begin(self._session.backend, self._session.began_s, "python")
+                session.backend = observer.begin(session.backend, session.began_s, "python")
             AROUND.set(None if observer is None else observer.call)
             BODY.set(Body(recorder, task_path))
             EQUAL_CALL.set(None)  # of the plan that called what runs this
             if self._inside.served is not None:
                 AROUND.set(self._inside.served.around(AROUND.get()))
             if self._check is not None:
-                self._session.cache_keys = self._check()
+                session.cache_keys = self._check()
             value = self._call(state)
             instance.settle()
-            launcher.launch(recorder.take(final=True))
+            session.launch(recorder.take(final=True))
         except BaseException as problem:
-            cancelled = isinstance(problem, asyncio.CancelledError) and self._session.stopped
-            error = (self._session.why_over or stopped()) if cancelled else problem
+            cancelled = isinstance(problem, asyncio.CancelledError) and session.stopped
+            error = (session.why_over or stopped()) if cancelled else problem
             self._run.result.raised_at = of_error(error)
-            self._leave(recorder, launcher)
-        launcher.observer, instance.over = None, True  # from here on it is not the program that reads
+            self._leave(recorder)
+        session.waiting, instance.over = None, True  # from here on it is not the program that reads
         if self._first("body"):
-            self._session.when_idle(
+            session.when_idle(
                 lambda: self._inside.when_alone(lambda: self._all_ended(instance, state, value, error))
             )
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
@@ -123,13 +122,13 @@ class PythonPart(Part):
             result.unread_error()  # who called `run` is told now
             raise error
 
-    def _leave(self, recorder: OpRecorder, launcher: _Shown) -> None:
+    def _leave(self, recorder: OpRecorder) -> None:
         """The body has failed: what it recorded and did not launch never runs, but for what a plan has made."""
         answers = {} if self._served is None or self._session.why_over else self._served.answers
         asked = [op.site for op in recorder.ops if isinstance(op, ops.Gen | ops.Select)]
         if asked and all(self._session.outputs.at(site) in answers for site in asked):
             with suppress(Exception):  # that of the body is the error of the run
-                launcher.launch(recorder.take(final=True))
+                self._session.launch(recorder.take(final=True))
         recorder.ops.clear()
 
     def _first(self, what: str) -> bool:
@@ -145,7 +144,7 @@ class PythonPart(Part):
         """The deadline has come. In the loop's thread, which must not wait for the back end either."""
         if "run" in self._over:
             return
-        self._run.lost = self._first("body")
+        self._lost = self._first("body")
         self.give_up(deadline.late(*self._where()))
 
     def give_up(self, error: RunError) -> None:
@@ -166,7 +165,7 @@ class PythonPart(Part):
 
     def _where(self) -> tuple[Loc | None, str]:
         """The line that an unfinished run waits in, and for what."""
-        if self._run.lost and self._running is not None:
+        if self._lost and self._running is not None:
             running, body, functions = self._running, self._definition.code, codes_of_functions()
             inside_body = of_coroutine(running.coroutine, body, functions)
             inside_body = inside_body or of_thread(running.thread, body, functions)
@@ -200,8 +199,7 @@ class PythonPart(Part):
 
     def _call(self, state: State) -> Any:
         """The function's value. A coroutine function runs on an event loop of its own, in this thread."""
-        kinds = {parameter.kind for parameter in self._definition.parameters}
-        if kinds <= _BY_NAME:
+        if by_name(self._definition) is not None:
             value = self._definition.call(state, **self._run.arguments)
         else:
             signature = inspect.Signature(self._definition.parameters)
@@ -262,8 +260,7 @@ class PythonPart(Part):
                 turns = messages(state._history, lambda made: self._session.text_in_prompt(made.site))
         except Exception as problem:
             error = error or problem
-        portion = TextReader(outputs).take()
-        text = "".join(portion.pieces).removesuffix(self._session.told_ahead) if portion else ""
+        text = "".join(TextReader(outputs).come()).removesuffix(self._session.told_ahead)
         told = frozenset(map(outputs.at, instance.told))
         return RunOutcome(value, error, variables, unspelled, text, turns.copy, self._session.elapsed_s, told)
 
@@ -276,49 +273,6 @@ class _RunningBody:
     state: State
     thread: int
     coroutine: Any = None
-
-
-class _Shown:
-    """The launcher of a run: after every launch the outputs have the row's own stream as far as it came."""
-
-    def __init__(self, session: Session, stream: RecordedStream, observer: Observer | None) -> None:
-        self._session = session
-        self._stream = stream
-        self.observer = observer
-
-    def launch(self, recorded: Recorded) -> None:
-        self._session.launch(recorded)
-        self._session.show(self._stream.handle)
-
-    def wait(self) -> BaseException | None:
-        return self._session.wait()
-
-    def launch_on(self, backend: Any, recorded: Recorded, loc: Loc) -> None:
-        self._session.launch_on(backend, recorded, loc)
-
-    def text_of_site(self, site: Site) -> str | list[str]:
-        if self.observer is None:
-            return self._session.text_of_site(site)
-        with self.observer.waiting(str(site)):
-            return self._session.text_of_site(site)
-
-    def made_again(self, site: Site) -> None:
-        self._session.made_again(site)
-
-    def text_in_prompt(self, site: Site) -> str:
-        return self._session.text_in_prompt(site)
-
-    def text_of_stream(self, handle: str) -> str:
-        return self._session.text_of_stream(handle)
-
-    def text_of_program(self, recorded: Recorded) -> str:
-        return self._session.text_of_program(recorded)
-
-    def call_of_site(self, site: Site) -> CallRecord:
-        return self._session.call_of_site(site)
-
-    def meta_of_site(self, site: Site) -> dict[str, Any]:
-        return meta_info(self._session.call_of_site(site))
 
 
 def _launch(instance: Instance, loc: Loc) -> None:

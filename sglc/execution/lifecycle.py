@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextvars
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from sglc.errors import Loc, RunError, ends_run
+from sglc.execution.answers.duplicates import Duplicates
 from sglc.execution.budget import Budget, BudgetTracker
 from sglc.execution.context import RUN_CONTEXT, CallPlace, RunContext, enter, run_defaults
 from sglc.execution.deadline import Alarm, Clock, Deadline
@@ -32,16 +32,6 @@ class Limits:
 
 
 NO_LIMITS = Limits()
-
-
-class Duplicates(Protocol):
-    """Looks for runs of one call that ask for the same."""
-
-    def look(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """The arguments of the rows that begin next."""
-
-    def backend(self, asked: Asked | None, arguments: Mapping[str, Any]) -> Backend:
-        """The one for a run: of a plan that asks for so much, or of Python (None), of which nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +69,6 @@ class Run:
 
     Attributes:
         ended: called when the result is there.
-        abandoned: called before, if the thread that runs it is `lost`.
         cancel: called when it is stopped, in whatever thread, while its body is a coroutine.
     """
 
@@ -93,9 +82,7 @@ class Run:
         self.result = result = Result(call.name, call.seed, setup.number, live=setup.live)
         result.asked, result.in_batch = call.outputs, setup.in_batch
         self.ended: Callable[[], None] | None = None
-        self.abandoned: Callable[[], None] | None = None
         self.cancel: Callable[[], None] | None = None
-        self.lost = False
         result.why_python = why_python
         self.arguments = arguments
         self.observer = (
@@ -114,16 +101,15 @@ class Run:
         )  # fmt: skip
         if place is not None:
             result.outputs.call, result.outputs.outer = place.site, place.outputs
+            session.served = None if outer is None else outer.served
         self._clock = call.limits.clock
         self._alarm: Alarm | None = None
         self._outer = outer
         self._setup = setup
-        if place is not None and outer is not None:
-            session.served = outer.served
         self.part = make(self)
         result.begin(self.stop)
-        if self._outer is not None:
-            self._outer.begin(self, part=place is not None)
+        if outer is not None:
+            outer.begin(self, part=place is not None)
 
     @cached_property
     def inside(self) -> RunContext:
@@ -216,45 +202,27 @@ class Run:
         if outer is not None and (ends_run(outcome.error) or (self.session.stopped and outer.why_over())):
             self.result.unread_error()  # it is told as that of the run around
         self.part = OVER  # the part holds this run: no cycle is left to the garbage collector
-        if self.lost and self.abandoned is not None:
-            self.abandoned()
         if self.ended is not None:
             self.ended()
 
 
-class Part(ABC):
-    """What runs a run. `loc` is where it is if it does not say where it waits."""
+class Part:
+    """What runs a run. This one does nothing, as what stands there when the run is over.
 
-    needs_thread = True
-    loc: Loc | None
+    `loc` is where it is if it does not say where it waits.
+    """
 
-    @abstractmethod
+    needs_thread = False
+    loc: Loc | None = None
+
     def start(self) -> None:
         """See `Run.start`."""
 
-    @abstractmethod
     def late(self, deadline: Deadline) -> None:
         """The deadline has come. In the loop's thread, which must not wait for the back end either."""
 
-    @abstractmethod
     def give_up(self, error: RunError) -> None:
         """End the run with what is there."""
 
 
-class _Over(Part):
-    """Nothing: what runs a run that is over."""
-
-    needs_thread = False
-    loc = None
-
-    def start(self) -> None:
-        """Nothing begins."""
-
-    def late(self, deadline: Deadline) -> None:
-        """It has ended in time."""
-
-    def give_up(self, error: RunError) -> None:
-        """It has ended."""
-
-
-OVER = _Over()
+OVER = Part()

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import AsyncIterable, Callable, Container, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import (
+    AsyncIterable,
+    Callable,
+    Container,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from itertools import starmap
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args
 
 from sglc.errors import SglcError, UsageError
-from sglc.frontend.language.function import Definition, bind, by_name
+from sglc.frontend.language.function import Definition, describe
 from sglc.frontend.language.gen_arguments import sampling_fields
 from sglc.frontend.locate import here
-from sglc.ir.sampling import SEEDS, Sampling, is_seed
+from sglc.ir.sampling import Sampling
 
 _T = TypeVar("_T")
 Row = Mapping[str, Any] | Sequence[Any]  # a call's arguments by name, or in order
@@ -49,20 +60,10 @@ _SAMPLING = {
 }  # fmt: skip
 WATCHES = ("record", "replay", "trace", "cache", "resume", "retry_failed", "redo", "answers")
 OPTIONS = (
-    *(
-        "backend",
-        "seed",
-        "stream",
-        "use_thread",
-        "max_calls",
-        "max_tokens",
-        "timeout",
-        "mode",
-        "passes",
-        "outputs",
-    ),
-    *WATCHES,
-)
+    "backend", "seed", "stream", "use_thread", "max_calls", "max_tokens", "timeout", "mode", "passes",
+    "outputs", *WATCHES,
+)  # fmt: skip
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def check_mode(mode: Any) -> None:
@@ -70,20 +71,6 @@ def check_mode(mode: Any) -> None:
     if mode not in MODES:
         known = ", ".join(f'"{name}"' for name in MODES)
         raise UsageError("SGLC023", f"`mode` is one of {known}, not `{mode!r}`", here())
-
-
-def check_passes(passes: Any) -> None:
-    """Raises UsageError: SGLC023, it is neither a text nor a list of texts."""
-    if isinstance(passes, str):
-        return
-    if not isinstance(passes, Sequence) or not all(isinstance(spec, str) for spec in passes):
-        raise UsageError("SGLC023", f"`passes` is a text or a list of texts, not `{passes!r}`", here())
-
-
-def check_seed(seed: Any) -> None:
-    """Raises UsageError: SGLC023, it is no seed."""
-    if seed is not None and not is_seed(seed):
-        raise UsageError("SGLC023", f"`seed` is {SEEDS}, not `{seed!r}`", here())
 
 
 def split(
@@ -109,6 +96,37 @@ def fitted(
     return {**bind(definition, args, own), **bound}, sampling
 
 
+def bind(definition: Definition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The call's arguments by parameter name, defaults filled in.
+
+    Raises:
+        UsageError: SGLC011, naming what is missing, unknown or given twice.
+    """
+    names = None if args else by_name(definition)
+    if names is not None and kwargs.keys() == names:
+        return {name: kwargs[name] for name in names}  # as most come, and ten times as fast
+    signature = inspect.Signature(definition.parameters)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        problem = re.sub("'([^']*)'", r"`\1`", str(error))
+        bound_by_nobody = any(parameter.name == "self" for parameter in definition.parameters[:1])
+        named = f"`{definition.call.__qualname__}.run(obj, ...)`"
+        raise UsageError(
+            "SGLC011", f"`{definition.name}`: {problem}", definition.loc,
+            note=f"its arguments are: {describe(definition) or 'none'}",
+            hint=f"nothing binds the `self` of a program: {named}" if bound_by_nobody else "",
+        ) from None  # fmt: skip
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def by_name(definition: Definition) -> KeysView[str] | None:
+    """The names of the parameters, in order, if each takes one argument, by its name."""
+    names = {p.name: None for p in definition.parameters if p.kind in _BY_NAME}
+    return names.keys() if len(names) == len(definition.parameters) else None
+
+
 def not_by_position(definition: Definition, args: Sequence[Any]) -> tuple[str, ...]:
     """Names of the parameters that arguments by position leave open."""
     return tuple([parameter.name for parameter in definition.parameters[len(args) :]])
@@ -125,7 +143,6 @@ def fitted_rows(
     Raises:
         UsageError: SGLC017, SGLC011, no rows, or one that does not fit.
     """
-
     plain = None if bound or kwargs else by_name(definition)
 
     def fitting(number: int, row: Row) -> Fitting:
@@ -152,28 +169,20 @@ def each_fitted(rows: Any, fit: Callable[[int, Any], _T]) -> Iterable[Any]:
     """What `fit` makes of each row and its number. Those of a list are looked at now.
 
     Raises:
-        as `each_row`, and `fit`.
+        UsageError: SGLC017, no list, and nothing else that gives rows; as `fit`.
     """
     if isinstance(rows, NumberedRows):
         return NumberedRows((number, fit(number, row)) for number, row in rows)
-    made = starmap(fit, enumerate(each_row(rows)))
+    if isinstance(rows, AsyncIterable):
+        rows = _awaited(rows)
+    elif not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping):
+        raise UsageError("SGLC017", f"a batch is a list of rows, not `{type(rows).__name__}`", here())
+    made = starmap(fit, enumerate(rows))
     return list(made) if isinstance(rows, Sequence) else made
 
 
-def each_row(rows: Any) -> Iterable[Any]:
-    """The rows of a batch; those of an async iterator come in an event loop of whoever asks for the first.
-
-    Raises:
-        UsageError: SGLC017, no list, and nothing else that gives rows.
-    """
-    if isinstance(rows, AsyncIterable):
-        return _awaited(rows)
-    if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping):
-        raise UsageError("SGLC017", f"a batch is a list of rows, not `{type(rows).__name__}`", here())
-    return rows
-
-
 def _awaited(rows: AsyncIterable[Any]) -> Iterator[Any]:
+    """Those of an async iterator, which come in an event loop of whoever asks for the first."""
     import asyncio
 
     async def following() -> Any:

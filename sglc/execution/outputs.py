@@ -10,7 +10,7 @@ import _thread
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -137,7 +137,7 @@ class Change(_thread.RLock):  # type: ignore[misc]  # it can be a base, and is t
     def __init__(self) -> None:
         self._condition: threading.Condition | None = None  # while somebody waits
         self.waiting = 0  # threads
-        self.listeners: list[Callable[[], None]] = []
+        self.listeners: list[Callable[[], None]] = []  # are called at every change, inside the lock
 
     def __exit__(self, *_: object) -> None:
         try:
@@ -157,7 +157,7 @@ class Change(_thread.RLock):  # type: ignore[misc]  # it can be a base, and is t
 
     def wait(self, look: Callable[[], _T | None]) -> _T:
         """What `look` finds, as soon as it finds something; it is called at every change."""
-        with self._quietly():
+        with self.quietly():
             if self._condition is None:
                 self._condition = threading.Condition(self)
             self.waiting += 1
@@ -170,24 +170,8 @@ class Change(_thread.RLock):  # type: ignore[misc]  # it can be a base, and is t
                     self._condition = None  # it holds this
             return found
 
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Have it called at every change, inside the lock."""
-        with self._quietly():
-            self.listeners.append(listener)
-
-    def look(self, look: Callable[[], _T]) -> _T:
-        """What `look` finds now; nobody is woken."""
-        with self._quietly():
-            return look()
-
-    def ignore(self, listener: Callable[[], None]) -> None:
-        """It is not called any more."""
-        with self._quietly():
-            if listener in self.listeners:
-                self.listeners.remove(listener)
-
     @contextmanager
-    def _quietly(self) -> Iterator[None]:
+    def quietly(self) -> Iterator[None]:
         """The lock for who changes nothing."""
         self.acquire()
         try:
@@ -365,16 +349,19 @@ class RunOutputs:
             loop.call_soon_threadsafe(changed.set)
 
         change = self.change
-        change.listen(listener)
+        with change.quietly():
+            change.listeners.append(listener)
         try:
             while True:
                 changed.clear()
-                found = change.look(look)
+                with change.quietly():
+                    found = look()
                 if found is not None:
                     return found
                 await changed.wait()
         finally:
-            change.ignore(listener)
+            with change.quietly(), suppress(ValueError):  # its loop was closed
+                change.listeners.remove(listener)
 
     # -- looking ---------------------------------------------------------------------------------
 

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Protocol
 
-from sglc.errors import MissingVariable
 from sglc.execution.call_record import meta_rest, meta_so_far
 from sglc.execution.outputs import RunOutputs
 from sglc.frontend.language.reasoning import Share, ShareReader
-from sglc.frontend.locate import here
 from sglc.frontend.program.instance import Variable
 from sglc.frontend.values.recorded import Generated
 from sglc.ir.core import Site
@@ -203,21 +201,3 @@ def _meta_of(outputs: RunOutputs, reader: VariableReader, told: Sequence[Delta])
             return {} if call is None else meta_rest(call, told)
         case _:
             return {}  # no generation made it
-
-
-def unasked(asked: Sequence[str] | None, name: str | None) -> MissingVariable | None:
-    """Why a variable, or (None) the prompt, cannot be read of a run that was asked for others; None: it can."""
-    if asked is None or name in asked:
-        return None
-    what = "the prompt" if name is None else f"`{name}`"
-    return MissingVariable(
-        "SGLC083", f"{what} is none of the `outputs` that the run was asked for", here(),
-        note=f"outputs: [{', '.join(map(repr, asked))}]",
-        hint="run without `outputs`" if name is None else f"add `{name}` to `outputs`",
-    )  # fmt: skip
-
-
-def refuse_unasked(asked: Sequence[str] | None, name: str | None) -> None:
-    """Raise that."""
-    if (refused := unasked(asked, name)) is not None:
-        raise refused

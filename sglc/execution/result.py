@@ -12,20 +12,17 @@ from collections.abc import AsyncIterator, Callable, Container, Iterator, Mappin
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
-from sglc.errors import Loc, SglcError, UsageError
-from sglc.execution.call_record import CallRecord, meta_info, total
+from sglc.errors import Loc, MissingVariable, SglcError, UsageError
+from sglc.execution.call_record import CallRecord, meta_info
 from sglc.execution.context import RUN_CONTEXT
 from sglc.execution.outputs import Change, Failure, Ready, RunOutputs
 from sglc.execution.readers import (
     PieceReader,
-    Portion,
     TextReader,
     VariableReader,
     read,
     read_async,
     read_with_meta,
-    refuse_unasked,
-    unasked,
 )
 from sglc.execution.unread import RUNNING, UNREAD, report
 from sglc.frontend.locate import here, of_error
@@ -35,7 +32,7 @@ from sglc.frontend.values.no_text import CallText
 from sglc.ir.core import Site
 from sglc.ir.plan.events import Usage
 
-__all__ = ["CallRecord", "Failure", "Result", "RunOutcome", "error_json", "timing", "total"]
+__all__ = ["CallRecord", "Failure", "Result", "RunOutcome", "error_json"]
 
 _T = TypeVar("_T")
 
@@ -163,7 +160,7 @@ class Result(CallText):
         """
         self._check_asked(var_name)
         reader = TextReader(self.outputs) if var_name is None else VariableReader(self.outputs, var_name)
-        return self._noticing(read(self._portion, reader))
+        return self._noticing(read(self._until, reader))
 
     async def text_async_iter(
         self, var_name: str | None = None, return_meta_data: bool = False
@@ -205,7 +202,7 @@ class Result(CallText):
         Raises:
             the run's error, after the last piece.
         """
-        return self._noticing(read(self._portion, PieceReader(self.outputs)))
+        return self._noticing(read(self._until, PieceReader(self.outputs)))
 
     # -- the whole run ---------------------------------------------------------------------------
 
@@ -336,6 +333,7 @@ class Result(CallText):
         It reads all variables: `error` is that of `error_if_read`.
         """
         outcome, error = self._wait(), self.error_if_read()
+        first_s = min((call.first_s for call in self.calls), default=outcome.total_s)
         return {
             "index": self.row,
             "text": outcome.text if self.asked is None else None,
@@ -344,7 +342,7 @@ class Result(CallText):
             "usage": asdict(self.usage),
             "error": None if error is None else error_json(error, self.raised_at),
             "failures": [{"site": str(one.site), **error_json(one.error)} for one in self.failures],
-            "timing": timing(self.calls, outcome.total_s),
+            "timing": {"total_s": round(outcome.total_s, 4), "first_text_s": round(first_s, 4)},
             "seed": self.seed,
             "mode": self.mode,
         }
@@ -390,11 +388,8 @@ class Result(CallText):
             self.stop()
             raise
 
-    def _portion(self, look: Callable[[], Portion | None]) -> Portion:
-        return self._until(look)
-
     def _ready(self, name: str) -> Ready:
-        refused = unasked(self.asked, name)
+        refused = self._unasked(name)
         found: tuple[Variable, ...] = () if refused else self._until(lambda: self.outputs.find(name))
         if not found:
             return Ready(None, refused or self.outputs.missing(name))
@@ -415,9 +410,20 @@ class Result(CallText):
         for found in self._wait().unspelled.values():
             yield from found
 
+    def _unasked(self, name: str | None) -> MissingVariable | None:
+        """Why a variable, or (None) the prompt, cannot be read: the run was asked for others; None: it can."""
+        if self.asked is None or name in self.asked:
+            return None
+        what = "the prompt" if name is None else f"`{name}`"
+        return MissingVariable(
+            "SGLC083", f"{what} is none of the `outputs` that the run was asked for", here(),
+            note=f"outputs: [{', '.join(map(repr, self.asked))}]",
+            hint="run without `outputs`" if name is None else f"add `{name}` to `outputs`",
+        )  # fmt: skip
+
     def _check_asked(self, name: str | None) -> None:
-        if self.asked is not None:
-            refuse_unasked(self.asked, name)
+        if (refused := self._unasked(name)) is not None:
+            raise refused
 
     def _good(self) -> RunOutcome:
         outcome = self._wait()
@@ -443,12 +449,6 @@ class Result(CallText):
         # Once it has been read, nothing is asked of modules: they may be gone at the end of the interpreter.
         if failed and not self._seen and not sys.is_finalizing():
             report(self)
-
-
-def timing(calls: Sequence[CallRecord], total_s: float) -> dict[str, float]:
-    """Seconds: the whole run, and until the first generated text."""
-    first = min((call.first_s for call in calls), default=total_s)
-    return {"total_s": round(total_s, 4), "first_text_s": round(first, 4)}
 
 
 def error_json(error: BaseException, raised_at: Loc | None = None) -> dict[str, Any]:

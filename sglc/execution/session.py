@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +19,7 @@ from typing import Any
 from sglc.errors import BackendError, Loc, RunError, SglcError
 from sglc.execution.bind import Own, Template, asked_in, seeds_of, without_keeps
 from sglc.execution.budget import BudgetTracker, is_budget
-from sglc.execution.call_record import CallRecord
+from sglc.execution.call_record import CallRecord, meta_info
 from sglc.execution.context import resolve
 from sglc.execution.event_loop import Job, start
 from sglc.execution.observer import Observer
@@ -27,7 +28,7 @@ from sglc.execution.outputs import PendingOutput, RunOutputs, stopped
 from sglc.execution.recover import Launched, cause_of, mended
 from sglc.execution.served import Served, behind
 from sglc.frontend.program.instance import first
-from sglc.frontend.values.recorded import Recorded
+from sglc.frontend.values.recorded import Recorded, RecordedStream
 from sglc.ir import ops
 from sglc.ir.core import Site, Value
 from sglc.ir.plan.backend import Backend, batches_of
@@ -77,7 +78,8 @@ class Session:
     """One instance's side of the executor (the frontend's `Launcher`).
 
     What it makes goes into `outputs`. `on_text` is called with every piece of generated text as it
-    comes, and with None when its generation is over, in the loop's thread.
+    comes, and with None when its generation is over, in the loop's thread. After every launch readers of the
+    whole text see `stream`, that of the body, as far as it came; the body reads inside of `waiting`.
     """
 
     backend: Backend
@@ -92,13 +94,15 @@ class Session:
     served: Served | None = None  # what is there already
     drawn: bool = False  # nobody asked for the seed
     context: Context | None = None  # the variables that back ends see; None: those of whoever launches
+    stream: RecordedStream | None = None
+    waiting: Callable[[str], AbstractContextManager[None]] | None = None
     when_stopped: Callable[[], None] | None = None  # is called when the run is stopped, in any thread
     submits: int = 0
     stopped: bool = False
     ended_by: RunError | None = None  # why nothing begins any more, though what runs goes on to its end
     _reason: RunError | None = None  # why it was stopped, if nobody asked for it
     seeds: blake2b = field(init=False)
-    _began: float = field(default_factory=time.perf_counter)
+    began_s: float = field(default_factory=time.perf_counter)  # when the run began
     _launched_before: _Launches | None = None  # of a program that runs as Python
     _jobs: list[Job] = field(default_factory=list)
     _running: int = 0  # changes inside `outputs.change`
@@ -122,16 +126,11 @@ class Session:
     @property
     def elapsed_s(self) -> float:
         """Seconds since the run began."""
-        return time.perf_counter() - self._began
-
-    @property
-    def began_s(self) -> float:
-        """When the run began, as `time.perf_counter` has it."""
-        return self._began
+        return time.perf_counter() - self.began_s
 
     def begin(self) -> None:
         """The row leaves the queue: its time begins."""
-        self._began = time.perf_counter()
+        self.began_s = time.perf_counter()
 
     # -- what the frontend asks for --------------------------------------------------------------
 
@@ -147,6 +146,8 @@ class Session:
         except SglcError as error:
             self._refuse(recorded, error)
             raise
+        if self.stream is not None:
+            self._show(self.stream.handle)
 
     def _refuse(self, recorded: Recorded, error: SglcError) -> None:
         """A launch did not begin. A program may catch that; what it goes on with behind it is refused too."""
@@ -209,7 +210,10 @@ class Session:
         Raises:
             the error of the generation.
         """
-        return self._text_at(self.outputs.at(site))
+        if self.waiting is None:
+            return self._text_at(self.outputs.at(site))
+        with self.waiting(str(site)):
+            return self._text_at(self.outputs.at(site))
 
     def _text_at(self, site: Site) -> str | list[str]:
         """`text_of_site` of a site as it is at run time."""
@@ -256,10 +260,15 @@ class Session:
         Raises:
             the error of the generation.
         """
-        self.text_of_site(site)
-        call = self.outputs.generations[self.outputs.at(site)].call
+        at = self.outputs.at(site)
+        self._text_at(at)
+        call = self.outputs.generations[at].call
         assert call is not None
         return call
+
+    def meta_of_site(self, site: Site) -> dict[str, Any]:
+        """`meta_info` of that call."""
+        return meta_info(self.call_of_site(site))
 
     def text_of_stream(self, handle: str) -> str:
         """The text of a kept stream, markup included; waits for every generation in it.
@@ -283,7 +292,7 @@ class Session:
         """What a stream is made of; None if it was not launched yet."""
         return self._content(self._launches.kept[handle], None) if handle in self._launches.kept else None
 
-    def show(self, handle: str) -> None:
+    def _show(self, handle: str) -> None:
         """The run's own stream has come as far as `handle`: readers of the whole text see what is new."""
         if handle == self._launches.shown or handle not in self._launches.kept:
             return

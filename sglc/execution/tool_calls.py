@@ -100,9 +100,7 @@ def _called(
 
 
 def _failed(name: str, error: BaseException, loc: Loc) -> SglcError:
-    if ends_run(error):
-        return located(error, place(loc))
-    if isinstance(error, SglcError):  # what reads a typed value, or a picture, has said all
+    if ends_run(error) or isinstance(error, SglcError):  # what reads a typed value, or a picture, has said all
         return located(error, place(loc))
     shown = str(error) or "no message"
     failed = RunError("SGLC409", f"`{name}` raised `{type(error).__name__}`: {shown}", place(loc))

@@ -25,8 +25,8 @@ from sglc.execution.options import random_seed
 from sglc.execution.outputs import PendingOutput
 from sglc.execution.plan.arguments import bound
 from sglc.execution.plan.meter import Meter
-from sglc.execution.plan.prepare import check_plan_runs
-from sglc.execution.plan.run import PlanPart, PreparedRows
+from sglc.execution.plan.prepare import Prepared, check_plan_runs
+from sglc.execution.plan.run import plan_run
 from sglc.execution.result import Result, error_json
 from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend, BackendWrapper, hand_over
@@ -48,7 +48,7 @@ _KEPT = 64 << 10  # bytes of the largest plans that are kept for the next reques
 class Program:
     """What a request asks for, which was looked at: nothing of it has run."""
 
-    prepared: PreparedRows
+    prepared: Prepared
     rows: tuple[dict[str, Any], ...]
     first: int
     seed: int
@@ -103,8 +103,8 @@ def _check_bytes(data: bytes, limits: ServiceLimits) -> None:
 
 
 @lru_cache(64)
-def _kept(data: bytes, samples: int, vocabulary: int) -> PreparedRows:
-    return PreparedRows(plan_of(msgspec.json.decode(data), samples, vocabulary))
+def _kept(data: bytes, samples: int, vocabulary: int) -> Prepared:
+    return Prepared(plan_of(msgspec.json.decode(data), samples, vocabulary))
 
 
 def _bound(plan: Plan, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,10 +150,7 @@ async def events(program: Program) -> AsyncGenerator[list[dict[str, Any]], None]
     for number, row in enumerate(program.rows, program.first):
         told_of = _Row(number, tell)
         on_text = told_of.said if program.streams else None
-        run = Run(
-            RunSetup(call, number, context, on_text), row,
-            lambda run: PlanPart(run, prepared, {}, meter=meter), prepared.asked, prepared.single_call,
-        )  # fmt: skip
+        run = plan_run(prepared, RunSetup(call, number, context, on_text), row, {}, meter=meter)
         run.session.observer = cast(Observer, told_of)  # of a session, which asks no more of it
         run.ended = partial(told_of.ended, run.result)
         runs.append(run)

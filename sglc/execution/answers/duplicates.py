@@ -21,12 +21,13 @@ class Duplicates:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._unified: UnifiedBackend | None = None
-        self._ahead = _Rows(())
+        # Rows that are looked at together, and how many of them have such arguments.
+        self._ahead: tuple[Sequence[Mapping[str, Any]], dict[tuple[str, ...], Counter[int]]] = (), {}
         self._seen: dict[tuple[str, ...], set[int]] = {}
 
     def look(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """The arguments of the rows that begin next."""
-        self._ahead = _Rows(rows)
+        self._ahead = rows, {}
 
     def backend(self, asked: Asked | None, arguments: Mapping[str, Any]) -> Backend:
         """The one for a run: of a plan that asks for so much, or of Python (None), of which nobody knows."""
@@ -52,21 +53,10 @@ class Duplicates:
         if len(seen) >= _SEEN:
             seen.clear()
         seen.add(key)
-        return self._ahead.count(names)[key] > 1
-
-
-class _Rows:
-    """Rows that are looked at together."""
-
-    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._rows = rows
-        self._counts: dict[tuple[str, ...], Counter[int]] = {}
-
-    def count(self, names: tuple[str, ...]) -> Counter[int]:
-        """How many of them have such arguments."""
-        if names not in self._counts:
-            self._counts[names] = Counter([_key(names, row) for row in self._rows])
-        return self._counts[names]
+        rows, counts = self._ahead
+        if names not in counts:
+            counts[names] = Counter([_key(names, row) for row in rows])
+        return counts[names][key] > 1
 
 
 def _key(names: tuple[str, ...], arguments: Mapping[str, Any]) -> int:

@@ -29,7 +29,7 @@ def plan_order(plan: Plan, rows: Sequence[Mapping[str, Any]], backend: Backend) 
     """The numbers of `rows`, arguments of `plan`, in the order in which to run them."""
     if has_room(backend, [(plan.leads, row) for row in rows]):
         return range(len(rows))
-    return order([begins(plan.leads, row) for row in rows])
+    return depth_first(keys([begins(plan.leads, row) for row in rows]))
 
 
 def computes(backend: Backend) -> bool:
@@ -94,11 +94,6 @@ def _text(part: Slot | Derived, texts: Mapping[str, Any]) -> str:
         return str(texts[part.name])
     whole = written(part.parts, texts)
     return whole.strip() if part.operation == "strip" else whole.lower()
-
-
-def order(rows: Sequence[Sequence[str]]) -> list[int]:
-    """The numbers of the rows in the order in which to run them, by how the prompts of each begin."""
-    return depth_first(keys(rows))
 
 
 def keys(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -25,11 +25,9 @@ from sglc.execution.plan.functions import Functions
 from sglc.execution.plan.meter import Meter
 from sglc.execution.plan.prepare import Prepared, check_plan_runs
 from sglc.execution.plan.prepared_block import NOBODY, PreparedBlock
-from sglc.execution.plan.reading import MISSING, Failed
 from sglc.execution.plan.segments import Segments
 from sglc.execution.plan.steps import do
-from sglc.execution.plan.values import PROMPT, Exact, Kept, Made, Value, as_python, held_in
-from sglc.execution.served import Served
+from sglc.execution.plan.values import MISSING, PROMPT, Exact, Failed, Kept, Made, Value, as_python, held_in
 from sglc.execution.session import Session
 from sglc.execution.tool_calls import NO_TOOLS, Tools
 from sglc.ir.core import Site
@@ -90,9 +88,6 @@ class PlanExecutor:
         context: what declared functions see.
         meter: what its texts and blocks may take; None: whatever they do.
         chosen: is told the number of the block of an arm, when that begins.
-
-    Attributes:
-        needs_python: whether something came that only Python can do, or tell of.
     """
 
     def __init__(
@@ -121,16 +116,6 @@ class PlanExecutor:
     def functions(self) -> Functions:
         """Those that it calls; most plans call none."""
         return Functions(self.program, self._tools, self._context())
-
-    @property
-    def served(self) -> Served:
-        """What declared functions gave."""
-        return self.functions.served
-
-    @property
-    def calling(self) -> Mapping[object, FunctionStep]:
-        """The functions that run now, in the order of their beginning."""
-        return self.functions.calling
 
     @property
     def variables(self) -> dict[str, Any]:

@@ -6,10 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sglc.execution.plan.meter import Meter
 from sglc.execution.plan.prepared_block import NOBODY, PreparedBlock, PreparedPrompt, PreparedVariable
-from sglc.execution.plan.reading import MISSING, Environment
-from sglc.execution.plan.values import PROMPT, Kept, Made, Value, read, text_so_far
+from sglc.execution.plan.values import (
+    MISSING,
+    PROMPT,
+    Counter,
+    Environment,
+    Kept,
+    Made,
+    Value,
+    read,
+    text_so_far,
+)
 from sglc.ir.plan.plan import Within
 
 # Is told the results of a block, or the first error in it.
@@ -22,11 +30,6 @@ class Placed:
 
     call: str = ""
     iterations: tuple[int, ...] = ()
-
-    @property
-    def nowhere(self) -> bool:
-        """Whether it is the program itself, outside of every loop."""
-        return not (self.call or self.iterations)
 
 
 class Turn:
@@ -77,7 +80,7 @@ class Frame(Environment):
 
     def __init__(
         self, block: PreparedBlock, at: Placed, outer: Frame | None, variables: dict[str, Value], then: Then,
-        before: Turn | None = None, ended: Turn | None = None, meter: Meter | None = None,
+        before: Turn | None = None, ended: Turn | None = None, meter: Counter | None = None,
     ) -> None:  # fmt: skip
         self.values = [MISSING] * block.count
         self.outer = outer

@@ -1,12 +1,13 @@
-"""What is known of a block before it runs: its names by number, who waits for them, and in which order."""
+"""What is known of a block and its segments before they run: names by number, who waits for them, the order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from sglc.execution.plan.prepared_segment import PreparedSegment
-from sglc.execution.plan.reading import Names, Read
+from sglc.execution.bind import Template, asked_in
+from sglc.execution.plan.values import Names, Read
 from sglc.ir.core import Site
 from sglc.ir.plan.plan import (
     Block,
@@ -25,8 +26,8 @@ from sglc.ir.plan.plan import (
     Within,
     blocks_of,
 )
-from sglc.ir.plan.segment import GenNode, Held, Segment, SelectNode, Slot
-from sglc.ir.plan.uses import Name, Uses, block_ends, gives_of, names_in
+from sglc.ir.plan.segment import GenNode, Held, KeepNode, Segment, SelectNode, Slot, behind
+from sglc.ir.plan.uses import Name, Uses, block_ends, gives_of, names_in, own_reads
 from sglc.ir.pure import STORED
 
 NOBODY = -1
@@ -39,6 +40,55 @@ class Blocks:
     blocks: Sequence[Block]
     uses: Uses
     ordered: bool
+
+
+class PreparedSegment:
+    """By node: `gives` has the numbers of the names that are what it makes, `ends` the kept streams that wait
+    for it, as places in `keeps`.
+
+    `texts` and `opened` are what it reads, by name; of a stream of its own block that it opens also the number.
+    `keeps` are (node, handle, number of its name, generations that it waits for).
+    """
+
+    def __init__(self, segment: Segment, names: Names) -> None:
+        self.segment = segment
+        self.empty = not segment.nodes
+        read: list[Slot | Held] = list(dict.fromkeys(own_reads(segment)))
+        self.texts: list[tuple[str, Read]] = [
+            (name.name, names.reader(name)) for name in read if isinstance(name, Slot)
+        ]
+        self.opened: list[tuple[str, Read, int | None]] = [
+            (name.name, names.reader(name), names.own.get(name))
+            for name in read
+            if isinstance(name, Held) and name.name is not None
+        ]
+        self.asked = tuple(asked_in(segment))
+        self.gives: dict[int, list[int]] = {}
+        for name, index in segment.gives:
+            self.gives.setdefault(index, []).append(names.own[Slot(name)])
+        self.keeps: list[tuple[KeepNode, int, int]] = []
+        self.ends: dict[int, list[int]] = {}
+        for index, node in enumerate(segment.nodes):
+            if isinstance(node, KeepNode):
+                waits = _generations(segment, index)
+                for source in waits:
+                    self.ends.setdefault(source, []).append(len(self.keeps))
+                self.keeps.append((node, names.own[Held(str(node.handle))], len(waits)))
+
+    @cached_property
+    def template(self) -> Template:
+        """For the program itself."""
+        return Template(self.segment)
+
+    @cached_property
+    def placed(self) -> Template:
+        """For where it stands in a called program or in a loop."""
+        return Template(self.segment, placed=True)
+
+
+def _generations(segment: Segment, index: int) -> list[int]:
+    """The generations that node `index` waits for, directly or not."""
+    return [at for at in sorted(behind(segment, index)) if isinstance(segment.nodes[at], GenNode | SelectNode)]
 
 
 @dataclass(eq=False, slots=True)

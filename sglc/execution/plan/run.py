@@ -10,20 +10,18 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial, reduce
-from itertools import takewhile
+from functools import partial
 from typing import Any
 
 from sglc.errors import Loc, RunError
-from sglc.execution.bind import asked_in
 from sglc.execution.deadline import Deadline
 from sglc.execution.event_loop import in_loop, soon
-from sglc.execution.lifecycle import Part, Run
+from sglc.execution.lifecycle import Part, Run, RunSetup
 from sglc.execution.outputs import Failure, RunOutputs, values
 from sglc.execution.plan.executor import PlanExecutor
 from sglc.execution.plan.meter import Meter
 from sglc.execution.plan.prepare import Prepared
-from sglc.execution.plan.prepared_block import NOBODY, Order
+from sglc.execution.plan.prepared_block import NOBODY
 from sglc.execution.plan.raised import as_raised
 from sglc.execution.plan.values import plain, turn_parts
 from sglc.execution.readers import TextReader
@@ -33,164 +31,30 @@ from sglc.execution.tool_calls import Tools
 from sglc.frontend.locate import of_error
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import conversation
-from sglc.frontend.program.instance import Awaited, Gathered, Variable
+from sglc.frontend.program.instance import Awaited, Variable
 from sglc.frontend.tracing.makers import NoValue
 from sglc.frontend.values.recorded import Generated
 from sglc.ir import core
 from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend, ProgramRun
-from sglc.ir.plan.plan import (
-    Block,
-    CondStep,
-    Joined,
-    Named,
-    OutputTree,
-    Plan,
-    PromptEnd,
-    Step,
-    SwitchStep,
-    Variables,
-    Within,
-    blocks_of,
-)
-from sglc.ir.plan.segment import GenNode, KeepNode, Segment, SelectNode, Slot
+from sglc.ir.plan.segment import Slot
 
 
-class PreparedRows(Prepared):
-    """A plan, and what its rows share.
-
-    `early` are the variables that one generation makes, or a list of them: they are there before the end. Those
-    of an arm of the program itself, by its block, are there from the choice on.
-    `at_once`: all that it asks for is asked for together.
-    `shown` is how the prompt begins, as far as that is arguments, literals and generations: what stands behind
-    a step in which the program may end is under its number, and shown when it is over. `shows_all`: it is all.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
-        nodes = [node for step in plan.steps if isinstance(step, Segment) for node in step.nodes]
-        self.loc = next((node.loc for node in nodes if isinstance(node, GenNode | SelectNode)), None)
-        self.early = _early(plan, plan.steps, plan.variables)
-        self.early_in = dict(_early_in_arms(plan, plan.steps, plan.variables, frozenset()))
-        self.at_once = (
-            len(plan.steps) == 1 and not plan.blocks and not any(isinstance(n, KeepNode) for n in nodes)
-        )
-        self.shown, self.shows_all = _shown(list(_ends(plan, plan.body)), plan, self.top.order)
-
-
-def _early(plan: Plan, steps: Sequence[Step], variables: Variables) -> dict[str, Variable]:
-    """Those of a block, or of the whole plan."""
-    made: dict[str, Generated] = {}  # by the name that it has in the plan
-    for step in steps:
-        if isinstance(step, Segment):
-            for name, index in step.gives:
-                node = step.nodes[index]
-                assert isinstance(node, GenNode | SelectNode)
-                many = isinstance(node, GenNode) and node.sampling.n > 1
-                made[name] = Generated(node.site, 0, core.Value(index, core.Type.TEXT), many=many)
-    found: dict[str, Variable] = {}
-    for variable in variables:
-        match variable:
-            case Named(name, Slot(slot)) if slot in made and made[slot].site.name == name:
-                found[name] = made[slot]
-            case Named(name, tuple(parts)) if all(_is_made(part, made) for part in parts):
-                entries = tuple([made[part.name] if isinstance(part, Slot) else None for part in parts])
-                found[name] = Gathered(entries, None, 0)
-            case Named(name):
-                found.pop(name, None)
-            case PromptEnd():
-                continue
-            case Within(number):
-                for name in _stored_in(plan, blocks_of(steps[number])):
-                    found.pop(name, None)
-    return found
-
-
-def _early_in_arms(
-    plan: Plan, steps: Sequence[Step], variables: Variables, later: frozenset[str]
-) -> Iterator[tuple[int, dict[str, Variable]]]:
-    """By block, those of arms that nothing behind them may store, nor what is stored `later`."""
-    for variable in reversed(variables):
-        if isinstance(variable, Named):
-            later |= {variable.name}
-        elif isinstance(variable, Within):
-            step = steps[variable.step]
-            for number in blocks_of(step) if isinstance(step, CondStep | SwitchStep) else ():
-                block = plan.blocks[number]
-                found = _early(plan, block.steps, block.variables)
-                yield number, {name: made for name, made in found.items() if name not in later}
-                yield from _early_in_arms(plan, block.steps, block.variables, later)
-            later |= {*_stored_in(plan, blocks_of(step))}
+def plan_run(
+    prepared: Prepared, setup: RunSetup, arguments: Mapping[str, Any], tools: Tools, go_on: GoOn | None = None,
+    meter: Meter | None = None,
+) -> Run:  # fmt: skip
+    """A run of a plan; `go_on` and `meter` as of `PlanPart`."""
+    return Run(
+        setup, arguments, lambda run: PlanPart(run, prepared, tools, go_on, meter), prepared.asked,
+        prepared.single_call,
+    )  # fmt: skip
 
 
 def _chosen(outputs: RunOutputs, early_in: Mapping[int, Mapping[str, Variable]], number: int) -> None:
     """The block of an arm begins: what it generates can be read as it comes."""
     with outputs.change:
         dict.update(outputs.variables, early_in.get(number, {}))
-
-
-def _stored_in(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
-    """The names of the variables that blocks store."""
-    for number in numbers:
-        block = plan.blocks[number]
-        for variable in block.variables:
-            if isinstance(variable, Named):
-                yield variable.name
-            elif isinstance(variable, Within):
-                yield from _stored_in(plan, blocks_of(block.steps[variable.step]))
-
-
-def _ends(plan: Plan, block: Block) -> Iterator[tuple[str | Slot, ...]]:
-    """What the prompt may say at its end: where the program ends in the arms of a decision, one for each."""
-    for item in reversed(block.variables):
-        match item:
-            case PromptEnd(text):
-                assert isinstance(text, Joined | Slot | str)
-                yield text.parts if isinstance(text, Joined) else (text,)
-                return
-            case Within(number):
-                for arm in blocks_of(block.steps[number]):
-                    yield from _ends(plan, plan.blocks[arm])
-            case Named():
-                continue
-
-
-def _common(one: tuple[str | Slot, ...], other: tuple[str | Slot, ...]) -> tuple[str | Slot, ...]:
-    """The parts that two texts begin with."""
-    pairs = zip(one, other, strict=False)
-    return tuple([own for own, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)])
-
-
-def _shown(
-    ends: Sequence[tuple[str | Slot, ...]], plan: Plan, order: Order | None
-) -> tuple[dict[int, list[str | Slot | Site]], bool]:
-    """How the prompt begins, by the step with effects that has to be over before, and whether that is all of
-    it."""
-    made: dict[str, tuple[str | Slot | Site, int]] = {p.name: (Slot(p.name), NOBODY) for p in plan.params}
-    for number, step in enumerate(plan.steps):
-        if isinstance(step, Segment):
-            behind, nodes = NOBODY if order is None else order.before[number], asked_in(step)
-            made.update((name, (nodes[index].site, behind)) for name, index in step.gives)
-    parts = reduce(_common, ends) if ends else ()
-    shown: dict[int, list[str | Slot | Site]] = {}
-    literals, last, over = list[str | Slot | Site](), NOBODY, NOBODY if order is None else order.last
-    for count, part in enumerate(parts, 1):
-        if isinstance(part, Slot) and part.name not in made:
-            break
-        known, behind = made[part.name] if isinstance(part, Slot) else (part, NOBODY)
-        literals.append(known)
-        if isinstance(known, Site) or count == len(parts):  # what is before a generation was written before it
-            last = max(last, behind if isinstance(known, Site) else over)
-            shown.setdefault(last, []).extend(literals)
-            literals = []
-    else:
-        return shown, len(ends) == 1
-    shown.setdefault(max(last, over), []).extend(literals)
-    return shown, False
-
-
-def _is_made(part: OutputTree, made: Mapping[str, Generated]) -> bool:
-    return part is None or (isinstance(part, Slot) and part.name in made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +115,8 @@ class PlanPart(Part):
         meter: as of `PlanExecutor`. What a failed run had put together is not shown then.
     """
 
-    needs_thread = False
-
     def __init__(
-        self, run: Run, prepared: PreparedRows, tools: Tools, go_on: GoOn | None = None,
+        self, run: Run, prepared: Prepared, tools: Tools, go_on: GoOn | None = None,
         meter: Meter | None = None,
     ) -> None:  # fmt: skip
         self.loc = prepared.loc
@@ -327,7 +189,7 @@ class PlanPart(Part):
         """Whether the program goes on as Python, from its top, with what the plan has had; it does then."""
         if self._go_on is None or not self._executor.needs_python or self._over or self._session.why_over:
             return False
-        served = self._executor.served
+        served = self._executor.functions.served
         # Else it ends as the plan does: Python would make its generations again, or find something else.
         again = self._executor.handed_over or not (
             any(site.counted for site in self._session.outputs.generations)
@@ -378,7 +240,7 @@ class PlanPart(Part):
 
     def _where(self) -> tuple[Loc | None, str]:
         """What an unfinished run waits for: a function, or else a generation."""
-        for step in self._executor.calling.values():
+        for step in self._executor.functions.calling.values():
             return step.loc, f"for `{step.function}`"
         return self._run.waits()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ from sglc.execution.event_loop import start
 from sglc.execution.outputs import PendingOutput
 from sglc.execution.plan.frame import Frame
 from sglc.execution.plan.meter import Meter
-from sglc.execution.plan.prepared_segment import PreparedSegment
+from sglc.execution.plan.prepared_block import PreparedSegment
 from sglc.execution.plan.values import Kept, Samples, Value, text
 from sglc.execution.session import HANDLES, Session
 from sglc.ir.plan.segment import ReleaseNode, Segment
@@ -27,12 +27,8 @@ class Going(Protocol):
     def end(self, frame: Frame, number: int, error: Exception | None) -> None:
         """A step has ended."""
 
-    @property
-    def ready(self) -> Sized:
-        """What waits for nothing."""
-
     def go_on(self) -> None:
-        """Begin what is ready."""
+        """Begin what waits for nothing."""
 
 
 class Segments:
@@ -70,7 +66,7 @@ class Segments:
             numbers, self.session.seeds, call=at.call, iterations=at.iterations,
             drawn=self.session.drawn,
         )  # fmt: skip
-        bound = (prepared.template if at.nowhere else prepared.placed).bind(own)
+        bound = (prepared.placed if at.call or at.iterations else prepared.template).bind(own)
         if self._meter is not None:
             _count(self._meter, bound, prepared)
         # What ends it tells whether the back end has done all of it.
@@ -192,8 +188,7 @@ class RunningSegment:
                 else:  # perhaps nothing of it was done
                     self._segments.kept[handle] = False
             run.end(frame, self._number, error)  # type: ignore[arg-type]  # nobody else raises there
-        if run.ready:
-            run.go_on()
+        run.go_on()
 
 
 def _count(meter: Meter, bound: Segment, prepared: PreparedSegment) -> None:

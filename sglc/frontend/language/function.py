@@ -1,18 +1,15 @@
-"""A decorated function as data: its parameters, its place, and how a call's arguments fit it."""
+"""A decorated function as data: its parameters, and its place."""
 
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Callable, KeysView, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from sglc.errors import Loc, TraceError, UsageError
+from sglc.errors import Loc, TraceError
 from sglc.frontend.locate import of_code
-
-_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,37 +56,6 @@ def define(call: Callable[..., Any]) -> Definition:
             hint=f"write `def {call.__name__}(s, ...)`: the first parameter is the state",
         )  # fmt: skip
     return Definition(call, call.__name__, loc, parameters[1:])
-
-
-def bind(definition: Definition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The call's arguments by parameter name, defaults filled in.
-
-    Raises:
-        UsageError: SGLC011, naming what is missing, unknown or given twice.
-    """
-    names = None if args else by_name(definition)
-    if names is not None and kwargs.keys() == names:
-        return {name: kwargs[name] for name in names}  # as most come, and ten times as fast
-    signature = inspect.Signature(definition.parameters)
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        problem = re.sub("'([^']*)'", r"`\1`", str(error))
-        bound_by_nobody = any(parameter.name == "self" for parameter in definition.parameters[:1])
-        named = f"`{definition.call.__qualname__}.run(obj, ...)`"
-        raise UsageError(
-            "SGLC011", f"`{definition.name}`: {problem}", definition.loc,
-            note=f"its arguments are: {describe(definition) or 'none'}",
-            hint=f"nothing binds the `self` of a program: {named}" if bound_by_nobody else "",
-        ) from None  # fmt: skip
-    bound.apply_defaults()
-    return dict(bound.arguments)
-
-
-def by_name(definition: Definition) -> KeysView[str] | None:
-    """The names of the parameters, in order, if each takes one argument, by its name."""
-    names = {p.name: None for p in definition.parameters if p.kind in _BY_NAME}
-    return names.keys() if len(names) == len(definition.parameters) else None
 
 
 def describe(definition: Definition) -> str:

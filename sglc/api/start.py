@@ -1,17 +1,22 @@
-"""How runs begin: what `run` and `run_batch` of functions and of plans do alike with what they are given."""
+"""How runs begin: what `run` and `run_batch` of functions and of plans do alike with what they are given.
+
+Where nobody observes a call, nothing of `observe` is loaded.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 from weakref import finalize
 
-from sglc.errors import Loc, ends_run
-from sglc.execution.batch.runner import IN_ORDER, Delivery, Make, run_batch, window_of
+from sglc.errors import Loc, UsageError, ends_run
+from sglc.execution.answers.duplicates import Duplicates
+from sglc.execution.batch.runner import Delivery, Make, run_batch, window_of
 from sglc.execution.budget import budget_of
 from sglc.execution.context import RUN_CONTEXT, CallPlace
 from sglc.execution.deadline import Alarm, clock_of_batch, clock_of_run
@@ -20,7 +25,9 @@ from sglc.execution.observer import CallObserver
 from sglc.execution.options import random_seed
 from sglc.execution.result import Result, RunOutcome
 from sglc.execution.tool_calls import in_thread
+from sglc.frontend.locate import here
 from sglc.ir.plan.backend import Backend
+from sglc.ir.sampling import SEEDS, is_seed
 
 _Row = TypeVar("_Row")
 
@@ -48,30 +55,58 @@ def limits_of_batch(
     return Limits(budget_of(max_calls, max_tokens), clock_of_batch(timeout, row_timeout), window)
 
 
-def inherited(
-    name: str, backend: Backend | str | None, seed: int | None
-) -> tuple[Backend | str | None, int | None]:
-    """Back end and seed of a run of `name`; what is not given is that of the run which calls it."""
-    outer = RUN_CONTEXT.get()
-    if outer is None:
-        return backend, seed
-    return outer.backend if backend is None else backend, outer.seed_of(name) if seed is None else seed
-
-
 def called_at(
     name: str, backend: Backend | str | None, seed: int | None
 ) -> tuple[Backend | str | None, int | None, CallPlace | None]:
-    """`inherited` of a program's run or batch, and its place where it is called in the body of another one.
+    """Back end and seed of a program's run or batch, and its place where the body of another one calls it.
 
-    A call that has a seed of its own draws what it draws anywhere.
+    What is not given is that of the run around. A call that has a seed of its own draws what it draws anywhere.
     """
     outer = RUN_CONTEXT.get()
-    if outer is not None:
-        outer.launch()
-    place = outer.place_of(name) if outer is not None and seed is None else None
-    if outer is None or place is None:
-        return *inherited(name, backend, seed), None
-    return outer.backend if backend is None else backend, place.seed, place
+    if outer is None:
+        return backend, seed, None
+    outer.launch()
+    place = outer.place_of(name) if seed is None else None
+    if seed is None:
+        seed = outer.seed_of(name) if place is None else place.seed
+    return outer.backend if backend is None else backend, seed, place
+
+
+def set_up(
+    name: str, backend: Backend, seed: int | None, rows: int | None, limits: Limits,
+    watches: Mapping[str, Any], place: CallPlace | None = None, outputs: tuple[str, ...] | None = None,
+    duplicates: Duplicates | None = None,
+) -> CallSetup:  # fmt: skip
+    """What all runs of `name` have that one call starts.
+
+    Args:
+        rows: of a batch.
+        watches: how it is observed.
+        place, outputs: as of `CallSetup`.
+        duplicates: of several calls on `backend`.
+
+    Raises:
+        UsageError: SGLC023, it is no seed; what of `watches` does not fit.
+    """
+    if seed is not None and not is_seed(seed):
+        raise UsageError("SGLC023", f"`seed` is {SEEDS}, not `{seed!r}`", here())
+    context = RUN_CONTEXT.get()
+    outer = None if context is None else context.observer
+    observer: CallObserver | None = None
+    drawn = seed is None
+    if watches or outer is not None or "opentelemetry.trace" in sys.modules:
+        from sglc.observe.observer import open_observer
+
+        observer, seed = open_observer(name, random_seed, seed, rows, outer, watches)
+    seed = random_seed() if seed is None else seed
+    if observer is None or observer.is_journal:
+        duplicates = duplicates or Duplicates(backend)
+        return CallSetup(name, backend, seed, limits, observer, duplicates, place, outputs, drawn)
+    from sglc.execution.answers.unified_backend import UnifiedBackend
+
+    if context is None or backend is not context.backend:  # else it is unified already
+        backend = UnifiedBackend(backend)
+    return CallSetup(name, observer.backend(backend), seed, limits, observer, None, place, outputs, drawn)
 
 
 async def begun_beside(
@@ -152,8 +187,8 @@ def maker(call: CallSetup, make: Callable[[_Row, RunSetup, bool], Run | None]) -
 
 
 def run_rows(
-    call: CallSetup, make: Make[_Row], rows: Iterable[_Row],
-    order: Callable[[Sequence[_Row]], Iterable[int]] | None, delivery: Delivery = IN_ORDER,
+    call: CallSetup, make: Make[_Row], rows: Iterable[_Row], order: Callable[[Sequence[_Row]], Iterable[int]],
+    delivery: Delivery,
 ) -> Iterator[Result]:  # fmt: skip
     """`run_batch` of one program's rows, observed to its end."""
     limits = call.limits
