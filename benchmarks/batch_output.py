@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from machine import ROOT, result_path, setting
+from benchmarks.machine import ROOT, result_path, setting, store
 
 ROUNDS = 5
 ROWS = 20_000
@@ -81,7 +81,7 @@ def main() -> None:
     found = {**setting(), "rows": given.rows, "cpu_us_per_row": median, "rounds": rounds}
     print(json.dumps(found, indent=1))
     if not given.dry:
-        result_path("batch-output").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        store(result_path("batch-output"), found)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ Writes benchmarks/results/batch-sharing.json; fails if the goal is missed.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import string
@@ -24,11 +23,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import UTC, datetime
 from typing import Any
 
 import sglc as sgl
-from sglc.bench.setting import ROOT, setting
+from benchmarks.machine import RESULTS, dated_setting, store
 from sglc.execution.batch.order import trie_size
 from sglc.execution.batch.prefixes import batch_order, beginnings
 from sglc.execution.result import Result
@@ -44,7 +42,6 @@ MAX_ROWS = 64
 PREFIX, QUESTION = 1_500, 100
 SHARES = (1.25, 0.25, 0.1)  # of all distinct tokens, what the pool holds
 LETTERS = string.ascii_letters + string.digits + " "
-PATH = ROOT / "benchmarks" / "results" / "batch-sharing.json"
 ONE: dict[str, Any] = {"max_tokens": 1, "temperature": 0, "ignore_eos": True}
 
 Rows = Sequence[tuple[str, str]]
@@ -195,8 +192,7 @@ def main() -> int:
     arguments = parser.parse_args()
     result: dict[str, Any] = {
         "what": "prompt tokens that a batch computes on the engine, by the order in which its rows run",
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        **setting(),
+        **dated_setting(),
         "max_rows": MAX_ROWS,
         "page_size": PAGE,
         "goal": f"few-shot at most {GOAL} times the trie, with all of it in the pool and with a quarter",
@@ -210,8 +206,7 @@ def main() -> int:
     result["finding the order"] = order_seconds(arguments.rounds)
     result["look_at_the_queue_us"] = look_us(batches()["few-shot"])
     print(f"order of 10,000 rows: {result['finding the order']['median']} s")
-    PATH.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"-> {PATH.relative_to(ROOT)}")
+    store(RESULTS / "batch-sharing.json", result)
     few = result["few-shot"]
     reached = [few[f"a pool of {share:.0%} of the trie"]["hoist_prefix"] for share in SHARES[:2]]
     return 0 if all(each["times_the_trie"] <= GOAL for each in reached) else 1

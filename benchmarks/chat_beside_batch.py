@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.http_path import Server, started
-from benchmarks.machine import result_path, setting
+from benchmarks.machine import result_path, setting, store
 
 ROWS, CONNECTIONS = 1_000, 4
 ROW_TOKENS, CHAT_TOKENS = 8, 2
@@ -191,7 +191,7 @@ def main() -> None:
     }
     print(json.dumps(report, indent=1))
     if stored:
-        arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+        store(arguments.out, report)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import json
 import os
 import random
 import re
-import statistics
 import string
 import subprocess
 import sys
@@ -37,10 +36,10 @@ import torch
 
 from benchmarks.http_path import Server as Served
 from benchmarks.http_path import started
+from benchmarks.machine import RESULTS, ROOT, medians, setting, store
 from sglc.bench import rig
 from sglc.bench.options import Options
 from sglc.bench.programs.vocabulary import DrawnWords, shape_folder
-from sglc.bench.setting import ROOT, setting
 from sglc.execution.batch.order import trie_size
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.serving import Server, running
@@ -291,9 +290,9 @@ def programs(model: str, device: str, rounds: int, end_s: float, only: str | Non
             longest_s = max(longest_s, time.monotonic() - began_s)
     made: dict[str, Any] = {}
     for name, runs_of in found.items():
-        medians = {way: medians_of(runs) for way, runs in runs_of.items()}
-        base = medians["one"]
-        for way, each in medians.items():
+        middle = {way: medians(runs) for way, runs in runs_of.items()}
+        base = middle["one"]
+        for way, each in middle.items():
             times_one = round(each["computed_tokens"] / base["computed_tokens"], 4)
             as_fast = round(base["batch_s"] / each["batch_s"], 3)
             made.setdefault(name, {})[way] = {**rounded(each), "times_one": times_one, "as_fast": as_fast}
@@ -302,11 +301,6 @@ def programs(model: str, device: str, rounds: int, end_s: float, only: str | Non
         "model": model, "device": device, "gpus": gpus(), "a_gpu_each": apart, "rounds": count, "sizes": size,
         "programs": made,
     }  # fmt: skip
-
-
-def medians_of(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of each figure."""
-    return {name: statistics.median(each[name] for each in runs) for name in runs[0]}
 
 
 def rounded(figures: Mapping[str, float]) -> dict[str, float]:
@@ -360,8 +354,7 @@ def main() -> int:
         )
     print(json.dumps(made, indent=1))
     if not given.dry:
-        path = ROOT / "benchmarks" / "results" / f"cluster-{name}.json"
-        path.write_text(json.dumps({**setting(), **made}, indent=1) + "\n", encoding="utf-8")
+        store(RESULTS / f"cluster-{name}.json", {**setting(), **made})
     return int(missed)
 
 

@@ -13,9 +13,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import ROOT, result_path, setting, store
 from sglc.api.function import Function
 from sglc.backends.scripted import ScriptedBackend
 from sglc.cli.program_file import open_functions
@@ -35,7 +35,7 @@ ROUNDS = 7
 GOAL_MS = 10.0  # to record and optimise any example
 GOAL_S = 10.0  # for 20,000 ops
 PLAIN = Target("plain", scores_tokens=True, continues_text=True)
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 
 
 def straight_text(ops: int = 20_000) -> str:
@@ -150,8 +150,6 @@ def report() -> dict[str, Any]:
 
 
 def main() -> int:
-    from machine import result_path, setting  # beside this file, which tests import too
-
     found = report()
     slowest = max(times["goal_ms"] for times in found["examples"].values())
     longest = max(stages["together"] for stages in found["seconds"].values())
@@ -162,9 +160,8 @@ def main() -> int:
         "reached": {"example_ms": slowest < GOAL_MS, "generated_s": longest < GOAL_S},
         **setting(),
     }
-    path = result_path("compile")
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"slowest example {slowest:.1f} ms, longest generated program {longest:.1f} s -> {path.name}")
+    print(f"slowest example {slowest:.1f} ms, longest generated program {longest:.1f} s")
+    store(result_path("compile"), result)
     return 0 if all(result["reached"].values()) else 1
 
 

@@ -15,7 +15,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.constraint_forms import ENGINES, PATTERNS, Engine, Own
-from benchmarks.machine import ROOT, result_path, setting
+from benchmarks.machine import dated_setting, result_path, store
 from sglc.ir.grammar.regex import compile_regex
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.model.registry import prepare
@@ -100,8 +99,7 @@ def main() -> int:
     result: dict[str, Any] = {
         "what": "milliseconds from a regular expression to its first mask; `kept`: found in the cache "
         "directory; `bytes only`: the automaton over bytes, which is a part of `sglc`",
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        **setting(),
+        **dated_setting(),
         "vocabulary": size,
         "rounds": ROUNDS,
         "patterns": found,
@@ -112,9 +110,8 @@ def main() -> int:
             "P99": whole["sglc"]["P99"] <= GOAL_P99_MS,
         },
     }
-    path = result_path("constraint-compile")
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"{json.dumps(whole)}\n-> {path.relative_to(ROOT)}")
+    print(json.dumps(whole))
+    store(result_path("constraint-compile"), result)
     return 0 if all(result["reached"].values()) else 1
 
 

@@ -16,11 +16,10 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from benchmarks.constraint_forms import ENGINES, PATTERNS, Engine, Guidance, Own, OwnWalk, Walk, XGrammar
-from benchmarks.machine import ROOT, result_path, setting
+from benchmarks.machine import dated_setting, result_path, store
 from benchmarks.pairs_vocabulary import pairs as with_pairs
 from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints.constraint import Constraints
@@ -182,8 +181,7 @@ def main() -> int:
     small = tokenizer.token_bytes()
     result: dict[str, Any] = {
         "what": "microseconds a token, the mask and reading the token, of ten forms",
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        **setting(),
+        **dated_setting(),
         "rounds": ROUNDS,
     }
     for width, token_bytes in ((size, small), (LARGE, with_pairs(small, LARGE))):
@@ -205,9 +203,7 @@ def main() -> int:
         together = {state: summed(forms, state) for state in ("cold", "warm")}
         print(f"{width}: {json.dumps(together)}", flush=True)
         result[f"vocabulary of {width:,}"] = {"forms": forms, "together": together}
-    path = result_path("constraint-masks")
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"-> {path.relative_to(ROOT)}")
+    store(result_path("constraint-masks"), result)
     return 0
 
 

@@ -41,9 +41,10 @@ from typing import Any
 import numpy
 import torch
 import transformers
-from machine import ROOT, commit, cpu_model, result_path
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
+from benchmarks.machine import result_path, store
+from sglc.bench.setting import commit, cpu_model
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.engine.loading import cpu_executor
@@ -305,7 +306,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.emulate and any(os.environ.get(k) != v for k, v in EMULATED[arguments.emulate].items()):
         # Libraries read these when they are loaded.
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **EMULATED[arguments.emulate]})
+        os.execve(sys.executable, sys.orig_argv, {**os.environ, **EMULATED[arguments.emulate]})
     torch.set_num_threads(arguments.threads)
     folder = prepare("smollm2")
     if arguments.emulate:
@@ -355,9 +356,7 @@ def main() -> int:
             print(f"busy: {json.dumps(result['busy'])}", flush=True)
             good &= result["busy"]["times"] <= result["busy"]["goal"]
     if not (arguments.workload or arguments.baseline or arguments.exact):
-        path = result_path(f"cpu-{arguments.emulate}-emulated-on" if arguments.emulate else "cpu")
-        path.write_text(json.dumps(result, indent=1) + "\n")
-        print(f"-> {path.relative_to(ROOT)}")
+        store(result_path(f"cpu-{arguments.emulate}-emulated-on" if arguments.emulate else "cpu"), result)
     return 0 if good else 1
 
 

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping
 import gguf
 import numpy as np
 import torch
-from machine import ROOT, commit, cpu_model, result_path
 from torch import Tensor
 
+from benchmarks.machine import result_path, store
+from sglc.bench.setting import commit, cpu_model
 from sglc.runtime.executor.cpu_executor import CpuExecutor
 from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.kernels.cpu_build import library
@@ -101,9 +102,7 @@ def main() -> int:
             "largest_top_2_gap_of_those": float((best[:, 0] - best[:, 1])[other].max()) if other.any() else 0.0,
         }
         print(name, json.dumps(result[name]), flush=True)
-    path = result_path("cpu-integers")
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"-> {path.relative_to(ROOT)}")
+    store(result_path("cpu-integers"), result)
     return 0
 
 

@@ -23,16 +23,15 @@ import sysconfig
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from machine import ROOT, result_path, setting
-from questions import LETTERS, letter_prompt, questions, text_prompt
 
 import sglc as sgl
+from benchmarks.machine import ROOT, dated_setting, result_path, store
+from benchmarks.questions import LETTERS, letter_prompt, questions, text_prompt
 from sglc.backends.local import LocalBackend, LocalOptions
 
 LM_EVAL = "0.4.13"
@@ -235,8 +234,7 @@ def main() -> int:
     peer = Peer(ours.backend.folder, arguments.threads, batch)
     result: dict[str, Any] = {
         "what": "five-shot questions with four answers, the default model on the CPU, float32; seconds a round",
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        **setting(),
+        **dated_setting(),
         "threads": arguments.threads,
         "versions": {"torch": torch.__version__, **peer.versions},
         "lm_eval_batch": batch,
@@ -250,9 +248,7 @@ def main() -> int:
         print(f"{each.name}: {json.dumps({key: part[key] for key in part if key != 'seconds'})}")
     peer.close()
     ours.backend.close()
-    path = result_path("five-shot")
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"-> {path.relative_to(ROOT)}")
+    store(result_path("five-shot"), result)
     return 0 if good else 1
 
 

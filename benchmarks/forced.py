@@ -13,6 +13,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import RESULTS, store
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.bench.constrained import CHARACTER
 from sglc.errors import Loc
@@ -94,7 +95,7 @@ def measure(backend: LocalBackend) -> dict[str, Any]:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/forced.json"))
+    parser.add_argument("--out", type=Path, default=RESULTS / "forced.json")
     arguments = parser.parse_args()
     backend = LocalBackend(LocalOptions("smollm2"))
     try:
@@ -102,7 +103,7 @@ def main() -> None:
     finally:
         backend.close()
     print(json.dumps(report, indent=1))
-    arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+    store(arguments.out, report)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import argparse
 import gc
 import json
 import resource
-import statistics
 import subprocess
 import sys
 import threading
@@ -26,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from machine import ROOT, result_path, setting
+from benchmarks.machine import ROOT, child, result_path, rounds_told, setting, store
 
 PEER = "sglang==0.5.23"
 ROUNDS = 5
@@ -149,12 +148,12 @@ def check(results: list[Any], case: str) -> None:
 
 
 @contextmanager
-def peak_threads() -> Iterator[list[int]]:
-    """The most threads alive at once inside the block, looked at every 5 ms."""
+def peak_threads(every_s: float = 0.005) -> Iterator[list[int]]:
+    """The most threads alive at once inside the block, as often as that is looked at."""
     seen, done = [0], threading.Event()
 
     def watch() -> None:
-        while not done.wait(0.005):
+        while not done.wait(every_s):
             seen[0] = max(seen[0], threading.active_count() - 1)
 
     watcher = threading.Thread(target=watch)
@@ -182,15 +181,6 @@ def memory() -> dict[str, float]:
 # -- both sides --------------------------------------------------------------------------------------
 
 
-def child(*arguments: str) -> dict[str, float]:
-    """What this script prints with these arguments, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT
-    )
-    answer: dict[str, float] = json.loads(done.stdout)
-    return answer
-
-
 def fetch(folder: Path) -> None:
     """SGLang's frontend, unpacked from its wheel."""
     if (folder / "sglang" / "lang").is_dir():
@@ -200,15 +190,6 @@ def fetch(folder: Path) -> None:
     subprocess.run(pip, check=True)
     with zipfile.ZipFile(next(folder.glob("sglang-*.whl"))) as wheel:
         wheel.extractall(folder, [name for name in wheel.namelist() if name.startswith("sglang/lang/")])
-
-
-def summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
-    """Medians, and every round's value behind them."""
-    return {
-        key: {"median": round(statistics.median(values), 1), "all": [round(value, 1) for value in values]}
-        for key in rounds[0]
-        if (values := [one[key] for one in rounds])
-    }
 
 
 def main() -> int:
@@ -230,15 +211,17 @@ def main() -> int:
         rounds: dict[str, list[dict[str, float]]] = {"sglc": [], "scripted": [], "sglang": []}
         for _ in range(options.rounds):
             for side, values in rounds.items():  # in turns, so that a slow moment of the machine meets both
-                values.append(child("--side", side, "--case", case))
-        found[case] = {side: summary(values) for side, values in rounds.items()}
+                values.append(child("frontend", "--side", side, "--case", case))
+        found[case] = {side: rounds_told(values) for side, values in rounds.items()}
         shown = {side: {key: item["median"] for key, item in found[case][side].items()} for side in rounds}
         print(case, json.dumps(shown), file=sys.stderr)
-    held = child("--side", "memory")
-    ratio = median(found, "fork", "sglc") / median(found, "fork", "sglang")
-    cpu_ratios = {case: round(cpu_ratio(sides), 3) for case, sides in found.items()}
+    held = child("frontend", "--side", "memory")
+    ratio = median(found["fork"], "programs_per_s", "sglc") / median(found["fork"], "programs_per_s", "sglang")
+    cpu_us = {case: [median(sides, "cpu_us_per_gen", side) for side in ("sglc", "sglang")]
+              for case, sides in found.items()}  # fmt: skip
+    cpu_ratios = {case: round(ours / theirs, 3) for case, (ours, theirs) in cpu_us.items()}
     goals: dict[str, Callable[[], bool]] = {
-        "cpu_us_per_gen": lambda: found["chain"]["sglc"]["cpu_us_per_gen"]["median"] <= GOAL_GEN_US,
+        "cpu_us_per_gen": lambda: cpu_us["chain"][0] <= GOAL_GEN_US,
         "fork_programs_ratio": lambda: ratio >= GOAL_FORK_RATIO,
         "cpu_ratios": lambda: all(cpu_ratios[case] <= goal for case, goal in GOAL_CPU_RATIOS.items()),
         "memory_mb": lambda: held["peak_mb"] <= GOAL_MEMORY_MB,
@@ -259,22 +242,14 @@ def main() -> int:
         "reached": {name: reached() for name, reached in goals.items()},
         **setting(),
     }
-    path = result_path("frontend")
-    path.write_text(json.dumps(result, indent=1) + "\n")
     print(f"CPU by that of {PEER}: {cpu_ratios}; fork programs/s: {ratio:.1f} x")
-    print(f"goals: {result['reached']} -> {path.relative_to(ROOT)}")
+    print(f"goals: {result['reached']}")
+    store(result_path("frontend"), result)
     return 0
 
 
-def cpu_ratio(sides: dict[str, Any]) -> float:
-    """Our CPU per generation by theirs."""
-    ours, theirs = (sides[side]["cpu_us_per_gen"]["median"] for side in ("sglc", "sglang"))
-    return float(ours / theirs)
-
-
-def median(found: dict[str, Any], case: str, side: str) -> float:
-    value: float = found[case][side]["programs_per_s"]["median"]
-    return value
+def median(sides: dict[str, Any], figure: str, side: str) -> float:
+    return float(sides[side][figure]["median"])
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import platform
-import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -17,13 +16,14 @@ import torch
 import triton
 from torch import Tensor
 
+from benchmarks.gpu_gemm import graph_us
 from sglc.runtime.attention.tile_plan import PrefixGroup, TileShape, plan_tiles
 from sglc.runtime.kernels.decode_attention import count_blocks, decode_attention, decode_config, decode_scratch
 from sglc.runtime.kernels.tile_attention import tile_attention, tile_config
 
 PAGE, D, KV_HEADS = 16, 128, 8
 PROCESSORS = 132
-REPEATS, REPLAYS = 20, 7
+REPEATS = 20
 DECODE = ((256, 560, 16), (256, 1000, 16), (64, 1000, 16), (1, 300, 16), (256, 800, 40))  # rows, keys, heads
 TOLERANCE = 5e-3  # relative norm of the error
 
@@ -50,21 +50,7 @@ def reference(query: Tensor, pool: Tensor, table: Tensor, position: int) -> Tens
 
 
 def microseconds(run: Callable[[], None]) -> float:
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(REPEATS):
-            run()
-    times = []
-    for _ in range(REPLAYS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(1e3 * begin.elapsed_time(end) / REPEATS)
-    return statistics.median(times)
+    return graph_us(lambda: [run() for _ in range(REPEATS)], REPEATS)
 
 
 def decode(rows: int, keys: int, heads: int, dtype: torch.dtype) -> dict[str, object]:

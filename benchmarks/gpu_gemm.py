@@ -26,10 +26,10 @@ from typing import Any
 
 import torch
 import triton
-from gemm_candidates import EPS, MODELS, Operands, Product, compile_config, every_config, head_store
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.gemm_candidates import EPS, MODELS, Operands, Product, compile_config, every_config, head_store
 from sglc.runtime.kernels import gemm
 from sglc.runtime.kernels.gemm_configs import (
     LIBRARY,

@@ -16,29 +16,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import re
-import signal
-import statistics
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
 from smg_grpc_proto import sglang_scheduler_pb2 as pb
 from smg_grpc_proto import sglang_scheduler_pb2_grpc as rpc
 
-from benchmarks.http_path import Server, load
-from benchmarks.machine import ROOT, result_path, setting
+from benchmarks.http_path import Server, load, started
+from benchmarks.machine import medians, result_path, setting, store
 
 STREAMS, TOKENS = 64, 200
 STEP_S, SLOW_TOKENS = 0.2, (10, 90)  # of steps that are waited for, and tokens of a short and of a long stream
 GOALS = {"one message a token": 70, "messages shared": 20}  # microseconds a token
-_PORTS = re.compile(r"(grpc|http)://127\.0\.0\.1:(\d+)")
 
 
 class Bare:
@@ -77,21 +68,6 @@ async def serve_bare(waits: bool) -> None:
     await asyncio.gather(bare.step(), server.wait_for_termination())
 
 
-@contextmanager
-def started(*module: str) -> Iterator[tuple[int, dict[str, int]]]:
-    """`python -m MODULE ...`: its process, and its ports by protocol."""
-    with tempfile.NamedTemporaryFile() as log:
-        process = subprocess.Popen([sys.executable, "-m", *module], cwd=ROOT, stderr=log)
-        try:
-            while len(found := dict(_PORTS.findall(Path(log.name).read_text()))) < 2:
-                assert process.poll() is None, Path(log.name).read_text()
-                time.sleep(0.05)
-            yield process.pid, {name: int(port) for name, port in found.items()}
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait()
-
-
 async def streamed(port: int, tokens: int) -> tuple[int, int]:
     """Tokens and messages of all streams of so many tokens each, read by one client."""
     sampling = pb.SamplingParams(max_new_tokens=tokens, ignore_eos=True)
@@ -109,11 +85,10 @@ async def streamed(port: int, tokens: int) -> tuple[int, int]:
     return sum(own for own, _ in made), sum(messages for _, messages in made)
 
 
-def measured(pid: int, ports: dict[str, int], wanted: int = TOKENS) -> dict[str, float]:
+def measured(server: Server, wanted: int = TOKENS) -> dict[str, float]:
     """One round over gRPC, of streams of so many tokens."""
-    server = Server(pid, 0)
     before_s = server.cpu_s()
-    tokens, messages = asyncio.run(streamed(ports["grpc"], wanted))
+    tokens, messages = asyncio.run(streamed(server.grpc_port, wanted))
     spent_s = server.cpu_s() - before_s
     assert tokens == STREAMS * wanted, "tokens are missing"
     return {
@@ -123,9 +98,9 @@ def measured(pid: int, ports: dict[str, int], wanted: int = TOKENS) -> dict[str,
     }
 
 
-def of_slow_steps(pid: int, ports: dict[str, int]) -> dict[str, float]:
+def of_slow_steps(server: Server) -> dict[str, float]:
     """One round of steps that are waited for."""
-    short, long = (measured(pid, ports, wanted) for wanted in SLOW_TOKENS)
+    short, long = (measured(server, wanted) for wanted in SLOW_TOKENS)
     spent_us = [made["cpu_us_a_token"] * count for made, count in zip((short, long), SLOW_TOKENS, strict=True)]
     a_token = (spent_us[1] - spent_us[0]) / (SLOW_TOKENS[1] - SLOW_TOKENS[0])
     return {
@@ -148,26 +123,20 @@ def main() -> None:
         waiting = stack.enter_context(started("benchmarks.grpc_streams", "bare", "waits"))
         oracle = stack.enter_context(started("tests.oracle_server", "quick", "256", "grpc"))
         slow = stack.enter_context(started("tests.oracle_server", "slow", "256", "grpc"))
-        over_http = Server(oracle[0], oracle[1]["http"])
         for number in range(rounds + 1):
-            made = {"bare": measured(*bare), "oracle": measured(*oracle)}
-            made |= {"bare, slow steps": of_slow_steps(*waiting), "oracle, slow steps": of_slow_steps(*slow)}
-            made["oracle, http"] = load(over_http, STREAMS, STREAMS, body)
+            made = {"bare": measured(bare), "oracle": measured(oracle)}
+            made |= {"bare, slow steps": of_slow_steps(waiting), "oracle, slow steps": of_slow_steps(slow)}
+            made["oracle, http"] = load(oracle, STREAMS, STREAMS, body)
             if number:  # the first one is to get warm
                 for name, figures in made.items():
                     found[name].append(figures)
-    cases = {
-        name: {key: round(statistics.median(one[key] for one in each), 2) for key in each[0]}
-        for name, each in found.items()
-    }
+    cases = {name: medians(each, 2) for name, each in found.items()}
     print(json.dumps(cases, indent=1))
     report = {
         "what": __doc__.split("\n\n")[0], "streams": STREAMS, "tokens_a_stream": TOKENS, "rounds": rounds,
         "goals, cpu_us_a_token": GOALS, "cases": cases, **setting(),
     }  # fmt: skip
-    path = result_path("grpc")
-    path.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"-> {path.relative_to(ROOT)}")
+    store(result_path("grpc"), report)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,10 @@ Writes benchmarks/results/host-<cpu>.json and fails if a goal is missed.
 
 from __future__ import annotations
 
-import json
 import sys
 from statistics import median
 
-from machine import ROOT, result_path, setting
-
+from benchmarks.machine import result_path, setting, store
 from sglc.bench.host import CASES, PAGE_SIZE, Times, in_own_process
 from sglc.bench.result import percentile
 
@@ -39,11 +37,9 @@ def main() -> int:
         "goals_us": GOALS_US,
         **setting(),
     }
-    path = result_path("host")
-    path.write_text(json.dumps(result, indent=1) + "\n")
     for name, measured in found.items():
         print(f"{name}: {', '.join(f'{key} {value}' for key, value in measured.items())}")
-    print(f"-> {path.relative_to(ROOT)}")
+    store(result_path("host"), result)
     return 0 if all(found[name]["wall_median_us"] < goal for name, goal in GOALS_US.items()) else 1
 
 

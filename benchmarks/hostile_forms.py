@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sglc.bench.setting import setting
+from benchmarks.machine import RESULTS, setting, store
 from tests.constraints.hostile_forms import HOSTILE, HOSTILE_TAGS, text_of
 from tests.serve_fuzz.campaign import FreeStream, address_of, limited_server
 from tests.serving import Server
@@ -89,14 +89,14 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", action="append", help="`tiny` or a model's name; several times for several")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/hostile-forms.json"))
+    parser.add_argument("--out", type=Path, default=RESULTS / "hostile-forms.json")
     arguments = parser.parse_args()
     found = {}
     for model in arguments.model or ["tiny", "smollm2"]:
         found[model] = measure(model)
         print(model, json.dumps(found[model], indent=1), flush=True)
     report = {"what": __doc__.split("\n\n")[0], "models": found, **setting()}
-    arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+    store(arguments.out, report)
 
 
 if __name__ == "__main__":

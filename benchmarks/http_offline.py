@@ -28,9 +28,8 @@ import grpc
 from smg_grpc_proto import sglang_scheduler_pb2 as pb
 from smg_grpc_proto import sglang_scheduler_pb2_grpc as rpc
 
-from benchmarks.grpc_streams import started
-from benchmarks.http_path import Server, asked, versions
-from benchmarks.machine import ROOT
+from benchmarks.http_path import Server, asked, started, versions
+from benchmarks.machine import RESULTS, ROOT, store
 from sglc.bench import work
 from sglc.bench.options import Options
 from sglc.bench.programs.vocabulary import shape_folder
@@ -91,18 +90,17 @@ async def over_grpc(port: int, todo: work.Offline, stream: bool) -> dict[str, An
 
 
 def served(
-    pid: int, ports: dict[str, int], todo: work.Offline, rounds: int, kinds: Sequence[str]
+    server: Server, todo: work.Offline, rounds: int, kinds: Sequence[str]
 ) -> dict[str, list[dict[str, Any]]]:
     """What each round took, the kinds of answers in turns; one more of each before them."""
-    server = Server(pid, ports["http"])
     made: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
     for _ in range(rounds + 1):
         for kind, found in made.items():
-            flush = urllib.request.Request(f"http://127.0.0.1:{server.port}/flush_cache", method="POST")
+            flush = urllib.request.Request(f"{server.url}/flush_cache", method="POST")
             urllib.request.urlopen(flush).close()
             before_s, stream = server.cpu_s(), kind.startswith("stream")
             said = (
-                asyncio.run(over_grpc(ports["grpc"], todo, stream))
+                asyncio.run(over_grpc(server.grpc_port, todo, stream))
                 if kind.endswith("gRPC")
                 else over_http(server, todo, stream)
             )
@@ -140,8 +138,8 @@ def main() -> None:
     folder = shape_folder(arguments.model)
     options = ("--device", device, "--token-budget", str(BUDGET)) if device == "cuda" else ("--device", device)
     named = ("serve", "--port", "0", "--grpc-port", "0", "--model", f"dummy:{folder}", *options)
-    with started("sglc.cli", *named) as (pid, ports):
-        rounds = served(pid, ports, todo, arguments.rounds, kinds)
+    with started("sglc.cli", *named) as server:
+        rounds = served(server, todo, arguments.rounds, kinds)
     per_s = alone["cases"][0]["value"]
     found = {kind: figures(made, todo, per_s) for kind, made in rounds.items()}
     report = {
@@ -154,9 +152,8 @@ def main() -> None:
         "versions": versions(),
         "setting": alone["setting"],
     }
-    path = arguments.out or ROOT / "benchmarks" / "results" / f"http-offline-{arguments.model}.json"
-    path.write_text(json.dumps(report, indent=1) + "\n")
     print(json.dumps(report, indent=1))
+    store(arguments.out or RESULTS / f"http-offline-{arguments.model}.json", report)
 
 
 if __name__ == "__main__":

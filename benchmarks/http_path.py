@@ -30,7 +30,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import ROOT, result_path, setting
+from benchmarks.machine import ROOT, medians, result_path, setting, store
 
 WORDS = {"whole": 4, "stream": 64}  # of an answer
 REQUESTS = {"whole": 4_000, "stream": 400}  # of a round
@@ -38,7 +38,7 @@ CONNECTIONS = (8, 200)
 GOAL = 0.6  # of what the bare application does
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PACKAGES = ("fastapi", "starlette", "uvicorn", "uvloop", "httptools", "h11", "msgspec", "pydantic", "pyzmq")
-_URL = re.compile(r"http://127\.0\.0\.1:(\d+)")
+_PORTS = re.compile(r"(grpc|http)://127\.0\.0\.1:(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class Server:
 
     pid: int
     port: int
+    grpc_port: int = 0
 
     @property
     def url(self) -> str:
@@ -61,16 +62,16 @@ class Server:
 
 @contextmanager
 def started(*module: str, **env: str) -> Iterator[Server]:
-    """`python -m MODULE ...`, which says its address as soon as it listens."""
+    """`python -m MODULE ...`, which says its addresses as soon as it listens, that of HTTP last."""
     with tempfile.NamedTemporaryFile() as log:
         process = subprocess.Popen(
             [sys.executable, "-m", *module], cwd=ROOT, stderr=log, env={**os.environ, **env}
         )
         try:
-            while (found := _URL.search(Path(log.name).read_text())) is None:
+            while "http" not in (found := dict(_PORTS.findall(Path(log.name).read_text()))):
                 assert process.poll() is None, Path(log.name).read_text()
                 time.sleep(0.05)
-            yield Server(process.pid, int(found[1]))
+            yield Server(process.pid, int(found["http"]), int(found.get("grpc", 0)))
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait()
@@ -111,10 +112,7 @@ def measure(
     for _ in range(rounds):
         for name, server in servers.items():
             made[name].append(load(server, connections, requests, bodies[name]))
-    found: dict[str, Any] = {
-        name: {key: round(statistics.median(one[key] for one in each), 3) for key in each[0]}
-        for name, each in made.items()
-    }
+    found: dict[str, Any] = {name: medians(each, 3) for name, each in made.items()}
     bare = found["bare"]
     for name, figures in found.items():
         if name == "bare":
@@ -191,9 +189,7 @@ def main() -> None:
         "versions": versions(),
         **setting(),
     }
-    path = result_path("http")
-    path.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"-> {path.relative_to(ROOT)}")
+    store(result_path("http"), report)
 
 
 if __name__ == "__main__":

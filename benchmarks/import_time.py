@@ -5,13 +5,12 @@ Writes benchmarks/results/import-<cpu>.json and fails if the goal is missed.
 
 from __future__ import annotations
 
-import json
 import statistics
 import subprocess
 import sys
 import time
 
-from machine import ROOT, result_path, setting
+from benchmarks.machine import ROOT, result_path, setting, store
 
 RUNS = 15
 GOAL_MS = 150.0
@@ -40,9 +39,8 @@ def main() -> int:
         "with_import_ms": [round(t, 2) for t in full],
         **setting(),
     }
-    path = result_path("import")
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"import sglc: {import_ms:.1f} ms (goal: under {GOAL_MS:.0f} ms) -> {path.relative_to(ROOT)}")
+    print(f"import sglc: {import_ms:.1f} ms (goal: under {GOAL_MS:.0f} ms)")
+    store(result_path("import"), result)
     return 0 if import_ms < GOAL_MS else 1
 
 

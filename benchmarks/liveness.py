@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sglc.bench.setting import setting
+from benchmarks.machine import RESULTS, setting, store
 from sglc.runtime.engine.machine import Machine
 from tests.agents import PAGE_SIZE, Agents, least_recently_used, measure
 
@@ -77,8 +77,7 @@ def main() -> None:
             cases[name] = served_case(work) if arguments.http else case(work)
             print(name, json.dumps(cases[name]), flush=True)
     report = {"what": __doc__.split("\n\n")[0], "agents": arguments.agents, "cases": cases, **setting()}
-    usual = f"benchmarks/results/liveness{'-http' if arguments.http else ''}.json"
-    (arguments.out or Path(usual)).write_text(json.dumps(report, indent=1) + "\n")
+    store(arguments.out or RESULTS / f"liveness{'-http' if arguments.http else ''}.json", report)
 
 
 if __name__ == "__main__":

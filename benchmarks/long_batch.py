@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from machine import result_path, setting
-
 import sglc as sgl
+from benchmarks.machine import result_path, setting, store
 from sglc.backends.scripted import ScriptedBackend
 
 GOAL_MB, GOAL_FIRST_S = 100.0, 1.0
@@ -77,8 +76,7 @@ def main() -> int:
     made = measure(given.rows)
     print(json.dumps(made, indent=1))
     if not given.dry:
-        path = result_path("long-batch")
-        path.write_text(json.dumps({**setting(), **made}, indent=1) + "\n", encoding="utf-8")
+        store(result_path("long-batch"), {**setting(), **made})
     return int(made["peak_mb_above_start"] > GOAL_MB or made["first_result_cpu_s"] > GOAL_FIRST_S)
 
 

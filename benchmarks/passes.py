@@ -8,7 +8,7 @@ tokens that were computed, generations and generated tokens. Two passes of the d
 sglc does not have: `hoist_prefix` inside a program, as the same program with its common prefix written once
 by hand, and removal of ops that feed nothing.
 
-    python benchmarks/passes.py
+    python -m benchmarks.passes
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 
 import sglc
+from benchmarks.machine import RESULTS, setting, store
 from sglc.api.plan import LoadedPlan
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.execution.plan.executor import run_plan
@@ -311,8 +312,6 @@ def dead_ops(target: Target) -> dict[str, Any]:
 
 
 def main() -> int:
-    from machine import ROOT, setting  # beside this file, which tests import too
-
     found = report()
     result = {
         "what": "programs with a pass and without it: counts of all rows on the local runtime",
@@ -330,8 +329,7 @@ def main() -> int:
         "figures": found,
         **setting(),
     }
-    path = ROOT / "benchmarks" / "results" / "passes.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    store(RESULTS / "passes.json", result)
     for name, figures in found.items():
         print(name, *(f"\n  {way}: {counts}" for way, counts in figures.items()))
     return 0

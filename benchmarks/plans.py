@@ -14,15 +14,14 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from machine import ROOT, result_path, setting
-
 import sglc as sgl
+from benchmarks.frontend import programs
+from benchmarks.machine import child, medians, result_path, rounds_told, setting, store
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import Segment
@@ -37,14 +36,6 @@ ASPECTS = ("clarity", "evidence", "style")
 @sgl.pure
 def shorter(text: str) -> str:
     return text[:40]
-
-
-@sgl.function
-def chain(s: Any, question: str) -> None:
-    s += "Question: " + question + "\n"
-    s += "Answer:" + sgl.gen("answer", max_tokens=16, stop="\n")
-    s += "\nReason:" + sgl.gen("reason", max_tokens=16, stop="\n")
-    s += "\nGrade:" + sgl.gen("grade", max_tokens=16, stop="\n")
 
 
 @sgl.function
@@ -86,35 +77,17 @@ def agent(s: Any, question: str) -> None:
     s += "\nAnswer:" + sgl.gen("answer", max_tokens=16, stop="\n")
 
 
+FRONTEND = programs(sgl)
 # Rows of a round, and generations of a row.
 PROGRAMS = {
-    "chain": (chain, 2_000, 3),
+    "chain": (FRONTEND["chain"], 2_000, 3),
     "judge": (judge, 1_500, 4),
     "branch": (branch, 1_000, 3),
     "agent": (agent, 500, 7),
 }
 
 
-@sgl.function
-def fork(s: Any, question: str) -> None:
-    s += "Question: " + question + "\n"
-    forks = s.fork(8)
-    for i in range(8):
-        forks[i] += f"Tip {i}:" + sgl.gen("tip", max_tokens=16, stop="\n")
-    forks.join()
-    s += "\nThat is all."
-
-
-@sgl.function
-def observe(s: Any, question: str) -> None:
-    s += "Question: " + question + "\n"
-    for name in ("answer", "reason", "grade"):
-        s += name + ":" + sgl.gen(name, max_tokens=16, stop="\n")
-        if s[name] == "never":
-            s += " again"
-
-
-FIRST_CALLS = {name: program for name, (program, *_) in PROGRAMS.items()} | {"fork": fork, "observe": observe}
+FIRST_CALLS = FRONTEND | {name: program for name, (program, *_) in PROGRAMS.items()}
 
 
 def answer(asked: Asked) -> str:
@@ -170,14 +143,6 @@ def measure(case: str, way: str) -> dict[str, float]:
     return {"cpu_us_per_gen": 1e6 * cpu_s / count / gens, "rows_per_s": count / wall_s}
 
 
-def child(*arguments: str) -> dict[str, float]:
-    """What this script prints with these arguments, in a process of its own."""
-    line = [sys.executable, __file__, *arguments]
-    done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
-
-
 def first_calls(rounds: int) -> dict[str, Any]:
     """The first and later calls of each program, both ways in turns: medians, and their ratios."""
     found: dict[str, Any] = {}
@@ -186,11 +151,8 @@ def first_calls(rounds: int) -> dict[str, Any]:
             ways: dict[str, list[dict[str, float]]] = {"python": [], "plan": []}
             for _ in range(rounds):
                 for way, measured in ways.items():
-                    measured.append(child("--first", case, "--way", way, "--behind", behind))
-            middle = {
-                way: {key: round(statistics.median(one[key] for one in all_), 3) for key in all_[0]}
-                for way, all_ in ways.items()
-            }
+                    measured.append(child("plans", "--first", case, "--way", way, "--behind", behind))
+            middle = {way: medians(all_, 3) for way, all_ in ways.items()}
             python_ms = middle["python"]["first_ms"]
             found[f"{case}, {'behind another' if behind else 'first of a process'}"] = {
                 **middle,
@@ -219,17 +181,8 @@ def main() -> int:
         rounds: dict[str, list[dict[str, float]]] = {"python": [], "plan": []}
         for _ in range(options.rounds):
             for way, found in rounds.items():  # in turns, so that a slow moment of the machine meets both
-                found.append(child("--case", case, "--way", way))
-        cases[case] = {
-            way: {
-                key: {
-                    "median": round(statistics.median(one[key] for one in found), 1),
-                    "all": [round(one[key], 1) for one in found],
-                }
-                for key in found[0]
-            }
-            for way, found in rounds.items()
-        }
+                found.append(child("plans", "--case", case, "--way", way))
+        cases[case] = {way: rounds_told(found) for way, found in rounds.items()}
         cases[case]["cpu_ratio"] = round(
             cases[case]["plan"]["cpu_us_per_gen"]["median"] / cases[case]["python"]["cpu_us_per_gen"]["median"],
             2,
@@ -253,10 +206,9 @@ def main() -> int:
         },
         **setting(),
     }
-    path = result_path("plans")
-    path.write_text(json.dumps(result, indent=1) + "\n")
     ratios = {case: found["cpu_ratio"] for case, found in cases.items()}
-    print(f"CPU of the plan by that of Python: {ratios} -> {path.relative_to(ROOT)}")
+    print(f"CPU of the plan by that of Python: {ratios}")
+    store(result_path("plans"), result)
     return 0
 
 

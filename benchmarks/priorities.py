@@ -11,13 +11,12 @@ counted in steps.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from sglc.bench.setting import setting
+from benchmarks.machine import RESULTS, setting, store
 from sglc.runtime.engine.engine import QueuePosition
 from tests.agents import least_recently_used
 from tests.program_mix import KINDS, Arrival, Watched, arrivals, run
@@ -71,7 +70,7 @@ def measure(kinds: tuple[str, ...], name: str) -> dict[str, float]:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/priorities.json"))
+    parser.add_argument("--out", type=Path, default=RESULTS / "priorities.json")
     arguments = parser.parse_args()
     steps: dict[str, Any] = {"all kinds": {}}
     for name in ORDERS:
@@ -90,7 +89,7 @@ def main() -> None:
         "steps": steps,
         **setting(),
     }
-    arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+    store(arguments.out, report)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ tokens that were computed, steps and hand-overs. Steps depend on how fast rows c
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
-from benchmarks.machine import ROOT, setting
+from benchmarks.machine import RESULTS, setting, store
 from sglc.bench.programs.measure import ON, PYTHON, compare
 from sglc.bench.programs.vocabulary import DrawnWords
 from sglc.bench.programs.workloads import BY_NAME
@@ -43,9 +42,7 @@ def main(names: list[str]) -> None:
     for name, sides in found.items():
         for what, rounds in sides.items():
             print(f"{name:12}{what:8}", *(tuple(one.values()) for one in rounds))
-    path = ROOT / "benchmarks" / "results" / "program-counts.json"
-    path.write_text(json.dumps({"counts": COUNTED, "programs": found, **setting()}, indent=1) + "\n")
-    print(f"-> {path.relative_to(ROOT)}")
+    store(RESULTS / "program-counts.json", {"counts": COUNTED, "programs": found, **setting()})
 
 
 if __name__ == "__main__":

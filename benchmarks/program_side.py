@@ -17,13 +17,9 @@ import random
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from machine import ROOT, result_path, setting
-
+from benchmarks.machine import result_path, setting, store
 from sglc.bench.programs.vocabulary import DrawnWords, shape_folder
 from sglc.bench.programs.workload import WorkloadBatch
 from sglc.bench.programs.workloads import BY_NAME
@@ -202,9 +198,7 @@ def main() -> int:
         "prompt_of_1600_tokens": compared,
         **setting(),
     }
-    path = result_path("program-side")
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"-> {path.relative_to(ROOT)}")
+    store(result_path("program-side"), result)
     return 0
 
 

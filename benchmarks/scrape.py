@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.http_client import request_of
 from benchmarks.http_path import Server, started
-from benchmarks.machine import result_path, setting
+from benchmarks.machine import result_path, setting, store
 from tests.processes import descendants
 
 ROWS = 256
@@ -36,7 +36,7 @@ WINDOWS, APART_S = 3, 0.1
 
 def page(server: Server, path: str = "/metrics") -> bytes:
     """What the server says."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}") as answer:
+    with urllib.request.urlopen(f"{server.url}{path}") as answer:
         content: bytes = answer.read()
     return content
 
@@ -136,7 +136,7 @@ def main() -> None:
         report[f"{ROWS} rows, quick steps"] = figures(walls(server, SCRAPES["quick"]))
     report |= setting()
     print(json.dumps(report, indent=1))
-    arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+    store(arguments.out, report)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,12 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import torch
-from machine import ROOT, result_path, setting
-from questions import letter_prompt, questions
 
+from benchmarks.machine import dated_setting, result_path, store
+from benchmarks.questions import letter_prompt, questions
 from sglc.errors import Loc
 from sglc.ir.core import Site
 from sglc.ir.plan.events import SelectDone
@@ -96,8 +95,7 @@ def main() -> None:
     prompt = letter_prompt(shown, asked[0])
     result: dict[str, Any] = {
         "what": "one `select` of the default model on the CPU, float32; milliseconds",
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        **setting(),
+        **dated_setting(),
         "threads": arguments.threads,
         "prompt_tokens": len(tokenizer.encode(prompt)),
     }
@@ -119,9 +117,7 @@ def main() -> None:
         part["apart"] = sum(len(ids) - 1 for ids in done.choice_ids)
         result[name] = part
         print(f"{name}: {json.dumps(part)}", flush=True)
-    path = result_path("select-cost")
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"-> {path.relative_to(ROOT)}")
+    store(result_path("select-cost"), result)
 
 
 if __name__ == "__main__":

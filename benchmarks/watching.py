@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from machine import ROOT, result_path, setting
+from benchmarks.machine import child, medians, result_path, setting, store
 
 ROUNDS = 5
 ROWS = 1_000
@@ -95,18 +92,11 @@ def main() -> None:
     rounds: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
     for _ in range(ROUNDS):
         for mode in MODES:  # in turns, so that a busy moment hits all
-            done = subprocess.run(
-                [sys.executable, __file__, "--mode", mode], capture_output=True, text=True, check=True, cwd=ROOT
-            )
-            rounds[mode].append(json.loads(done.stdout))
-    found = {
-        mode: {key: round(statistics.median(one[key] for one in made), 1) for key in made[0]}
-        for mode, made in rounds.items()
-    }
+            rounds[mode].append(child("watching", "--mode", mode))
+    found = {mode: medians(made, 1) for mode, made in rounds.items()}
     work = {"rows": ROWS, "generations_a_row": GENERATIONS, "prompt_characters": len(PREFIX), "rounds": ROUNDS}
-    path = result_path("watching")
-    path.write_text(json.dumps({"setting": setting(), "work": work, "median": found}, indent=2) + "\n")
-    print(path.read_text())
+    print(json.dumps(found, indent=1))
+    store(result_path("watching"), {"setting": setting(), "work": work, "median": found})
 
 
 if __name__ == "__main__":

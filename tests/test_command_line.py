@@ -81,11 +81,11 @@ def test_explain_takes_its_back_end_by_either_name(capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize("command", ["run", "explain"])
 def test_help_lists_every_kind_of_back_end(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from sglc.backends.registry import _APIS
+    from sglc.backends.registry import _VARIABLES
 
     with pytest.raises(SystemExit):
         main([command, "--help"])
     said = " ".join(capsys.readouterr().out.split()).replace("- ", "-")
     assert [
-        kind for kind in (*_APIS, "local", "scripted", "http[s]", "grpc[s]") if f" {kind}:" not in said
+        kind for kind in (*_VARIABLES, "local", "scripted", "http[s]", "grpc[s]") if f" {kind}:" not in said
     ] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from threading import Lock
 
 from sglc.errors import UsageError
@@ -21,7 +22,7 @@ _VARIABLES: dict[str, tuple[str, ...]] = {
     "vertex": ("GOOGLE_", "GCLOUD_", "CLOUD_ML_", "ANTHROPIC_"),
     "mistral": ("MISTRAL_", "OPENAI_"), "openrouter": ("OPENROUTER_", "OPENAI_"),
 }  # fmt: skip
-_ANY = tuple({prefix for several in _VARIABLES.values() for prefix in several})  # LiteLLM has all vendors
+_VARIABLES["litellm"] = tuple({prefix for several in _VARIABLES.values() for prefix in several})  # all vendors
 _ENVIRONMENTS = 4  # of one model that stay connected: a run may still go on with what was replaced
 _CONNECTED: dict[tuple[str, str, str], Backend] = {}
 _TURN = Lock()
@@ -47,10 +48,11 @@ def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> B
     """
     name, _, rest = (spec or "local").partition(":")
     if name == "scripted" and rest:
-        return _scripted(rest)
-    if name in _APIS and rest:
-        mine = _VARIABLES.get(name, _ANY)
-        said = sorted((key, text) for key, text in os.environ.items() if key.startswith(mine))
+        from sglc.backends.scripted import read_script
+
+        return _kept(("scripted", rest, ""), lambda: read_script(rest))
+    if name in _VARIABLES and rest:
+        said = sorted((key, text) for key, text in os.environ.items() if key.startswith(_VARIABLES[name]))
         key = (name, rest, repr(said))
         with _TURN:
             backend = _CONNECTED.pop(key, None) or _api(name, rest)
@@ -61,7 +63,7 @@ def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> B
             each.close()
         return backend
     if name in ("http", "https", "grpc", "grpcs") and rest.strip("/"):
-        return _server(f"{name}:{rest}")
+        return _kept(("http", f"{name}:{rest}", ""), lambda: _server(f"{name}:{rest}"))
     if name != "local" or (spec or "").endswith(":"):
         raise UsageError(
             "SGLC012", f"no back end is called `{spec}`",
@@ -71,31 +73,14 @@ def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> B
     from sglc.backends.local import LocalBackend, LocalOptions
 
     key = (rest or model(), device, dtype)
+    return _kept(key, lambda: LocalBackend(LocalOptions(*key)))
+
+
+def _kept(key: tuple[str, str, str], make: Callable[[], Backend]) -> Backend:
+    """The back end of this key, made if there is none."""
     if key not in _CONNECTED:
-        _CONNECTED[key] = LocalBackend(LocalOptions(*key))
+        _CONNECTED[key] = make()
     return _CONNECTED[key]
-
-
-def _scripted(path: str) -> Backend:
-    from sglc.backends.scripted import read_script
-
-    key = ("scripted", path, "")
-    if key not in _CONNECTED:
-        _CONNECTED[key] = read_script(path)
-    return _CONNECTED[key]
-
-
-_APIS = (
-    "openai",
-    "openai-completions",
-    "azure",
-    "anthropic",
-    "gemini",
-    "vertex",
-    "mistral",
-    "openrouter",
-    "litellm",
-)
 
 
 def _api(kind: str, model: str) -> Backend:
@@ -125,14 +110,11 @@ def _api(kind: str, model: str) -> Backend:
 def _server(url: str) -> Backend:
     from sglc.backends.http import ServerBackend, ServerOptions
 
-    key = ("http", url, "")
-    if key not in _CONNECTED and url.startswith("grpc"):
+    if url.startswith("grpc"):
         from sglc.backends.grpc import GrpcBackend
 
-        _CONNECTED[key] = GrpcBackend(ServerOptions(url=url))
-    elif key not in _CONNECTED:
-        _CONNECTED[key] = ServerBackend(ServerOptions(url=url))
-    return _CONNECTED[key]
+        return GrpcBackend(ServerOptions(url=url))
+    return ServerBackend(ServerOptions(url=url))
 
 
 def disconnect() -> None:

@@ -6,15 +6,13 @@ The gap is from the last token of a generation to the first of the next. One ste
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 from sglc.bench import work
 from sglc.bench.options import Options
-from sglc.bench.profile import Profiler
-from sglc.bench.result import BenchResult, Case, percentile
-from sglc.bench.rig import Needs, Rig, make_rig, place
+from sglc.bench.result import BenchResult, Case, percentile, timed_case
+from sglc.bench.rig import Needs, make_rig, place
 from sglc.bench.session import WARM_UP_SEED, BenchSession, repeat
 from sglc.runtime.ids import Handle, RequestId
 from sglc.runtime.scheduler.requests import SampleDone
@@ -29,12 +27,13 @@ PROGRAMS = {"cuda": (1, 64, 256), "cpu": (1, 8)}
 class Chained(BenchSession):
     """Runs chains: a next generation is submitted when the one before it is done."""
 
-    def go(self, programs: Sequence[work.Chain]) -> None:
+    def go(self, programs: Sequence[work.Chain]) -> Self:
         """Run `programs` to their ends."""
         self._before: dict[RequestId, float] = {}  # when the generation before a request ended
         for program in programs:
             self._link(program, 0, None)
         self.run()
+        return self
 
     @property
     def gaps(self) -> list[float]:
@@ -63,10 +62,10 @@ def chain(options: Options) -> BenchResult:
     rig = make_rig(options, Needs(longest=size["links"] * (size["literal"] + size["out"])))
     cases, profile = [], None
     for count in counts:
-        _chain(rig, work.chains(count, WARM_UP_SEED, **size), None)
+        Chained(rig).go(work.chains(count, WARM_UP_SEED, **size))
         todo = work.chains(count, 4 + options.seed, **size)
         profiled = options.profile and count == counts[-1]
-        rounds, profile = repeat(options.rounds, profiled, partial(_chain, rig, todo))
+        rounds, profile = repeat(options.rounds, profiled, lambda p: Chained(rig, p).go(todo))  # noqa: B023
         cases.append(_case(f"{count} programs" if count > 1 else "1 program", rounds))
     return BenchResult(
         workload="chain", what="gap between a generation and the next one of its program", model=rig.model,
@@ -74,23 +73,16 @@ def chain(options: Options) -> BenchResult:
     )  # fmt: skip
 
 
-def _chain(rig: Rig, todo: Sequence[work.Chain], profiler: Profiler | None) -> Chained:
-    session = Chained(rig, profiler)
-    session.go(todo)
-    return session
-
-
 def _case(name: str, rounds: Sequence[Chained]) -> Case:
     gaps = [gap for run in rounds for gap in run.gaps]
     steps = [gap / run.step_s for run in rounds for gap in run.gaps]
     seconds = [run.seconds for run in rounds]
     counts = rounds[-1].counts()
-    return Case(
-        name=name,
-        unit="steps (P50)",
-        value=round(percentile(steps, 50), 3),
-        seconds=tuple(round(s, 4) for s in seconds),
-        median_s=round(median(seconds), 4),
+    return timed_case(
+        name,
+        "steps (P50)",
+        round(percentile(steps, 50), 3),
+        seconds,
         counts=counts,
         figures={
             "gap_p99_steps": round(percentile(steps, 99), 3),

@@ -6,6 +6,7 @@ rows of a shared prefix); a prompt is bound by its FLOPs. Nothing else is counte
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,7 +45,7 @@ class Cost:
 
 def cost(config: ModelConfig, weight_size: int = 2, kv_size: int = 2) -> Cost:
     """The costs of `config`, numbers of `weight_size` and `kv_size` bytes."""
-    counts = {name: _product(shape) for name, shape in tensor_shapes(config).items()}
+    counts = {name: math.prod(shape) for name, shape in tensor_shapes(config).items()}
     embedding = counts["model.embed_tokens.weight"]
     body = sum(counts.values()) - embedding - counts.get("lm_head.weight", 0)
     head = config.vocab_size * config.hidden
@@ -121,10 +122,3 @@ def tree_s(
         + decode_s(cost, first, programs * prefix, adds[0] + 1, outs[0] - 1, device)
         + decode_s(cost, second, programs * prefix + first * parent, adds[1] + 1, outs[1] - 1, device)
     )
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    result = 1
-    for size in shape:
-        result *= size
-    return result

@@ -5,12 +5,11 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from sglc.bench import floor, work
 from sglc.bench.options import Options
-from sglc.bench.profile import Profile, Profiler
+from sglc.bench.profile import Profile
 from sglc.bench.result import BenchResult, Case, seconds_case
 from sglc.bench.rig import PAGE_SIZE, Needs, Rig, make_rig, place
 from sglc.bench.session import WARM_UP_SEED, BenchSession, repeat
@@ -27,7 +26,7 @@ class Forked(BenchSession):
     steady = 0.0
     left = 0
 
-    def decode(self, todo: work.ForkWork) -> None:
+    def decode(self, todo: work.ForkWork) -> Self:
         """Run `todo` to its end."""
         base = self.engine.extend(None, todo.prefix)
         for handle in self.engine.fork(base, todo.rows):
@@ -38,6 +37,7 @@ class Forked(BenchSession):
         self.steady = self.step_ends[-1]
         self.left = sum(todo.out - int(self.engine.rows.made[row]) for row in self.rows().values())
         self.run()
+        return self
 
 
 def fork(options: Options) -> BenchResult:
@@ -52,31 +52,22 @@ def fork(options: Options) -> BenchResult:
 
     def measured(asked: Options, name: str) -> tuple[Case, Profile | None, Rig]:
         rig = make_rig(asked, needs)
-        _fork(rig, warm, None)
-        rounds, profile = repeat(asked.rounds, asked.profile, partial(_fork, rig, todo))
+        Forked(rig).decode(warm)
+        rounds, profile = repeat(asked.rounds, asked.profile, lambda p: Forked(rig, p).decode(todo))
         return _case(name, rig, todo, rounds, asked.cascade), profile, replace(rig, executor=None)
 
-    if device == "cpu":
-        case, profile, rig = measured(options, "CPU executor")
-        cases = [case]
-    else:
-        case, profile, rig = measured(options, "cascade" if options.cascade else "no cascade")
-        cases = [case]
-        if options.cascade:
-            gc.collect()  # the executor's memory is the next one's
-            other, _, _ = measured(replace(options, cascade=False, profile=False), "no cascade")
-            ratio = round(case.value / other.value, 3)
-            cases = [replace(case, figures={**case.figures, "times_no_cascade": ratio}), other]
+    name = "CPU executor" if device == "cpu" else "cascade" if options.cascade else "no cascade"
+    case, profile, rig = measured(options, name)
+    cases = [case]
+    if name == "cascade":
+        gc.collect()  # the executor's memory is the next one's
+        other, _, _ = measured(replace(options, cascade=False, profile=False), "no cascade")
+        ratio = round(case.value / other.value, 3)
+        cases = [replace(case, figures={**case.figures, "times_no_cascade": ratio}), other]
     return BenchResult(
         workload="fork", what="decode of rows behind one prefix", model=rig.model, work=size,
         cases=tuple(cases), setting=rig.setting, profile=profile,
     )  # fmt: skip
-
-
-def _fork(rig: Rig, todo: work.ForkWork, profiler: Profiler | None) -> Forked:
-    session = Forked(rig, profiler)
-    session.decode(todo)
-    return session
 
 
 def _case(name: str, rig: Rig, todo: work.ForkWork, rounds: Sequence[Forked], cascade: bool) -> Case:

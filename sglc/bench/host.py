@@ -13,12 +13,11 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 
 from sglc.bench.options import Options
-from sglc.bench.result import BenchResult, Case, percentile
+from sglc.bench.result import BenchResult, Case, percentile, timed_case
 from sglc.bench.setting import ROOT, setting
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.engine import Engine, EngineConfig
@@ -142,12 +141,11 @@ def host(options: Options) -> BenchResult:
 
 def _case(case: HostCase, times: Times, rounds: int) -> Case:
     seconds = [sum(times.wall[i * STEPS : (i + 1) * STEPS]) / 1e6 for i in range(rounds)]
-    return Case(
-        name=case.name,
-        unit="us a step (P50)",
-        value=round(percentile(times.wall, 50), 1),
-        seconds=tuple(round(s, 4) for s in seconds),
-        median_s=round(median(seconds), 4),
+    return timed_case(
+        case.name,
+        "us a step (P50)",
+        round(percentile(times.wall, 50), 1),
+        seconds,
         counts={"rows": case.rows, "steps": len(times.wall)},
         figures={
             "wall_p99_us": round(percentile(times.wall, 99), 1),

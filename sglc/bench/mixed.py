@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 from sglc.bench import floor, work
 from sglc.bench.options import Options
-from sglc.bench.profile import Profiler
-from sglc.bench.result import BenchResult, Case, percentile
+from sglc.bench.result import BenchResult, Case, percentile, timed_case
 from sglc.bench.rig import Needs, Rig, make_rig, place
 from sglc.bench.session import WARM_UP_SEED, BenchSession, repeat
 from sglc.errors import UsageError
@@ -35,7 +33,7 @@ class Mixture(BenchSession):
     prompts come and are worked on, which is `mixed_s` in all; `waited` for the first token of each prompt.
     """
 
-    def go(self, todo: work.Mixed) -> None:
+    def go(self, todo: work.Mixed) -> Self:
         """Run `todo` until the last prompt has its token, or a row that decodes has all of its own."""
         self._over = False
         decoding = [self.gen(None, ids, todo.out, then=self._end) for ids in todo.decoding]
@@ -57,6 +55,7 @@ class Mixture(BenchSession):
         for request in decoding:
             self.engine.abort(request)
         self.run()
+        return self
 
     def _end(self, done: SampleDone) -> None:
         self._over = True
@@ -85,19 +84,13 @@ def mixed(options: Options) -> BenchResult:
     size = SIZES[place(options)]
     longest = max(size["short"] + size["out"], size["long"] + 1)
     rig = make_rig(options, Needs(longest=longest, side_by_side=size["rows"], model="qwen3-14b"))
-    _mixed(rig, work.mixed(WARM_UP_SEED, **{**size, "prompts": _WARM_UP_PROMPTS}), None)
+    Mixture(rig).go(work.mixed(WARM_UP_SEED, **{**size, "prompts": _WARM_UP_PROMPTS}))
     todo = work.mixed(6 + options.seed, **size)
-    rounds, profile = repeat(options.rounds, options.profile, partial(_mixed, rig, todo))
+    rounds, profile = repeat(options.rounds, options.profile, lambda p: Mixture(rig, p).go(todo))
     return BenchResult(
         workload="mixed", what="gaps between the tokens of rows that decode while prompts come",
         model=rig.model, work=size, cases=(_case(rig, todo, rounds),), setting=rig.setting, profile=profile,
     )  # fmt: skip
-
-
-def _mixed(rig: Rig, todo: work.Mixed, profiler: Profiler | None) -> Mixture:
-    session = Mixture(rig, profiler)
-    session.go(todo)
-    return session
 
 
 def _case(rig: Rig, todo: work.Mixed, rounds: Sequence[Mixture]) -> Case:
@@ -116,13 +109,11 @@ def _case(rig: Rig, todo: work.Mixed, rounds: Sequence[Mixture]) -> Case:
         rows = len(todo.decoding)
         keys = rows * len(todo.decoding[0]) + rows * todo.calm // 2
         figures["calm_step_floor_ms"] = 1e3 * floor.decode_step_s(rig.cost, rows, keys, rig.ceilings)
-    seconds = [run.mixed_s for run in rounds]
-    return Case(
-        name=f"{len(todo.decoding)} rows",
-        unit="calm steps (P99)",
-        value=round(percentile(gaps, 99) / calm, 3),
-        seconds=tuple(round(s, 4) for s in seconds),
-        median_s=round(median(seconds), 4),
+    return timed_case(
+        f"{len(todo.decoding)} rows",
+        "calm steps (P99)",
+        round(percentile(gaps, 99) / calm, 3),
+        [run.mixed_s for run in rounds],
         counts=rounds[-1].counts(),
         figures={name: round(value, 4) for name, value in figures.items()},
     )

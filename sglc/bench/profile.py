@@ -44,6 +44,7 @@ PREFIXES: dict[str, tuple[str, ...]] = {
 
 _FIRST_OF_A_STEP = "_prepare"
 _OF_PROMPTS = "_merge"  # steps without prompts have none
+_NAMES = 12  # that are told
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def kind_of(name: str) -> str:
     return next((kind for kind, prefixes in PREFIXES.items() if name.startswith(prefixes)), OTHER)
 
 
-def profile_of(spans: Sequence[Span], steps: int, names: int = 12) -> Profile:
+def profile_of(spans: Sequence[Span], steps: int) -> Profile:
     """What the spans of `steps` steps (at least one span) add up to."""
     kinds: dict[str, float] = {}
     launches: dict[str, float] = {}
@@ -107,7 +108,7 @@ def profile_of(spans: Sequence[Span], steps: int, names: int = 12) -> Profile:
     ordered = longest(kinds, len(kinds))
     return Profile(
         steps, round(whole / steps, 2), round(1 - busy / whole, 4), round(of_prompts / whole, 4), ordered,
-        {kind: round(launches[kind], 2) for kind in ordered}, longest(by_name, names),
+        {kind: round(launches[kind], 2) for kind in ordered}, longest(by_name, _NAMES),
     )  # fmt: skip
 
 

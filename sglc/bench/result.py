@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
+from typing import Any
 
 from sglc.bench.profile import Profile
 from sglc.bench.session import BenchSession
@@ -58,17 +59,22 @@ def seconds_case(
 ) -> Case:
     """A case whose value is the median of `seconds`, or the rate at which `tokens` tokens came out in it."""
     middle = median(seconds)
-    return Case(
-        name=name,
-        unit="s" if tokens is None else "out tok/s",
-        value=_short(middle if tokens is None else tokens / middle),
-        seconds=tuple(round(s, 4) for s in seconds),
-        median_s=round(middle, 4),
-        floor=None if floor_s is None else _short(floor_s if tokens is None else tokens / floor_s),
-        share=None if floor_s is None else _short(floor_s / middle),
+    return timed_case(
+        name,
+        "s" if tokens is None else "out tok/s",
+        short(middle if tokens is None else tokens / middle),
+        seconds,
+        floor=None if floor_s is None else short(floor_s if tokens is None else tokens / floor_s),
+        share=None if floor_s is None else short(floor_s / middle),
         counts=rounds[-1].counts(),
         figures=figures or {},
     )
+
+
+def timed_case(name: str, unit: str, value: float, seconds: Sequence[float], **more: Any) -> Case:
+    """A case from rounds of so many `seconds`."""
+    told = tuple(round(one, 4) for one in seconds)
+    return Case(name=name, unit=unit, value=value, seconds=told, median_s=round(median(seconds), 4), **more)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -133,7 +139,7 @@ def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _short(value: float) -> float:
+def short(value: float) -> float:
     """`value` with five digits that count."""
     return float(f"{value:.5g}")
 

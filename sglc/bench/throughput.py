@@ -96,7 +96,7 @@ def few_shot(options: Options) -> BenchResult:
     """Questions behind a few long prefixes, one token each: all of it is prompts."""
     size = FEW_SHOT[place(options)]
     todo = work.few_shot(1 + options.seed, **size)
-    rig = make_rig(options, Needs(longest=size["prefix"] + size["question"] + 1, rows=_at_most(512, options)))
+    rig = make_rig(options, Needs(longest=todo.longest, rows=_at_most(512, options)))
     _few_shot(rig, work.few_shot(WARM_UP_SEED, **size), None)
     rounds, profile = repeat(options.rounds, options.profile, partial(_few_shot, rig, todo))
     least = None if rig.ceilings is None else floor.few_shot_s(rig.cost, **size, device=rig.ceilings)
@@ -111,8 +111,7 @@ def tree(options: Options) -> BenchResult:
     """Tree of thought: each branch goes on as soon as its own parent is done."""
     size = TREE[place(options)]
     todo = work.tree_of_thought(2 + options.seed, **size)
-    longest = size["prefix"] + sum(size["adds"]) + sum(size["outs"])
-    rig = make_rig(options, Needs(longest=longest, rows=_at_most(1024, options)))
+    rig = make_rig(options, Needs(longest=todo.longest, rows=_at_most(1024, options)))
     _tree(rig, work.tree_of_thought(WARM_UP_SEED, **size), None)
     rounds, profile = repeat(options.rounds, options.profile, partial(_tree, rig, todo))
     least = None if rig.ceilings is None else floor.tree_s(rig.cost, **size, device=rig.ceilings)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ WORKLOADS = {
     "host": "host time of an engine's step, without a model",
     "programs": "whole programs, passes on and off",
 }
+_THROUGHPUT = ("offline", "few-shot", "tree", "bs1")  # of one file; others have one each
 _HOST_TAKES = {"rounds"}
 _RUNTIME_DECIDES = {"cascade", "profile"}  # a runtime of its own has no such options
 
@@ -104,41 +106,10 @@ def _model_files(model: str | None) -> list[str]:
 
 def _runner(arguments: argparse.Namespace) -> Callable[[Options], BenchResult]:
     """What measures the workload. Torch comes in with it, but for `host`."""
-    match arguments.workload:
-        case "programs":
-            from sglc.bench.programs.run import programs
-
-            return partial(programs, names=arguments.names)
-        case "host":
-            from sglc.bench.host import host
-
-            return host
-        case "fork":
-            from sglc.bench.fork import fork
-
-            return fork
-        case "constrained":
-            from sglc.bench.constrained import constrained
-
-            return constrained
-        case "chain":
-            from sglc.bench.chain import chain
-
-            return chain
-        case "mixed":
-            from sglc.bench.mixed import mixed
-
-            return mixed
-        case _:
-            from sglc.bench import throughput
-
-            runners = {
-                "offline": throughput.offline,
-                "few-shot": throughput.few_shot,
-                "tree": throughput.tree,
-                "bs1": throughput.bs1,
-            }
-            return runners[arguments.workload]
+    name: str = arguments.workload
+    module = "throughput" if name in _THROUGHPUT else "programs.run" if name == "programs" else name
+    run: Any = getattr(import_module(f"sglc.bench.{module}"), name.replace("-", "_"))
+    return partial(run, names=arguments.names) if name == "programs" else run
 
 
 def _check(workload: str, options: Options) -> None:

@@ -28,8 +28,6 @@ from sglc.errors import UsageError
 if TYPE_CHECKING:
     from sglc.api.function import Function
     from sglc.ir.core import Program
-    from sglc.ir.target import Target
-    from sglc.passes.compile import Compiled
 
 _EMITS = ("ir", "plan", "json", "dot", "mermaid", "fsm", "html")
 _EMIT_OF = {".sglir": "ir", ".json": "json", ".dot": "dot", ".mmd": "mermaid", ".html": "html"}  # by `-o`
@@ -123,7 +121,9 @@ def _compile(options: argparse.Namespace) -> int:
         program = with_outputs(program, options.outputs, function.definition.loc if function else None)
         compiled = compile_program(program, connect(options).target, passes, after)
         if emit == "html":
-            pages.append(_explained(compiled, connect(options).target))
+            from sglc.explain.explanation import explained_compiled
+
+            pages.append(explained_compiled(compiled, connect(options).target).to_json())
         elif emit is not None or not options.dump_ir_after_all:
             print(_emitted(compiled, emit or "plan"), file=out)
     if pages:
@@ -133,12 +133,6 @@ def _compile(options: argparse.Namespace) -> int:
     if options.output is not None:
         write_output(options.output, whole.getvalue())
     return 0
-
-
-def _explained(compiled: Compiled, target: Target) -> dict[str, Any]:
-    from sglc.explain.explanation import explained_compiled
-
-    return explained_compiled(compiled, target).to_json()
 
 
 def _emitted(compiled: Any, what: str) -> str:

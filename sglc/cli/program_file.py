@@ -25,18 +25,15 @@ PROGRAM = "`.py` or `.sglir`"
 PROGRAM_OR_PLAN = "`.py`, `.sglir` or `.json`"
 
 
-def open_functions(spec: str, takes: str = PROGRAM) -> list[Function]:
+def open_functions(spec: str) -> list[Function]:
     """The programs of `FILE.py` in their order in the file, or the one that `FILE.py:NAME` names.
-
-    Args:
-        takes: the kinds of files that the command takes, for the error about another one.
 
     Raises:
         UsageError: no such file or function, or no program in the file.
         TraceError: a syntax error (SGLC111).
         RunError: the file raised while it was imported (SGLC401).
     """
-    return list(_named(spec, takes).values())
+    return list(_named(spec, PROGRAM).values())
 
 
 def _named(spec: str, takes: str) -> dict[str, Function]:
@@ -62,7 +59,7 @@ def _named(spec: str, takes: str) -> dict[str, Function]:
 
 
 def open_function(spec: str, takes: str = PROGRAM) -> Function:
-    """The one program that `spec` names; `takes` as for `open_functions`.
+    """The one program that `spec` names; `takes` are the kinds of files that the command does, for an error.
 
     Raises:
         UsageError: SGLC006 if there are several and no name; else as `open_functions`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -239,8 +239,33 @@ class Runtime:
             "logprob_start_len": logprob_start_len,
             "top_logprobs_num": top_logprobs_num,
         }
-        made = _complete(session, self.get_tokenizer, prompt, sampling_params or {}, asked)
-        return json.dumps(made, ensure_ascii=False)
+        params = sampling_params or {}
+        prompts = [prompt] if isinstance(prompt, str) else _listed(prompt)
+        if not prompts or not all(isinstance(text, str) for text in prompts):
+            raise UsageError("SGLC030", "`generate` takes a text or a list of texts", here())
+        each = [params] * len(prompts) if isinstance(params, Mapping) else _listed(params)
+        if len(each) != len(prompts) or not all(isinstance(one, Mapping) for one in each):
+            raise UsageError(
+                "SGLC030", "`sampling_params` is a dict, or a list with one for each prompt", here(),
+                note=f"there are {len(prompts)} prompts",
+            )  # fmt: skip
+        samplings = [_sampling(one, asked) for one in each]
+        ops: list[Op] = []
+        tokenizer = self.get_tokenizer()
+        for number, (text, sampling) in enumerate(zip(prompts, samplings, strict=True)):
+            ops += _ops(tokenizer, text, Site("generate", (), "text", number), sampling, 3 * len(ops))
+        try:
+            session.launch(Recorded(Program("generate", (), tuple(ops)), {}, (), final=True))
+            error = session.wait()
+        except KeyboardInterrupt:
+            session.stop()
+            raise
+        if error is not None:
+            raise error
+        calls = {call.site.occurrence: call for call in session.calls}
+        made = [answer for number in range(len(prompts)) for answer in _answers(calls[number])]
+        alone = isinstance(prompt, str) and samplings[0].n == 1
+        return json.dumps(made[0] if alone else made, ensure_ascii=False)
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer: `encode`, `decode`, `render` and more."""
@@ -272,40 +297,6 @@ class Engine(Runtime):
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
-
-
-def _complete(
-    session: Session,
-    tokenizer_of: Callable[[], Tokenizer],
-    prompt: str | Sequence[str],
-    params: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-    asked: Mapping[str, Any],
-) -> Any:
-    prompts = [prompt] if isinstance(prompt, str) else _listed(prompt)
-    if not prompts or not all(isinstance(text, str) for text in prompts):
-        raise UsageError("SGLC030", "`generate` takes a text or a list of texts", here())
-    each = [params] * len(prompts) if isinstance(params, Mapping) else _listed(params)
-    if len(each) != len(prompts) or not all(isinstance(one, Mapping) for one in each):
-        raise UsageError(
-            "SGLC030", "`sampling_params` is a dict, or a list with one for each prompt", here(),
-            note=f"there are {len(prompts)} prompts",
-        )  # fmt: skip
-    samplings = [_sampling(one, asked) for one in each]
-    ops: list[Op] = []
-    tokenizer: Any = tokenizer_of()
-    for number, (text, sampling) in enumerate(zip(prompts, samplings, strict=True)):
-        ops += _ops(tokenizer, text, Site("generate", (), "text", number), sampling, 3 * len(ops))
-    try:
-        session.launch(Recorded(Program("generate", (), tuple(ops)), {}, (), final=True))
-        error = session.wait()
-    except KeyboardInterrupt:
-        session.stop()
-        raise
-    if error is not None:
-        raise error
-    calls = {call.site.occurrence: call for call in session.calls}
-    made = [answer for number in range(len(prompts)) for answer in _answers(calls[number])]
-    return made[0] if isinstance(prompt, str) and samplings[0].n == 1 else made
 
 
 def _ops(tokenizer: Tokenizer, text: str, site: Site, sampling: Sampling, first: int) -> list[Op]:

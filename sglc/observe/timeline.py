@@ -64,7 +64,7 @@ class RowTimeline:
         """A generation has ended well."""
         call = output.call
         assert call is not None
-        self._generation(output, output.ended_s, output.first_s, _counts(call))
+        self._generation(output, output.ended_s, _counts(call))
 
     def called(self, name: str, loc: Loc, began_s: float, error: BaseException | None) -> None:
         """A declared function was called at `loc` and has ended."""
@@ -77,17 +77,13 @@ class RowTimeline:
         self.error = "" if error is None else _said(error)
         for output in tuple(outputs.generations.values()):
             if output.error is not None and output.site not in self.known:
-                self._generation(
-                    output, self.end_s - self.base_s, output.first_s, {"error": _said(output.error)}
-                )
+                self._generation(output, self.end_s - self.base_s, {"error": _said(output.error)})
 
-    def _generation(
-        self, output: PendingOutput, ended_s: float, first_s: float | None, args: dict[str, Any]
-    ) -> None:
+    def _generation(self, output: PendingOutput, ended_s: float, args: dict[str, Any]) -> None:
         self.known.add(output.site)
         kind = "select" if not hasattr(output.node, "sampling") else "gen"
         about = {"site": str(output.site), "line": str(output.node.loc), **args}
-        first = None if first_s is None else self.base_s + first_s
+        first = None if output.first_s is None else self.base_s + output.first_s
         begin_s, end_s = self.base_s + output.started_s, self.base_s + ended_s
         made = Slice(output.site.name, kind, begin_s, end_s, about, first, str(output.site))
         self.made.append((output.site, made))

@@ -129,22 +129,17 @@ class AnthropicBackend(ApiBackend):
             import anthropic
         except ImportError as error:
             raise missing(name, "anthropic", extra, error) from None
+        make: Any = anthropic.AsyncAnthropicVertex if self.options.vertex else anthropic.AsyncAnthropic
+        hint = _ON_VERTEX if self.options.vertex else "set `ANTHROPIC_API_KEY`"
         timeout = timeouts(anthropic, self.options.patience)
         given = {"timeout": timeout, **self.options.client, "max_retries": 0}
-        see_options(
-            name, anthropic.AsyncAnthropicVertex if self.options.vertex else anthropic.AsyncAnthropic, given
-        )
-        if self.options.vertex:
-            try:
-                on_vertex: Any = anthropic.AsyncAnthropicVertex(**given)
-            except (ValueError, ImportError, anthropic.AnthropicError) as error:
-                raise unreachable(name, error, _ON_VERTEX) from None
-            return on_vertex, on_vertex.close
-        hint = "set `ANTHROPIC_API_KEY`"
+        see_options(name, make, given)
         try:
-            client = anthropic.AsyncAnthropic(**given)
+            client = make(**given)
         except (ValueError, ImportError, anthropic.AnthropicError) as error:  # the former of proxies
             raise unreachable(name, error, hint) from None
+        if self.options.vertex:
+            return client, client.close
         if client.api_key is None and client.auth_token is None and client.credentials is None:
             raise unreachable(name, ValueError("there is no key"), hint)
         see_keys(name, client.api_key, client.auth_token)

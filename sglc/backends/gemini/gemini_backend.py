@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -63,9 +63,7 @@ class GeminiBackend(ApiBackend):
             return made
         settings = {"safety_settings": list(self.options.safety_settings)}
         return tuple(
-            RequestBody(
-                {**body.fields, "config": {**body.fields["config"], **settings}}, body.first, body.count
-            )
+            replace(body, fields={**body.fields, "config": {**body.fields["config"], **settings}})
             for body in made
         )
 

@@ -10,8 +10,8 @@ from typing import Any
 from uuid import uuid4
 
 from sglc.backends.http.server_info import ServerModel
-from sglc.backends.remote.answers import Cut
-from sglc.backends.remote.prompts import Prompt, ids_and_tail
+from sglc.backends.remote.answers import Cut, asks_logprobs
+from sglc.backends.remote.prompts import Prompt, ids, ids_and_tail
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.backends.retry import Paid
@@ -22,6 +22,7 @@ from sglc.ir.plan.events import Delta, GenDone, Sample, SelectDone, TokenLogprob
 from sglc.ir.plan.segment import GenNode, ImagePart, Made, SelectNode
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText
+from sglc.runtime.ids import common_prefix
 
 Json = Any
 _NAMES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}
@@ -40,15 +41,13 @@ def prompt_field(prompt: Prompt, model: ServerModel) -> dict[str, Any]:
         RunError: SGLC402 it is empty, SGLC548 a literal would become a control token.
     """
     if model.exact:
-        known, tail = ids_and_tail(prompt, model.tokenizer)
-        ids = [*known, *encode_behind(model.tokenizer, known, tail)]
-        if not ids:
+        if not (whole := ids(prompt, model.tokenizer)):
             raise _nothing()
-        return {"input_ids": ids}
-    whole, pictures = _written(prompt, model)
-    if not whole:
+        return {"input_ids": list(whole)}
+    text, pictures = _written(prompt, model)
+    if not text:
         raise _nothing()
-    return {"text": whole, **({"image_data": pictures} if pictures else {})}
+    return {"text": text, **({"image_data": pictures} if pictures else {})}
 
 
 def _written(prompt: Prompt, model: ServerModel) -> tuple[str, list[str]]:
@@ -90,8 +89,8 @@ def gen_body(request: ApiRequest, model: ServerModel) -> dict[str, Any]:
     body = {**prompt_field(request.prompt, model), "sampling_params": asked}
     if model.own and (custom := {name: asked.pop(name) for name in _CUSTOM if name in asked}):
         body["custom_params"] = custom
-    if model.exact or wants_logprobs(sampling):
-        begin = sampling.logprobs_from
+    begin = sampling.logprobs_from
+    if model.exact or begin is not None or asks_logprobs(sampling):  # the ids of exact prompts come with them
         body |= {"return_logprob": True, "logprob_start_len": -1 if begin is None else begin}
         body |= {"top_logprobs_num": sampling.top_logprobs} if sampling.top_logprobs else {}
         body |= {"return_text_in_logprobs": True} if sampling.logprob_text else {}
@@ -126,12 +125,6 @@ def one_by_one(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
         {**asked, "input_ids": ids, "rid": f"sglc-{uuid4().hex}:{told}"}
         for ids in (given if isinstance(given[0], list) else [given])
     ]
-
-
-def wants_logprobs(sampling: Sampling) -> bool:
-    """Whether a program asks for log-probabilities. Exact prompts ask anyway: the ids come with them."""
-    asked = sampling.logprobs or sampling.logprob_text or sampling.top_logprobs
-    return bool(asked or sampling.logprobs_from is not None)
 
 
 @dataclass(slots=True)
@@ -267,7 +260,7 @@ def choosing(request: ApiRequest, model: ServerModel, prompt_tokens: int | None 
         known, tail = ids_and_tail(request.prompt, model.tokenizer)
         encode = partial(encode_behind, model.tokenizer, known)
         whole = [(*known, *encode(tail + choice)) for choice in request.choices]
-        begin = min(_common((*known, *encode(tail)), ids) for ids in whole)
+        begin = min(common_prefix((*known, *encode(tail)), ids) for ids in whole)
         if not begin:
             raise _nothing()
         body = _scoring({"input_ids": [list(ids) for ids in whole]}, begin)
@@ -313,7 +306,7 @@ def scores(asked: Choosing, answers: Sequence[Mapping[str, Json]]) -> ScoredText
     else:
         before, *wholes = told
         ids = [id_ for _, id_, _ in before]
-        shared = min(_common(ids, [id_ for _, id_, _ in own]) for own in wholes)
+        shared = min(common_prefix(ids, [id_ for _, id_, _ in own]) for own in wholes)
         if not shared:
             if asked.begin:
                 return None
@@ -361,9 +354,3 @@ def chosen(
 def needs_alone(request: ApiRequest) -> bool:
     """Whether the method also wants the choices scored by themselves."""
     return isinstance(request.node, SelectNode) and request.node.method in NEEDS_UNCONDITIONAL
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the longest common prefix."""
-    limit = min(len(one), len(other))
-    return next((i for i in range(limit) if one[i] != other[i]), limit)

@@ -20,7 +20,6 @@ from sglc.errors import BackendError, SglcError
 from sglc.ir.plan.backend import EventBatches
 from sglc.ir.plan.events import Event, NodeFailed
 from sglc.ir.plan.segment import GenNode, Segment
-from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.runtime.engine.loading import LocalOptions as LocalOptions
 from sglc.runtime.engine.loading import limits, load
@@ -129,15 +128,13 @@ class LocalBackend:
             ) from None
         if self._compiler is None:
             limits = (self.options.compile_s, self.options.compile_bytes)
-            self._compiler = ConstraintCompiler(lambda: self.folder, *limits, self._is_kept, regexes=apart)
+            kept = lambda form: self._constraints.is_kept(form)  # noqa: E731
+            self._compiler = ConstraintCompiler(lambda: self.folder, *limits, kept, regexes=apart)
         return (
             RuntimeProcess(self.options, lambda: self.folder)
             if apart
             else RuntimeThread(self._load, self.options)
         )
-
-    def _is_kept(self, form: Sampling) -> bool:
-        return self._constraints.is_kept(form)
 
     @cached_property
     def _constraints(self) -> Constraints:
@@ -171,12 +168,11 @@ class LocalBackend:
         emit, done = functools.partial(mail.put, inbox), functools.partial(mail.put, inbox, None)
         compiling: asyncio.Task[None] | None = None
         compiler = self._compiler
-        if compiler is not None and _has_constraints(segment) and (forms := compiler.forms_of(segment)):
-            run = runtime.submit(segment, emit, done, streams=streams, compiling=tuple(forms))
+        forms = compiler.forms_of(segment) if compiler is not None and _has_constraints(segment) else {}
+        run = runtime.submit(segment, emit, done, streams=streams, compiling=tuple(forms))
+        if compiler is not None and forms:
             told = functools.partial(runtime.compiled, run)
             compiling = asyncio.create_task(compiler.compile_all(forms, told))
-        else:
-            run = runtime.submit(segment, emit, done, streams=streams)
         finished = False
         try:
             while True:
@@ -261,9 +257,7 @@ def _apart(options: LocalOptions) -> bool:
 
     Steps for a GPU are short: a thread that waited for the program's Python would leave it idle.
     """
-    if options.process is not None:
-        return options.process
-    return _on_cuda(options)
+    return _on_cuda(options) if options.process is None else options.process
 
 
 def _on_cuda(options: LocalOptions) -> bool:

@@ -270,12 +270,6 @@ class ApiBackend(ABC):
         """The answer to one body, as a stream if what comes is to be said, and how many attempts it took."""
         if say is None:
             return self.tried(request, body, lambda client: self.whole(client, body))
-        return self._told(request, body, say)
-
-    def _told(
-        self, request: ApiRequest, body: RequestBody, say: Callable[[str], None]
-    ) -> Coroutine[Any, Any, tuple[Answer, int]]:
-        """A streamed answer, of which is said what comes."""
         told = False
 
         def tell(text: str) -> None:

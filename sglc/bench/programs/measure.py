@@ -13,7 +13,7 @@ from sglc.backends.local import LocalBackend
 from sglc.backends.with_passes import WithPasses
 from sglc.bench.programs.prefixes import fewest_computed
 from sglc.bench.programs.workload import WorkloadBatch
-from sglc.bench.result import Case, percentile
+from sglc.bench.result import Case, percentile, short, timed_case
 from sglc.execution.options import Mode
 from sglc.execution.result import Result
 from sglc.passes.pipelines import MINIMAL
@@ -71,12 +71,10 @@ def run_round(batch: WorkloadBatch, backend: LocalBackend, side: Side) -> Round:
 def _round(results: Sequence[Result], seconds: float, counts: Mapping[str, int]) -> Round:
     calls = [call for result in results for call in result.calls]
     usages = [call.usage for call in calls]
-    made = [(call, tuple(sample.ids for sample in call.samples) or ((call.choice,),)) for call in calls]
-    by_row: list[dict[str, tuple[int, ...]]] = []
-    for result in results:
-        by_row.append(
-            {str(call.site): call.samples[0].ids if call.samples else (call.choice,) for call in result.calls}
-        )
+    by_row = [
+        {str(call.site): call.samples[0].ids if call.samples else (call.choice,) for call in result.calls}
+        for result in results
+    ]
     return Round(
         seconds=seconds,
         latencies=tuple(result.as_json()["timing"]["total_s"] for result in results),
@@ -90,7 +88,7 @@ def _round(results: Sequence[Result], seconds: float, counts: Mapping[str, int])
             "tokens_out": sum(usage.completion for usage in usages),
             **counts,
         },
-        fewest=fewest_computed((call.prompt_ids, ids if call.samples else ()) for call, ids in made),
+        fewest=fewest_computed((call.prompt_ids, [sample.ids for sample in call.samples]) for call in calls),
         texts=tuple(tuple(sorted(row.items())) for row in by_row),
     )  # fmt: skip
 
@@ -114,14 +112,13 @@ def case(name: str, rounds: Sequence[Round], **figures: float) -> Case:
     """What the rounds of one side come to; counts are of the last one."""
     last = rounds[-1]
     prompt, computed = last.counts["prompt_tokens"], last.counts["computed_tokens"]
-    middle = median(round.seconds for round in rounds)
+    seconds = [round.seconds for round in rounds]
     latencies = [latency for round in rounds for latency in round.latencies]
-    return Case(
-        name=name,
-        unit="programs/s",
-        value=float(f"{last.counts['programs'] / middle:.5g}"),
-        seconds=tuple(round(one.seconds, 4) for one in rounds),
-        median_s=round(middle, 4),
+    return timed_case(
+        name,
+        "programs/s",
+        short(last.counts["programs"] / median(seconds)),
+        seconds,
         counts={**last.counts, "fewest_computed_tokens": last.fewest},
         figures={
             "hit_rate": round(1 - computed / prompt, 4),

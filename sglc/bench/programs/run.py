@@ -15,7 +15,7 @@ from sglc.bench.programs.measure import OFF, ON, PYTHON, Round, Side, case, comp
 from sglc.bench.programs.vocabulary import DrawnWords, shape_folder
 from sglc.bench.programs.workload import Workload, WorkloadBatch
 from sglc.bench.programs.workloads import BY_NAME, WORKLOADS
-from sglc.bench.result import BenchResult, Case
+from sglc.bench.result import BenchResult, Case, short, timed_case
 from sglc.bench.rig import PAGE_SIZE, Needs, checked_limits, make_rig, place
 from sglc.bench.session import WARM_UP_SEED, repeat
 from sglc.bench.setting import commit, model_setting
@@ -126,15 +126,9 @@ def _through_kv_api(workload: Workload, sides: _Sides, options: Options, device:
     rig = make_rig(options, needs)
     same_work(rig, before)
     sessions, _ = repeat(options.rounds, False, lambda _: same_work(rig, same))
-    middle = median(session.seconds for session in sessions)
-    return Case(
-        name=f"{workload.name}, KV API",
-        unit="programs/s",
-        value=float(f"{len(sides.batch.rows) / middle:.5g}"),
-        seconds=tuple(round(session.seconds, 4) for session in sessions),
-        median_s=round(middle, 4),
-        counts=sessions[-1].counts(),
-    )
+    seconds = [session.seconds for session in sessions]
+    rate = short(len(sides.batch.rows) / median(seconds))
+    return timed_case(f"{workload.name}, KV API", "programs/s", rate, seconds, counts=sessions[-1].counts())
 
 
 def _times(slow: Sequence[Round], fast: Sequence[Round]) -> float:

@@ -36,7 +36,6 @@ class Workload:
     """A program by name. `sizes`: what `make` takes, by device. `in_flight`: rows of the runtime on CUDA."""
 
     name: str
-    what: str
     make: Make
     sizes: Mapping[str, Mapping[str, Any]]
     in_flight: int | None = None

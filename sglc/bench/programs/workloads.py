@@ -11,7 +11,7 @@ from sglc.bench.programs.workload import Workload
 
 WORKLOADS = (
     Workload(
-        name="mmlu", what="questions behind five examples of their group, one token out", make=shots.mmlu,
+        name="mmlu", make=shots.mmlu,
         sizes={
             "cuda": {"groups": 8, "questions": 64, "prefix": 1500, "question": 100},
             "cpu": {"groups": 3, "questions": 8, "prefix": 160, "question": 16},
@@ -20,8 +20,7 @@ WORKLOADS = (
         in_flight=512,
     ),
     Workload(
-        name="few-shot", what="five-shot questions of many subjects in random order, one token out",
-        make=shots.few_shot,
+        name="few-shot", make=shots.few_shot,
         sizes={
             "cuda": {"subjects": 32, "questions": 16, "example": 120, "question": (40, 120)},
             "cpu": {"subjects": 6, "questions": 6, "example": 24, "question": (8, 24)},
@@ -29,7 +28,7 @@ WORKLOADS = (
         },
     ),
     Workload(
-        name="hellaswag", what="a choice of four endings behind 20 examples", make=shots.hellaswag,
+        name="hellaswag", make=shots.hellaswag,
         sizes={
             "cuda": {"rows": 256, "example": 80, "context": (30, 60), "ending": 25},
             "cpu": {"rows": 16, "example": 16, "context": (8, 16), "ending": 6},
@@ -37,7 +36,7 @@ WORKLOADS = (
         },
     ),
     Workload(
-        name="react", what="an agent that thinks, acts and observes; its tools are replayed", make=turns.react,
+        name="react", make=turns.react,
         sizes={
             "cuda": {
                 "rows": 128, "examples": 800, "question": 30, "rounds": 6, "outs": (40, 20), "observation": 100,
@@ -51,7 +50,7 @@ WORKLOADS = (
         },
     ),
     Workload(
-        name="tot", what="tree of thought: two levels of branches with samples", make=trees.tree_of_thought,
+        name="tot", make=trees.tree_of_thought,
         sizes={
             "cuda": {"programs": 32, "prefix": 600, "branches": (8, 4), "adds": (50, 20), "outs": (200, 100)},
             "cpu": {"programs": 4, "prefix": 96, "branches": (3, 2), "adds": (8, 4), "outs": (12, 8)},
@@ -60,8 +59,7 @@ WORKLOADS = (
         in_flight=1024,
     ),
     Workload(
-        name="skeleton", what="skeleton of thought: points worked out side by side",
-        make=trees.skeleton_of_thought,
+        name="skeleton", make=trees.skeleton_of_thought,
         sizes={
             "cuda": {"rows": 64, "shared": 300, "question": 40, "points": 8, "outs": (80, 120)},
             "cpu": {"rows": 6, "shared": 64, "question": 8, "points": 4, "outs": (8, 12)},
@@ -69,7 +67,7 @@ WORKLOADS = (
         },
     ),
     Workload(
-        name="judge", what="branch, solve, merge: aspects of an essay, then a verdict", make=trees.judge,
+        name="judge", make=trees.judge,
         sizes={
             "cuda": {"rows": 64, "essay": 800, "aspects": 5, "outs": (100, 80)},
             "cpu": {"rows": 6, "essay": 120, "aspects": 4, "outs": (10, 8)},
@@ -77,8 +75,7 @@ WORKLOADS = (
         },
     ),
     Workload(
-        name="json", what="five constrained fields of a long document, asked for side by side",
-        make=trees.json_fields,
+        name="json", make=trees.json_fields,
         sizes={
             "cuda": {"rows": 64, "document": 4000},
             "cpu": {"rows": 6, "document": 300},
@@ -86,7 +83,7 @@ WORKLOADS = (
         },
     ),
     Workload(
-        name="chat-short", what="four turns of 256 to 512 tokens, answers of 4 to 8", make=turns.chat,
+        name="chat-short", make=turns.chat,
         sizes={
             "cuda": {"rows": 128, "shared": 60, "turns": 4, "said": (256, 512), "answers": (4, 8)},
             "cpu": {"rows": 8, "shared": 24, "turns": 4, "said": (24, 48), "answers": (2, 4)},
@@ -94,7 +91,7 @@ WORKLOADS = (
         },
     ),
     Workload(
-        name="chat-long", what="four turns of 256 to 512 tokens, answers as long", make=turns.chat,
+        name="chat-long", make=turns.chat,
         sizes={
             "cuda": {"rows": 128, "shared": 60, "turns": 4, "said": (256, 512), "answers": (256, 512)},
             "cpu": {"rows": 4, "shared": 24, "turns": 4, "said": (24, 48), "answers": (16, 32)},
@@ -102,7 +99,7 @@ WORKLOADS = (
         },
     ),
     Workload(
-        name="rag", what="a query, three passages of a library, reasoning, an answer", make=turns.rag,
+        name="rag", make=turns.rag,
         sizes={
             "cuda": {
                 "rows": 128, "examples": 400, "library": 64, "passage": 200, "found": 3, "question": 30,

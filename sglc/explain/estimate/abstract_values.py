@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from sglc.errors import Loc, SglcError
 from sglc.explain.estimate.intervals import Interval, either, total
 from sglc.explain.estimate.token_counts import (
-    Item,
     Line,
-    Marked,
     Text,
     TokenCounter,
     Unknown,
@@ -218,7 +216,7 @@ def _one_line(lines: list[Line], key: Hashable, shown: str, counter: TokenCounte
         known = (*known, common)
         ends = [merged([literal[len(common) :], *end[1:]]) for literal, end in zip(literals, ends, strict=True)]
     span = either(counted(end, counter) for end in ends)
-    hard = all(not end or _is_hard(end[0]) for end in ends)
+    hard = not any(end and (isinstance(end[0], str) or soft(end[0])) for end in ends)
     edges = [_edges(end, counter) for end in ends if end]
     most = None if None in edges else max((edge for edge in edges if edge is not None), default=0)
     return (*known, Unknown(key, span, shown, begins_hard=hard, edges=most))
@@ -229,10 +227,6 @@ def _common_text(texts: list[str]) -> str:
     first, last_ = min(texts), max(texts)
     pairs = enumerate(zip(first, last_, strict=False))
     return first[: next((index for index, (one, other) in pairs if one != other), len(first))]
-
-
-def _is_hard(item: Item) -> bool:
-    return isinstance(item, Marked) or (isinstance(item, Unknown) and item.hard)
 
 
 def _edges(end: Line, counter: TokenCounter) -> int | None:

@@ -30,7 +30,8 @@ def estimated(plans: Sequence[tuple[Plan, Mapping[str, str]]], target: Target) -
     for row, (plan, arguments) in enumerate(plans):
         go_through(plan, arguments, row, seen)
     first = plans[0][0]
-    longest = max((asked.behind.chain for asked in seen.asked if asked.behind.chain), key=_length, default=None)
+    chains = (asked.behind.chain for asked in seen.asked if asked.behind.chain)
+    longest = max(chains, key=lambda chain: chain.length, default=None)
     chain = _chain(longest)
     return Forecast(
         program=first.program,
@@ -48,10 +49,6 @@ def estimated(plans: Sequence[tuple[Plan, Mapping[str, str]]], target: Target) -
         counted=seen.counter.counted,
         goes_on=seen.goes_on,
     )
-
-
-def _length(chain: CallChain) -> float:
-    return chain.length
 
 
 def _chain(chain: CallChain | None) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from sglc.explain.estimate.abstract_values import (
 )
 from sglc.explain.estimate.forecast import Tally
 from sglc.explain.estimate.prefix_tree import Arms, PrefixTree
-from sglc.explain.estimate.token_counts import Line, Symbol, TokenCounter
+from sglc.explain.estimate.token_counts import Symbol, TokenCounter
 from sglc.ir.plan.plan import FunctionStep
 from sglc.ir.plan.segment import GenNode, Held, SelectNode, Slot
 from sglc.ir.target import Target
@@ -33,9 +33,7 @@ class PossibleCall:
 
     site: str
     node: GenNode | SelectNode
-    row: int
     symbols: tuple[Symbol, ...]
-    line: Line
     shared: int  # symbols of it that are surely there before
     tally: Tally  # if it is made
     chances: Chances

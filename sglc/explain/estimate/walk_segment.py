@@ -29,6 +29,7 @@ from sglc.explain.estimate.token_counts import (
     Marked,
     Symbol,
     Unknown,
+    common,
     last_word,
     merged,
     soft,
@@ -149,7 +150,7 @@ class SegmentWalk:
 
     def asked(self, node: GenNode | SelectNode) -> tuple[ValueAfter, ValueAfter]:
         """Note a call; gives the stream behind it, and its text."""
-        at, row = self.at, self.row
+        at = self.at
         site = str(node.site.inside(at.call, at.iterations))
         stream = self.made[node.stream][0]
         line = self.line(node.stream)
@@ -169,9 +170,7 @@ class SegmentWalk:
         if earlier is not None:
             chain = CallChain(chain.site, earlier.calls + 1, earlier.new + new, earlier)
         behind = After(frozenset({base_site(site)}), after.depth + 1, chain)
-        self.seen.asked.append(
-            PossibleCall(site, node, row, symbols, line, shared, tally, at.chances, after, behind)
-        )
+        self.seen.asked.append(PossibleCall(site, node, symbols, shared, tally, at.chances, after, behind))
         self.tally = self.tally + tally
         return ValueAfter(StreamValue(self.behind(node, line, text, site)), behind), ValueAfter(
             TextValue((text,)), behind
@@ -253,7 +252,7 @@ class SegmentWalk:
         merges = not tail and bool(line) and soft(line[-1])
         extra = Interval(-self.cut(line), 0, 0.0) if merges else ZERO
         whole = [self.counter.encode(tail + choice) for choice in spelled]
-        cut = min(_common(prompt, ids) for ids in whole)
+        cut = min(common(prompt, ids) for ids in whole)
         if not cut and len(prompt) == len(symbols):
             cut, whole = len(prompt), [(*prompt, *self.counter.encode(choice)) for choice in spelled]
         symbols = symbols[: len(symbols) - len(prompt) + cut]
@@ -294,8 +293,3 @@ def _unbounded(tokens: Interval, node: GenNode) -> Interval:
 def _unread(symbols: Sequence[Symbol], found: int) -> int:
     """1 where a prompt goes on behind a generation, from which nothing went on: its last id may have no KV."""
     return int(any(isinstance(symbol, Unknown) for symbol in symbols[max(found - 2, 0) : found]))
-
-
-def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    pairs = zip(first, second, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))

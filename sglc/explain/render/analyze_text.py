@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sglc.explain.estimate.analyze import ActualStep, Analysis
 from sglc.explain.estimate.forecast import Forecast, Tally
-from sglc.explain.render.text import aligned
+from sglc.explain.render.summary import aligned
 
 _HEAD = ("site", "calls", "prompt est/actual", "cached est/actual", "computed", "new est/actual", "time", "")
 _WIDTH = 48  # characters of a time line

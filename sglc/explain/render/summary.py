@@ -48,10 +48,15 @@ def table(program: Program) -> Iterator[str]:
         for op in wave:
             rows += _rows(op, arms, str(number), "")
     if len(rows) > 1:
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        for row in rows:
-            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-            yield "  ".join([*cells, row[4]]).rstrip()
+        yield from aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Rows with their cells one below the other."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        yield "  ".join([*cells, row[-1]]).rstrip()
 
 
 def _rows(op: Op, arms: dict[Value, str], wave: str, indent: str) -> Iterator[_Row]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from sglc.explain.estimate.forecast import Forecast, StepForecast
 from sglc.explain.estimate.intervals import Interval, between
 from sglc.explain.estimate.price import Price, is_priced
-from sglc.explain.render.summary import graph_breaks, structure
+from sglc.explain.render.summary import aligned, graph_breaks, structure
 from sglc.frontend.analysis.lint import Finding, render_finding
 from sglc.frontend.values.graph_breaks import BreakPlace
 from sglc.ir.ops import Arg
@@ -29,7 +29,9 @@ def explanation_text(
     lines = [f"{program.name}({', '.join(names)}) on `{forecast.target}`"]
     if forecast.rows > 1:
         lines[0] += f", {forecast.rows} rows"
-    inner = [*totals(forecast), *structure(compiled), *steps_table(forecast)]
+    inner = [*totals(forecast), *structure(compiled)]
+    if forecast.steps:
+        inner += aligned([_HEAD, *(_cells(step) for step in forecast.steps)])
     inner += notes(forecast, breaks)
     if price is not None:
         inner.append(f"price: {price}")
@@ -77,20 +79,6 @@ def said(span: Interval) -> str:
     if span.exact:
         return str(span.low)
     return f"{span} (about {span.likely:.0f})" if span.high is not None else str(span)
-
-
-def steps_table(forecast: Forecast) -> Iterator[str]:
-    """A row for each step, in the order of the plan."""
-    if forecast.steps:
-        yield from aligned([_HEAD, *(_cells(step) for step in forecast.steps)])
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Rows with their cells one below the other."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        yield "  ".join([*cells, row[-1]]).rstrip()
 
 
 def _cells(step: StepForecast) -> Sequence[str]:

@@ -391,17 +391,14 @@ class Call:
 
 def header_of(name: str, seed: int, rows: int | None, *, is_journal: bool) -> Json:
     """What a recording of the program `name` says of itself."""
-    header: Json = {"program": name, "seed": seed, "rows": rows, **_versions()}
+    try:
+        own = version("sglc")
+    except PackageNotFoundError:
+        own = "unknown"
+    versions = {"sglc": own, "python": platform.python_version(), "platform": sys.platform}
+    header: Json = {"program": name, "seed": seed, "rows": rows, **versions}
     return {**header, "journal": True} if is_journal else header
 
 
 def _vocabulary(target: Target) -> str:
     return "" if target.tokenizer is None else target.tokenizer.hash
-
-
-def _versions() -> dict[str, str]:
-    try:
-        own = version("sglc")
-    except PackageNotFoundError:
-        own = "unknown"
-    return {"sglc": own, "python": platform.python_version(), "platform": sys.platform}

@@ -146,7 +146,12 @@ def read_tape(folder: str | os.PathLike[str], skip: Container[int] = ()) -> Tape
                 elif line.get("recording") == RECORDING_VERSION:
                     tape = Tape(line, {}, {})
                 else:
-                    raise _of_version(path, line.get("recording"))
+                    found = line.get("recording")
+                    raise UsageError(
+                        "SGLC053",
+                        f"this recording has version `{found}`, and this sglc reads `{RECORDING_VERSION}`",
+                        Loc(str(path), 1), hint="record it again",
+                    )  # fmt: skip
     except OSError as error:
         raise UsageError(
             "SGLC052", f"there is no recording in `{folder}`: {error.strerror or error}",
@@ -189,13 +194,6 @@ def alike(one: Any, other: Any) -> bool:
 def occurrence_of(line: Json) -> Occurrence:
     """Which call of its function a line is of."""
     return line.get("task", ""), line["occurrence"]
-
-
-def _of_version(path: Path, version: Any) -> UsageError:
-    return UsageError(
-        "SGLC053", f"this recording has version `{version}`, and this sglc reads `{RECORDING_VERSION}`",
-        Loc(str(path), 1), hint="record it again",
-    )  # fmt: skip
 
 
 def _damaged(path: Path, number: int, reason: str) -> UsageError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
@@ -77,7 +78,8 @@ def described(target: Target) -> tuple[str, dict[str, Any]]:
     told = [one.name for one in fields(target) if one.compare and one.name != "tokenizer"]
     data = {name: getattr(target, name) for name in told}
     data["name"] = re.sub(r"//[^/@]*@", "//", target.name)  # no password of a server
-    data["takes"] = {**asdict(target.takes), "temperature": _finite(target.takes.temperature)}
+    hottest = target.takes.temperature
+    data["takes"] = {**asdict(target.takes), "temperature": "inf" if hottest == math.inf else hottest}
     tokenizer: Any = target.tokenizer
     if tokenizer is not None:
         template = getattr(tokenizer, "template", None)
@@ -101,17 +103,10 @@ def target_of(data: Mapping[str, Any]) -> Target:
     given = {name: data[name] for name in data if name not in ("takes", "tokenizer")}
     said = data["takes"]
     lists = {name: tuple(value) for name, value in said.items() if isinstance(value, list)}
-    takes = Takes(**{**said, "temperature": _infinite(said["temperature"]), **lists})
+    hottest = None if said["temperature"] is None else float(said["temperature"])
+    takes = Takes(**{**said, "temperature": hottest, **lists})
     tokenizer = RecordedTokenizer(data["tokenizer"]) if "tokenizer" in data else None
     if given.get("passes") is not None:
         given["passes"] = tuple(given["passes"])
     # What takes everything is known by that very object.
     return Target(tokenizer=tokenizer, takes=EVERYTHING if takes == EVERYTHING else takes, **given)
-
-
-def _finite(limit: float | None) -> float | str | None:
-    return "inf" if limit == float("inf") else limit
-
-
-def _infinite(limit: float | str | None) -> float | None:
-    return None if limit is None else float(limit)
