@@ -20,8 +20,9 @@ from starlette.types import ASGIApp
 
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
-from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.backends.scripted import Asked, ScriptedBackend, Words
 from sglc.errors import BackendError
+from sglc.ir.target import Target
 from sglc.serve.app import make_direct
 from sglc.serve.door import Access, guarded
 from sglc.serve.service import Service
@@ -42,6 +43,14 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
 
 def answer(asked: Asked) -> str:
     return "y" if asked.choices else "two words"
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def generations(exported: InMemorySpanExporter) -> list[ReadableSpan]:
+    return [span for span in exported.get_finished_spans() if "sglc.site" in attributes(span)]
 
 
 @sgl.tool
@@ -110,7 +119,6 @@ def test_attributes_are_those_of_the_conventions(exported: InMemorySpanExporter)
         "gen_ai.request.max_tokens": 7,
         "gen_ai.request.temperature": 0.5,
         "gen_ai.request.top_p": 1.0,
-        "gen_ai.request.choice.count": 1,
         "gen_ai.usage.input_tokens": 1,
         "gen_ai.usage.cache_read.input_tokens": 0,
         "gen_ai.usage.output_tokens": 2,
@@ -126,6 +134,121 @@ def test_attributes_are_those_of_the_conventions(exported: InMemorySpanExporter)
     above = span.parent.span_id
     row = next(span for span in exported.get_finished_spans() if span.context.span_id == above)
     assert row.start_time <= span.start_time <= span.end_time <= row.end_time  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("mode", ["plan", "python"])
+def test_generations_of_a_branch_stand_behind_each_other(exported: InMemorySpanExporter, mode: Any) -> None:
+    @sgl.function
+    def in_turn(s: Any) -> None:
+        s += "x" + sgl.gen("a") + "z" + sgl.gen("b")
+        for branch in s.fork(2):
+            branch += sgl.gen("c")
+
+    in_turn.run(backend=ScriptedBackend(answer, word_s=0.02), mode=mode).sync()
+    spans = [(span.start_time or 0, span.end_time or 0) for span in generations(exported)]
+    a, b, *branches = sorted(spans, key=lambda span: span[1])
+    assert a[0] < a[1] <= b[0] < b[1]
+    assert branches[0][1] > branches[1][0]  # of two branches beside each other
+
+
+@pytest.mark.parametrize(
+    ("name", "provider", "model"),
+    [
+        ("openai:m", "openai", "m"),
+        ("mistral:m-large", "mistral_ai", "m-large"),
+        ("openrouter:x/m:free", "openrouter", "x/m:free"),
+        ("litellm:m", "litellm", "m"),
+        ("litellm:bedrock/m", "aws.bedrock", "bedrock/m"),
+        ("litellm:groq/m", "groq", "groq/m"),
+        ("scripted", "sglc", "scripted"),
+    ],
+)
+def test_models_and_providers_are_named_as_the_conventions_do(
+    exported: InMemorySpanExporter, name: str, provider: str, model: str
+) -> None:
+    run_as(Target(name, Words(), continues_text=True))
+    (span,) = generations(exported)
+    assert span.name == f"text_completion {model}"
+    known = attributes(span)
+    assert (known["gen_ai.provider.name"], known["gen_ai.request.model"]) == (provider, model)
+
+
+def test_a_servers_model_is_not_its_address(exported: InMemorySpanExporter) -> None:
+    run_as(Target("https://served", Words(), continues_text=True, model="m"))
+    run_as(Target("grpc://[::1]:7", Words(), continues_text=True))  # of a replay, which knows no model
+    known, unknown = generations(exported)
+    assert (known.name, unknown.name) == ("text_completion m", "text_completion")
+    addresses = [(told["server.address"], told["server.port"]) for told in map(attributes, (known, unknown))]
+    assert addresses == [("served", 443), ("::1", 7)]
+    assert "gen_ai.request.model" not in attributes(unknown)
+
+
+def run_as(target: Target) -> None:
+    """Run a program on a back end of that `target`."""
+    backend = ScriptedBackend(answer)
+    backend.__dict__["target"] = target
+    inner.run(backend=backend).sync()
+
+
+def test_what_a_generation_is_asked_for_is_told_where_it_was_said(exported: InMemorySpanExporter) -> None:
+    @sgl.function
+    def asking(s: Any) -> None:
+        s += "x" + sgl.gen("a", n=2, seed=5, stop=["."], top_k=3, frequency_penalty=0.5, presence_penalty=0.25)
+        s += sgl.gen("b", seed=2**63)  # more than an exporter can write
+
+    asking.run(backend=ScriptedBackend(answer)).sync()
+    told, large = (
+        {key: value for key, value in attributes(span).items() if "request" in key}
+        for span in generations(exported)
+    )
+    usual = {
+        "gen_ai.request.model": "scripted", "gen_ai.request.max_tokens": 128, "gen_ai.request.temperature": 1.0,
+        "gen_ai.request.top_p": 1.0,
+    }  # fmt: skip
+    assert large == usual
+    assert told == usual | {
+        "gen_ai.request.choice.count": 2, "gen_ai.request.top_k": 3, "gen_ai.request.seed": 5,
+        "gen_ai.request.stop_sequences": (".",), "gen_ai.request.frequency_penalty": 0.5,
+        "gen_ai.request.presence_penalty": 0.25,
+    }  # fmt: skip
+
+
+def test_what_is_replayed_says_so_and_is_counted_once(exported: InMemorySpanExporter, tmp_path: Path) -> None:
+    tapes = str(tmp_path / "tape")
+    inner.run(backend=ScriptedBackend(answer), record=tapes).sync()
+    inner.run(replay=tapes).sync()
+    recorded, replayed = map(attributes, generations(exported))
+    assert "sglc.replayed" not in recorded
+    assert recorded["gen_ai.usage.output_tokens"] == 2
+    assert replayed["sglc.replayed"] is True
+    assert not [name for name in replayed if "usage" in name]
+
+
+def test_what_a_run_that_goes_on_has_from_before_is_replayed(
+    exported: InMemorySpanExporter, tmp_path: Path
+) -> None:
+    failing = True
+
+    @sgl.function
+    def goes_on(s: Any) -> None:
+        s += "x" + sgl.gen("a")
+        if s["a"] and failing:
+            raise LookupError
+        s += sgl.gen("b")
+
+    def run(**more: Any) -> Any:
+        return goes_on.run(
+            backend=ScriptedBackend(answer), record=str(tmp_path / "tape"), mode="python", **more
+        )
+
+    assert run().error() is not None
+    failing = False
+    exported.clear()
+    assert run(resume=True, retry_failed=True).error() is None
+    told = {
+        str(known["sglc.site"]): "sglc.replayed" in known for known in map(attributes, generations(exported))
+    }
+    assert told == {"goes_on.a#0": True, "goes_on.b#0": False}
 
 
 def test_failures_are_errors(exported: InMemorySpanExporter) -> None:
