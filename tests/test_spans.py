@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -16,7 +19,8 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from starlette.types import ASGIApp
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
@@ -355,16 +359,27 @@ def test_a_provider_that_nobody_configured_costs_nothing() -> None:
 # -- of a server's requests ------------------------------------------------------------------------
 
 
+def service_of(backend: ScriptedBackend) -> Service:
+    tokenizer: Any = backend.target.tokenizer
+    return Service(backend, tokenizer, "m", 1_000)
+
+
+def served(backend: ScriptedBackend) -> ASGIApp:
+    service = service_of(backend)
+    return door(make_direct(service), service)
+
+
+def door(app: ASGIApp, service: Service) -> ASGIApp:
+    return guarded(app, Access(), service.limits, service.drain, service.queue, service.metrics)
+
+
 async def posted(app: ASGIApp, path: str, body: dict[str, Any], **headers: str) -> None:
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://served") as client:
         await client.post(path, json=body, headers=headers)
 
 
 def test_a_request_has_a_span_below_its_clients(exported: InMemorySpanExporter) -> None:
-    backend = ScriptedBackend(answer)
-    tokenizer: Any = backend.target.tokenizer
-    service = Service(backend, tokenizer, "m", 1_000)
-    app = guarded(make_direct(service), Access(), service.limits, service.drain, service.queue, service.metrics)
+    app = served(ScriptedBackend(answer))
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
     async def all_of_them() -> None:
@@ -382,13 +397,15 @@ def test_a_request_has_a_span_below_its_clients(exported: InMemorySpanExporter) 
     assert len(str(known.pop("sglc.request.id"))) == 32
     assert known == {
         "http.request.method": "POST", "http.route": "/v1/completions", "http.response.status_code": 200,
+        "url.path": "/v1/completions", "url.scheme": "http",
         "gen_ai.operation.name": "text_completion", "gen_ai.provider.name": "sglc", "gen_ai.request.model": "m",
         "gen_ai.usage.input_tokens": 2, "gen_ai.usage.cache_read.input_tokens": 0,
         "gen_ai.usage.output_tokens": 2,
     }  # fmt: skip
     assert [event.name for event in stream.events] == ["gen_ai.first_token"]
     assert (refused.attributes or {})["error.type"] == "invalid_value"
-    assert other.name == "POST other"
+    assert other.name == "POST"
+    assert not {"http.route", "url.path"} & attributes(other).keys()
     assert "secret" not in "".join(span.to_json() for span in (whole, stream, refused, other))
 
 
@@ -399,10 +416,7 @@ def test_a_request_has_a_span_below_its_clients(exported: InMemorySpanExporter) 
 def test_whatever_makes_texts_has_its_model_and_operation(
     exported: InMemorySpanExporter, path: str, operation: str
 ) -> None:
-    backend = ScriptedBackend(answer)
-    tokenizer: Any = backend.target.tokenizer
-    service = Service(backend, tokenizer, "m", 1_000)
-    app = guarded(make_direct(service), Access(), service.limits, service.drain, service.queue, service.metrics)
+    app = served(ScriptedBackend(answer))
     asyncio.run(posted(app, path, {}))
     (span,) = exported.get_finished_spans()
     known = span.attributes or {}
@@ -433,3 +447,78 @@ def test_what_a_back_end_reports_stands_in_its_row(exported: InMemorySpanExporte
     assert len(rows) == 3
     assert {span.parent.span_id for span in posts if span.parent is not None} == rows
     assert all(span.parent is not None for span in posts)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "name", "told"),
+    [
+        ("BREW", "/health", "HTTP /health", "_OTHER"),
+        ("PUT", "/health", "PUT /health", "PUT"),
+        ("BREW", "/my-secret", "HTTP", "_OTHER"),
+        ("GET", "/v1/models/my-secret", "GET /v1/models/{name}", "GET"),
+    ],
+)
+def test_only_methods_and_paths_that_are_known_are_told(
+    exported: InMemorySpanExporter, method: str, path: str, name: str, told: str
+) -> None:
+    async def ask() -> None:
+        transport = httpx2.ASGITransport(served(ScriptedBackend(answer)))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://served") as client:
+            await client.request(method, path, params={"key": "my-secret"})
+
+    asyncio.run(ask())
+    (span,) = exported.get_finished_spans()
+    assert (span.name, attributes(span)["http.request.method"]) == (name, told)
+    assert "secret" not in span.to_json()
+
+
+def test_a_request_s_span_is_the_current_one_and_nobody_makes_another(
+    exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suppressed: list[str] = []
+
+    @contextmanager
+    def suppress_http_instrumentation() -> Iterator[None]:
+        suppressed.append("begun")
+        yield
+        suppressed.append("ended")
+
+    utils = SimpleNamespace(suppress_http_instrumentation=suppress_http_instrumentation)
+    monkeypatch.setitem(sys.modules, "opentelemetry.instrumentation.utils", utils)  # type: ignore[arg-type]
+    inside: list[trace.SpanContext] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        assert suppressed == ["begun"]
+        inside.append(trace.get_current_span().get_span_context())
+        await JSONResponse({})(scope, receive, send)
+
+    async def ask() -> None:
+        await posted(door(app, service_of(ScriptedBackend(answer))), "/v1/completions", {})
+        assert trace.get_current_span() is trace.INVALID_SPAN
+
+    asyncio.run(ask())
+    (span,) = exported.get_finished_spans()
+    assert [context.span_id for context in inside] == [span.context.span_id]
+    assert suppressed == ["begun", "ended"]
+
+
+def test_of_a_stream_that_nobody_reads_no_count_is_told(exported: InMemorySpanExporter) -> None:
+    async def leave() -> None:
+        body = json.dumps({"prompt": "x", "stream": True}).encode()
+        came = iter([{"type": "http.request", "body": body}, {"type": "http.disconnect"}])
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers}
+
+        async def receive() -> Any:
+            return next(came)
+
+        async def send(message: Any) -> None:
+            pass
+
+        await served(ScriptedBackend(answer, word_s=5))(scope, receive, send)
+
+    asyncio.run(leave())
+    (span,) = exported.get_finished_spans()
+    known = attributes(span)
+    assert known["error.type"] == "aborted"
+    assert [name for name in known if "usage" in name] == ["gen_ai.usage.input_tokens"]
