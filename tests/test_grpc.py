@@ -498,6 +498,13 @@ def test_calls_are_counted_as_requests_are(client: Client) -> None:
     assert counted() == [before[0] + 2, before[1] + 12]
 
 
+def test_every_call_is_a_post(client: Client) -> None:
+    client.stub.HealthCheck(pb.HealthCheckRequest())
+    _, page = client.server.ask("GET", "/metrics")
+    (line,) = (line for line in page.splitlines() if "http_requests_total" in line and "/HealthCheck" in line)
+    assert 'method="POST"' in line
+
+
 # -- who gets in, and for how long -----------------------------------------------------------------
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -16,12 +19,14 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from starlette.types import ASGIApp
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
-from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.backends.scripted import Asked, ScriptedBackend, Words
 from sglc.errors import BackendError
+from sglc.ir.target import Target
 from sglc.serve.app import make_direct
 from sglc.serve.door import Access, guarded
 from sglc.serve.service import Service
@@ -42,6 +47,14 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
 
 def answer(asked: Asked) -> str:
     return "y" if asked.choices else "two words"
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def generations(exported: InMemorySpanExporter) -> list[ReadableSpan]:
+    return [span for span in exported.get_finished_spans() if "sglc.site" in attributes(span)]
 
 
 @sgl.tool
@@ -110,7 +123,6 @@ def test_attributes_are_those_of_the_conventions(exported: InMemorySpanExporter)
         "gen_ai.request.max_tokens": 7,
         "gen_ai.request.temperature": 0.5,
         "gen_ai.request.top_p": 1.0,
-        "gen_ai.request.choice.count": 1,
         "gen_ai.usage.input_tokens": 1,
         "gen_ai.usage.cache_read.input_tokens": 0,
         "gen_ai.usage.output_tokens": 2,
@@ -126,6 +138,121 @@ def test_attributes_are_those_of_the_conventions(exported: InMemorySpanExporter)
     above = span.parent.span_id
     row = next(span for span in exported.get_finished_spans() if span.context.span_id == above)
     assert row.start_time <= span.start_time <= span.end_time <= row.end_time  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("mode", ["plan", "python"])
+def test_generations_of_a_branch_stand_behind_each_other(exported: InMemorySpanExporter, mode: Any) -> None:
+    @sgl.function
+    def in_turn(s: Any) -> None:
+        s += "x" + sgl.gen("a") + "z" + sgl.gen("b")
+        for branch in s.fork(2):
+            branch += sgl.gen("c")
+
+    in_turn.run(backend=ScriptedBackend(answer, word_s=0.02), mode=mode).sync()
+    spans = [(span.start_time or 0, span.end_time or 0) for span in generations(exported)]
+    a, b, *branches = sorted(spans, key=lambda span: span[1])
+    assert a[0] < a[1] <= b[0] < b[1]
+    assert branches[0][1] > branches[1][0]  # of two branches beside each other
+
+
+@pytest.mark.parametrize(
+    ("name", "provider", "model"),
+    [
+        ("openai:m", "openai", "m"),
+        ("mistral:m-large", "mistral_ai", "m-large"),
+        ("openrouter:x/m:free", "openrouter", "x/m:free"),
+        ("litellm:m", "litellm", "m"),
+        ("litellm:bedrock/m", "aws.bedrock", "bedrock/m"),
+        ("litellm:groq/m", "groq", "groq/m"),
+        ("scripted", "sglc", "scripted"),
+    ],
+)
+def test_models_and_providers_are_named_as_the_conventions_do(
+    exported: InMemorySpanExporter, name: str, provider: str, model: str
+) -> None:
+    run_as(Target(name, Words(), continues_text=True))
+    (span,) = generations(exported)
+    assert span.name == f"text_completion {model}"
+    known = attributes(span)
+    assert (known["gen_ai.provider.name"], known["gen_ai.request.model"]) == (provider, model)
+
+
+def test_a_servers_model_is_not_its_address(exported: InMemorySpanExporter) -> None:
+    run_as(Target("https://served", Words(), continues_text=True, model="m"))
+    run_as(Target("grpc://[::1]:7", Words(), continues_text=True))  # of a replay, which knows no model
+    known, unknown = generations(exported)
+    assert (known.name, unknown.name) == ("text_completion m", "text_completion")
+    addresses = [(told["server.address"], told["server.port"]) for told in map(attributes, (known, unknown))]
+    assert addresses == [("served", 443), ("::1", 7)]
+    assert "gen_ai.request.model" not in attributes(unknown)
+
+
+def run_as(target: Target) -> None:
+    """Run a program on a back end of that `target`."""
+    backend = ScriptedBackend(answer)
+    backend.__dict__["target"] = target
+    inner.run(backend=backend).sync()
+
+
+def test_what_a_generation_is_asked_for_is_told_where_it_was_said(exported: InMemorySpanExporter) -> None:
+    @sgl.function
+    def asking(s: Any) -> None:
+        s += "x" + sgl.gen("a", n=2, seed=5, stop=["."], top_k=3, frequency_penalty=0.5, presence_penalty=0.25)
+        s += sgl.gen("b", seed=2**63)  # more than an exporter can write
+
+    asking.run(backend=ScriptedBackend(answer)).sync()
+    told, large = (
+        {key: value for key, value in attributes(span).items() if "request" in key}
+        for span in generations(exported)
+    )
+    usual = {
+        "gen_ai.request.model": "scripted", "gen_ai.request.max_tokens": 128, "gen_ai.request.temperature": 1.0,
+        "gen_ai.request.top_p": 1.0,
+    }  # fmt: skip
+    assert large == usual
+    assert told == usual | {
+        "gen_ai.request.choice.count": 2, "gen_ai.request.top_k": 3, "gen_ai.request.seed": 5,
+        "gen_ai.request.stop_sequences": (".",), "gen_ai.request.frequency_penalty": 0.5,
+        "gen_ai.request.presence_penalty": 0.25,
+    }  # fmt: skip
+
+
+def test_what_is_replayed_says_so_and_is_counted_once(exported: InMemorySpanExporter, tmp_path: Path) -> None:
+    tapes = str(tmp_path / "tape")
+    inner.run(backend=ScriptedBackend(answer), record=tapes).sync()
+    inner.run(replay=tapes).sync()
+    recorded, replayed = map(attributes, generations(exported))
+    assert "sglc.replayed" not in recorded
+    assert recorded["gen_ai.usage.output_tokens"] == 2
+    assert replayed["sglc.replayed"] is True
+    assert not [name for name in replayed if "usage" in name]
+
+
+def test_what_a_run_that_goes_on_has_from_before_is_replayed(
+    exported: InMemorySpanExporter, tmp_path: Path
+) -> None:
+    failing = True
+
+    @sgl.function
+    def goes_on(s: Any) -> None:
+        s += "x" + sgl.gen("a")
+        if s["a"] and failing:
+            raise LookupError
+        s += sgl.gen("b")
+
+    def run(**more: Any) -> Any:
+        return goes_on.run(
+            backend=ScriptedBackend(answer), record=str(tmp_path / "tape"), mode="python", **more
+        )
+
+    assert run().error() is not None
+    failing = False
+    exported.clear()
+    assert run(resume=True, retry_failed=True).error() is None
+    told = {
+        str(known["sglc.site"]): "sglc.replayed" in known for known in map(attributes, generations(exported))
+    }
+    assert told == {"goes_on.a#0": True, "goes_on.b#0": False}
 
 
 def test_failures_are_errors(exported: InMemorySpanExporter) -> None:
@@ -232,16 +359,27 @@ def test_a_provider_that_nobody_configured_costs_nothing() -> None:
 # -- of a server's requests ------------------------------------------------------------------------
 
 
+def service_of(backend: ScriptedBackend) -> Service:
+    tokenizer: Any = backend.target.tokenizer
+    return Service(backend, tokenizer, "m", 1_000)
+
+
+def served(backend: ScriptedBackend) -> ASGIApp:
+    service = service_of(backend)
+    return door(make_direct(service), service)
+
+
+def door(app: ASGIApp, service: Service) -> ASGIApp:
+    return guarded(app, Access(), service.limits, service.drain, service.queue, service.metrics)
+
+
 async def posted(app: ASGIApp, path: str, body: dict[str, Any], **headers: str) -> None:
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://served") as client:
         await client.post(path, json=body, headers=headers)
 
 
 def test_a_request_has_a_span_below_its_clients(exported: InMemorySpanExporter) -> None:
-    backend = ScriptedBackend(answer)
-    tokenizer: Any = backend.target.tokenizer
-    service = Service(backend, tokenizer, "m", 1_000)
-    app = guarded(make_direct(service), Access(), service.limits, service.drain, service.queue, service.metrics)
+    app = served(ScriptedBackend(answer))
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
     async def all_of_them() -> None:
@@ -259,13 +397,15 @@ def test_a_request_has_a_span_below_its_clients(exported: InMemorySpanExporter) 
     assert len(str(known.pop("sglc.request.id"))) == 32
     assert known == {
         "http.request.method": "POST", "http.route": "/v1/completions", "http.response.status_code": 200,
+        "url.path": "/v1/completions", "url.scheme": "http",
         "gen_ai.operation.name": "text_completion", "gen_ai.provider.name": "sglc", "gen_ai.request.model": "m",
         "gen_ai.usage.input_tokens": 2, "gen_ai.usage.cache_read.input_tokens": 0,
         "gen_ai.usage.output_tokens": 2,
     }  # fmt: skip
     assert [event.name for event in stream.events] == ["gen_ai.first_token"]
     assert (refused.attributes or {})["error.type"] == "invalid_value"
-    assert other.name == "POST other"
+    assert other.name == "POST"
+    assert not {"http.route", "url.path"} & attributes(other).keys()
     assert "secret" not in "".join(span.to_json() for span in (whole, stream, refused, other))
 
 
@@ -276,10 +416,7 @@ def test_a_request_has_a_span_below_its_clients(exported: InMemorySpanExporter) 
 def test_whatever_makes_texts_has_its_model_and_operation(
     exported: InMemorySpanExporter, path: str, operation: str
 ) -> None:
-    backend = ScriptedBackend(answer)
-    tokenizer: Any = backend.target.tokenizer
-    service = Service(backend, tokenizer, "m", 1_000)
-    app = guarded(make_direct(service), Access(), service.limits, service.drain, service.queue, service.metrics)
+    app = served(ScriptedBackend(answer))
     asyncio.run(posted(app, path, {}))
     (span,) = exported.get_finished_spans()
     known = span.attributes or {}
@@ -310,3 +447,78 @@ def test_what_a_back_end_reports_stands_in_its_row(exported: InMemorySpanExporte
     assert len(rows) == 3
     assert {span.parent.span_id for span in posts if span.parent is not None} == rows
     assert all(span.parent is not None for span in posts)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "name", "told"),
+    [
+        ("BREW", "/health", "HTTP /health", "_OTHER"),
+        ("PUT", "/health", "PUT /health", "PUT"),
+        ("BREW", "/my-secret", "HTTP", "_OTHER"),
+        ("GET", "/v1/models/my-secret", "GET /v1/models/{name}", "GET"),
+    ],
+)
+def test_only_methods_and_paths_that_are_known_are_told(
+    exported: InMemorySpanExporter, method: str, path: str, name: str, told: str
+) -> None:
+    async def ask() -> None:
+        transport = httpx2.ASGITransport(served(ScriptedBackend(answer)))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://served") as client:
+            await client.request(method, path, params={"key": "my-secret"})
+
+    asyncio.run(ask())
+    (span,) = exported.get_finished_spans()
+    assert (span.name, attributes(span)["http.request.method"]) == (name, told)
+    assert "secret" not in span.to_json()
+
+
+def test_a_request_s_span_is_the_current_one_and_nobody_makes_another(
+    exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suppressed: list[str] = []
+
+    @contextmanager
+    def suppress_http_instrumentation() -> Iterator[None]:
+        suppressed.append("begun")
+        yield
+        suppressed.append("ended")
+
+    utils = SimpleNamespace(suppress_http_instrumentation=suppress_http_instrumentation)
+    monkeypatch.setitem(sys.modules, "opentelemetry.instrumentation.utils", utils)  # type: ignore[arg-type]
+    inside: list[trace.SpanContext] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        assert suppressed == ["begun"]
+        inside.append(trace.get_current_span().get_span_context())
+        await JSONResponse({})(scope, receive, send)
+
+    async def ask() -> None:
+        await posted(door(app, service_of(ScriptedBackend(answer))), "/v1/completions", {})
+        assert trace.get_current_span() is trace.INVALID_SPAN
+
+    asyncio.run(ask())
+    (span,) = exported.get_finished_spans()
+    assert [context.span_id for context in inside] == [span.context.span_id]
+    assert suppressed == ["begun", "ended"]
+
+
+def test_of_a_stream_that_nobody_reads_no_count_is_told(exported: InMemorySpanExporter) -> None:
+    async def leave() -> None:
+        body = json.dumps({"prompt": "x", "stream": True}).encode()
+        came = iter([{"type": "http.request", "body": body}, {"type": "http.disconnect"}])
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers}
+
+        async def receive() -> Any:
+            return next(came)
+
+        async def send(message: Any) -> None:
+            pass
+
+        await served(ScriptedBackend(answer, word_s=5))(scope, receive, send)
+
+    asyncio.run(leave())
+    (span,) = exported.get_finished_spans()
+    known = attributes(span)
+    assert known["error.type"] == "aborted"
+    assert [name for name in known if "usage" in name] == ["gen_ai.usage.input_tokens"]

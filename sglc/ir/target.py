@@ -197,6 +197,7 @@ class Target:
     holds_forms: bool = True  # what it makes is of the form asked for; else who reads it looks
     whole_answers: bool = False  # pieces cost something: `submit(..., streams=False)` where nobody reads them
     passes: tuple[str, ...] | None = None  # those to run, in this order; None: the pipeline of its kind
+    model: str = field(default="", compare=False)  # its name, where `name` only says where it is
     # Of a model elsewhere, for estimates alone: they ask for it.
     encoding: Callable[[], Encoding | None] = field(default=_no_encoding, compare=False)
 

@@ -254,7 +254,8 @@ class RowObserver:
         if self.timeline is not None:
             self.timeline.done(output)
         if self.span is not None:
-            self.span.done(output)
+            replayed = self.tape is not None and self.tape.answers(output.site)
+            self.span.done(output, replayed=replayed)
         if self.tape is not None:
             self.tape.done(output)
 

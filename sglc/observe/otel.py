@@ -13,22 +13,27 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from sglc.errors import SglcError
 from sglc.execution.call_record import CallRecord
 from sglc.execution.outputs import PendingOutput, RunOutputs
 from sglc.ir.core import Program, Site, walk
 from sglc.ir.plan.segment import GenNode
+from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
+from sglc.observe.timeline import Lanes
 
 _MODULE = "opentelemetry.trace"
-# Who runs the models of a back end, in the words of the conventions.
+# Who runs the models of a back end, or of a vendor by LiteLLM's name, in the words of the conventions.
 _PROVIDERS = {
     "openai": "openai", "azure": "azure.ai.openai", "anthropic": "anthropic", "gemini": "gcp.gemini",
-    "vertex": "gcp.vertex_ai",
+    "vertex": "gcp.vertex_ai", "mistral": "mistral_ai", "openrouter": "openrouter", "litellm": "litellm",
+    "vertex_ai": "gcp.vertex_ai", "azure_ai": "azure.ai.inference", "bedrock": "aws.bedrock",
+    "watsonx": "ibm.watsonx.ai", "xai": "x_ai",
 }  # fmt: skip
 
 
@@ -83,18 +88,20 @@ class RowSpan:
         if path:
             self._span.set_attribute("sglc.call", path)
         self._context = spans.api.set_span_in_context(self._span, context)
-        self._target: Target | None = None
-        self._others: dict[Site, Target] = {}
+        self._model: Mapping[str, Any] = {}
+        self._others: dict[Site, Mapping[str, Any]] = {}
         self._known: set[Site] = set()
+        self._branches: dict[tuple[int, ...], Lanes] = {}
         sys.modules["opentelemetry.context"].attach(self._context)
 
     def on(self, target: Target) -> None:
         """The back end of the row."""
-        self._target = target
+        self._model = _model(target)
 
     def other(self, program: Program, target: Target) -> None:
         """The back end of a program that one call of the row is."""
-        self._others.update((op.site, target) for op in walk(program.ops) if hasattr(op, "site"))
+        model = _model(target)
+        self._others.update((op.site, model) for op in walk(program.ops) if hasattr(op, "site"))
 
     @contextmanager
     def tool(self, name: str) -> Iterator[None]:
@@ -112,10 +119,11 @@ class RowSpan:
                 _fail(self._spans.api, span, error)
                 raise
 
-    def done(self, output: PendingOutput) -> None:
-        """A generation has ended well."""
+    def done(self, output: PendingOutput, *, replayed: bool) -> None:
+        """A generation has ended well; if `replayed`, long ago, and it was counted then."""
         assert output.call is not None
-        self._generation(output, output.ended_s, None, _counts(output.call))
+        told = {"sglc.replayed": True} if replayed else _counts(output.call)
+        self._generation(output, output.ended_s, None, told)
 
     def end(self, outputs: RunOutputs, error: BaseException | None) -> None:
         """The row has ended; what failed in it is known."""
@@ -130,30 +138,19 @@ class RowSpan:
     def _generation(
         self, output: PendingOutput, ended_s: float, error: BaseException | None, counts: dict[str, Any]
     ) -> None:
-        self._known.add(output.site)
-        target = self._others.get(output.site, self._target)
-        operation = "chat" if target is not None and target.protocol == "chat" else "text_completion"
-        model = "" if target is None else target.name
-        kind, _, name = model.partition(":")
-        provider = _PROVIDERS.get(kind, "sglc")
-        asked: dict[str, Any] = {"sglc.kind": "select"}
-        if isinstance(output.node, GenNode):
-            sampling = output.node.sampling
-            asked = {
-                "sglc.kind": "gen", "gen_ai.request.max_tokens": sampling.max_tokens,
-                "gen_ai.request.temperature": sampling.temperature, "gen_ai.request.top_p": sampling.top_p,
-                "gen_ai.request.choice.count": sampling.n,
-            }  # fmt: skip
+        site, node = output.site, output.node
+        self._known.add(site)
+        model = self._others.get(site, self._model)
+        asked = _asked(node.sampling) if isinstance(node, GenNode) else {"sglc.kind": "select"}
+        _, began_s = self._branches.setdefault(site.fork, Lanes()).take(output.started_s, ended_s)
         span = self._spans.tracer.start_span(
-            f"{operation} {model}".strip(),
+            f"{model['gen_ai.operation.name']} {model.get('gen_ai.request.model', '')}".strip(),
             context=self._context,
             kind=self._spans.api.SpanKind.CLIENT,
-            start_time=self._ns(output.started_s),
+            start_time=self._ns(began_s),
             attributes={
-                "gen_ai.operation.name": operation, "gen_ai.provider.name": provider,
-                "gen_ai.request.model": name if kind in _PROVIDERS else model, "sglc.site": str(output.site),
-                "code.file.path": output.node.loc.file, "code.line.number": output.node.loc.line,
-                **asked, **counts,
+                **model, "sglc.site": str(site), "code.file.path": node.loc.file,
+                "code.line.number": node.loc.line, **asked, **counts,
             },
         )  # fmt: skip
         if error is not None:
@@ -169,6 +166,42 @@ def _fail(api: Any, span: Any, error: BaseException) -> None:
     kind = error.code if isinstance(error, SglcError) else type(error).__name__
     span.set_status(api.Status(api.StatusCode.ERROR, kind))
     span.set_attribute("error.type", kind)
+
+
+def _model(target: Target) -> dict[str, Any]:
+    """Whose model it is, and where."""
+    kind, _, name = target.name.partition(":")
+    told: dict[str, Any] = {
+        "gen_ai.operation.name": "chat" if target.protocol == "chat" else "text_completion",
+        "gen_ai.provider.name": _PROVIDERS.get(kind, "sglc"),
+    }
+    if kind in ("http", "https", "grpc", "grpcs"):
+        where, name = urlsplit(target.name), ""
+        told["server.address"] = where.hostname
+        told["server.port"] = where.port or (443 if kind.endswith("s") else 80)
+    elif kind == "litellm" and "/" in name:
+        vendor = name.partition("/")[0]
+        told["gen_ai.provider.name"] = _PROVIDERS.get(vendor, vendor)
+    elif kind not in _PROVIDERS:
+        name = target.name
+    if model := target.model or name:
+        told["gen_ai.request.model"] = model
+    return told
+
+
+def _asked(sampling: Sampling) -> dict[str, Any]:
+    """What a generation is asked for, without what nobody has said."""
+    told = {
+        "sglc.kind": "gen", "gen_ai.request.max_tokens": sampling.max_tokens,
+        "gen_ai.request.temperature": sampling.temperature, "gen_ai.request.top_p": sampling.top_p,
+    }  # fmt: skip
+    seed = None if sampling.seed is None or sampling.seed >= 2**63 else sampling.seed  # exporters' integers end
+    more = {
+        "choice.count": (sampling.n, 1), "top_k": (sampling.top_k, -1), "seed": (seed, None),
+        "stop_sequences": (sampling.stop, ()), "frequency_penalty": (sampling.frequency_penalty, 0.0),
+        "presence_penalty": (sampling.presence_penalty, 0.0),
+    }  # fmt: skip
+    return told | {f"gen_ai.request.{name}": value for name, (value, usual) in more.items() if value != usual}
 
 
 def _counts(call: CallRecord) -> dict[str, Any]:

@@ -197,6 +197,21 @@ def events(rows: Sequence[RowTimeline], now_s: float) -> Iterator[dict[str, Any]
     yield from threads.names()
 
 
+class Lanes:
+    """The generations of a branch by their ends, each begun when the one before it on its lane has ended."""
+
+    def __init__(self) -> None:
+        self._ends: list[float] = []  # of the last one of each
+
+    def take(self, begin_s: float, end_s: float) -> tuple[int, float]:
+        """The lane of the next one, submitted at `begin_s`, and when it has begun."""
+        ends = self._ends
+        lane = next((lane for lane, before_s in enumerate(ends) if before_s < end_s), len(ends))
+        begin_s = max([begin_s, *ends[lane : lane + 1]])
+        ends[lane : lane + 1] = [end_s]
+        return lane, begin_s
+
+
 class _Threads:
     """Numbers of threads: slices of one thread lie inside each other, or beside."""
 
@@ -219,17 +234,14 @@ class _Threads:
 
     def sequential(self, name: str, slices: Sequence[Slice]) -> Iterator[tuple[Slice, int]]:
         """Slices by their ends, each begun when the one before it on its thread has ended."""
-        lanes: list[list[float]] = []  # [number, end]
+        lanes, tids = Lanes(), list[int]()
         for one in sorted(slices, key=lambda one: (one.end_s, one.begin_s)):
-            fitting = next((lane for lane in lanes if lane[1] < one.end_s), None)
-            if fitting is None:
-                fitting = [self._new(name, len(lanes)), one.begin_s]
-                lanes.append(fitting)
-            begin_s = max(one.begin_s, fitting[1])
-            fitting[1] = one.end_s
+            lane, begin_s = lanes.take(one.begin_s, one.end_s)
+            if lane == len(tids):
+                tids.append(self._new(name, lane))
             first_s = None if one.first_s is None else min(max(one.first_s, begin_s), one.end_s)
             args = one.args | ({"submitted_us": _us(one.begin_s)} if begin_s > one.begin_s else {})
-            yield Slice(one.name, one.category, begin_s, one.end_s, args, first_s, one.site), int(fitting[0])
+            yield Slice(one.name, one.category, begin_s, one.end_s, args, first_s, one.site), tids[lane]
 
     def names(self) -> Iterator[dict[str, Any]]:
         for place, name in enumerate(self._names):

@@ -15,8 +15,8 @@ from sglc.runtime.histogram import Histogram
 _FIRST_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60)
 _BETWEEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _WHOLE_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 150, 600)
-_OTHER = "other"  # a path or a method that is not ours: a client may send any
-_METHODS = {"GET", "POST", "OPTIONS", "HEAD"}
+OTHER = "other"  # a path or a method that is not ours: a client may send any
+_METHODS = {"GET", "POST", "OPTIONS", "HEAD", "PUT", "PATCH", "DELETE", "CONNECT", "TRACE"}
 
 
 @dataclass(slots=True)
@@ -62,8 +62,8 @@ class Metrics:
         """A request has come; gives what it is counted as."""
         path, method = scope["path"], scope["method"]
         if path not in self.paths:
-            path = next((known for begin, known in self.patterns.items() if path.startswith(begin)), _OTHER)
-        kind = path, method if method in _METHODS else _OTHER
+            path = next((known for begin, known in self.patterns.items() if path.startswith(begin)), OTHER)
+        kind = path, method if method in _METHODS else OTHER
         self.active += 1
         self.asked[kind] += 1
         return kind

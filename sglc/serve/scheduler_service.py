@@ -131,7 +131,7 @@ class SchedulerService:
 
             scope: Scope = {
                 "type": "http",
-                "method": "POST" if name == "Generate" else "GET",  # the other ones take no place in the queue
+                "method": "POST",
                 "path": path_of(name),
                 "headers": [_header(key, value) for key, value in context.invocation_metadata() or ()],
                 "client": _client(context.peer()),

@@ -162,6 +162,7 @@ class ServerBackend:
         model = self.model
         return Target(
             name=address_of(self.options.url),
+            model=model.name,
             tokenizer=model.tokenizer,
             scores_tokens=model.scores_tokens,
             continues_text=True,

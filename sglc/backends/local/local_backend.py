@@ -67,6 +67,7 @@ class LocalBackend:
         """Capabilities, and the model's tokenizer."""
         return Target(
             name="local",
+            model=self.options.model,
             tokenizer=load_tokenizer(self.folder),
             scores_tokens=True,
             continues_text=True,

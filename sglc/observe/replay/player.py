@@ -176,6 +176,10 @@ class RowPlayer:
         if answered is not None:
             answered.used = True
 
+    def answers(self, site: Site) -> bool:
+        """Whether the answer of a generation that is `done` is a recorded one."""
+        return True
+
     def done(self, output: PendingOutput) -> None:
         """A generation was answered: its times are those of the recording."""
         output.started_s, output.first_s, output.ended_s = self._times.pop(output.site)  # type: ignore[assignment]

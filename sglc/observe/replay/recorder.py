@@ -243,6 +243,10 @@ class RowRecorder:
             asked |= {"prompt": inputs.prompt, "options": dict(inputs.options)}
         self._asked[node.site] = asked
 
+    def answers(self, site: Site) -> bool:
+        """As of `RowPlayer`."""
+        return site in self._served
+
     def done(self, output: PendingOutput) -> None:
         """A generation has ended well, and its times are known."""
         if output.site in self._served:
