@@ -28,7 +28,7 @@ from sglc.execution.plan.prepared_block import NOBODY, PreparedBlock
 from sglc.execution.plan.reading import MISSING, Failed
 from sglc.execution.plan.segments import Segments
 from sglc.execution.plan.steps import do
-from sglc.execution.plan.values import PROMPT, Exact, Kept, Made, Value, as_python, held_in
+from sglc.execution.plan.values import PROMPT, SO_FAR, Exact, Kept, Made, Value, as_python, held_in
 from sglc.execution.served import Served
 from sglc.execution.session import Session
 from sglc.execution.tool_calls import NO_TOOLS, Tools
@@ -137,7 +137,8 @@ class PlanExecutor:
         """The variables that there are; None where one of several branches has none."""
         self._store()
         shown = self._shown()
-        return {name: shown(item) for name, item in self._known.items() if name != PROMPT}
+        known = self._known.items()
+        return {n: shown(item) for n, item in known if n not in (PROMPT, SO_FAR) and item is not MISSING}
 
     @property
     def sites(self) -> dict[str, tuple[Site, bool]]:

@@ -8,9 +8,10 @@ from typing import Any
 
 from sglc.execution.plan.meter import Meter
 from sglc.execution.plan.prepared_block import NOBODY, PreparedBlock, PreparedPrompt, PreparedVariable
-from sglc.execution.plan.reading import MISSING, Environment
-from sglc.execution.plan.values import PROMPT, Kept, Made, Value, read, text_so_far
-from sglc.ir.plan.plan import Within
+from sglc.execution.plan.reading import MISSING, Environment, Failed
+from sglc.execution.plan.values import PROMPT, SO_FAR, Kept, Made, Samples, Value, read, text
+from sglc.ir.plan.plan import Joined, OutputTree, Within
+from sglc.ir.plan.segment import Slot
 
 # Is told the results of a block, or the first error in it.
 Then = Callable[[Sequence[Value], Exception | None], None]
@@ -133,9 +134,11 @@ class Frame(Environment):
                         value = variable.read(self)
                     else:
                         known = self.block.names.known(variable.names, self)
-                        if known is None:
+                        if known is None and self._failed(variable.tree):
+                            self.variables[name] = MISSING  # also where it had a value before
+                        value = None if known is None else read(variable.tree, known)
+                        if known is None or (value is None and isinstance(variable.tree, Joined)):
                             continue
-                        value = read(variable.tree, known)
                     site = variable.site
                     if site is not None and value is not None:
                         value = Made(site.inside("", self.at.iterations), value)
@@ -145,6 +148,12 @@ class Frame(Environment):
                 case Within(step):
                     for inner in self.within.get(step, ()):
                         self.variables |= inner
+        if not whole:
+            self.variables[SO_FAR] = tuple(map(self._so_far, self.block.gives))
+
+    def _failed(self, tree: OutputTree) -> bool:
+        """Whether it is what one generation should have made."""
+        return isinstance(tree, Slot) and isinstance(self.block.names.reader(tree)(self), Failed)
 
     def _prompt(self, prompt: PreparedPrompt, *, whole: bool) -> Value:
         """What the prompt says as far as it came, and what its turns consist of."""
@@ -154,4 +163,26 @@ class Frame(Environment):
                 self.meter.take(turns)
             return prompt.text(self), turns
         known: Any = self.block.names.known(prompt.names, self) or dict.fromkeys(prompt.names)
-        return text_so_far(prompt.end.text, known), read(prompt.end.turns, known)
+        return self._so_far(prompt.end.text), read(prompt.end.turns, known)
+
+    def _so_far(self, tree: OutputTree) -> str:
+        """What there is of a text: up to its first part that is not there, with what there is of that. Nobody
+        knows of literals at its end whether the program came to them."""
+        said, literal = "", ""
+        for part in tree.parts if isinstance(tree, Joined) else (tree,):
+            if isinstance(part, str):
+                literal += part
+                continue
+            value = self.block.names.reader(part)(self)
+            if isinstance(value, str | Samples):
+                said, literal = said + literal + text(value), ""
+                continue
+            number = self.block.names.own.get(part) if isinstance(part, Slot) else None
+            for step, blocks in self.within.items():
+                gives = self.block.steps[step].gives
+                inner: Any = blocks and blocks[-1].get(SO_FAR)
+                if number in gives and inner:
+                    place = gives.index(number) - len(gives)  # a loop's block gives first whether it goes on
+                    return said + literal + str(inner[place])
+            return said + literal
+        return said

@@ -141,6 +141,7 @@ class PreparedBlock:
         for number in (*ends, *(number for step in self.steps for number in step.held)):
             self.left[number] += 1
         self.held = any(self.left)
+        self.gives = block.results
         self.results = [self.names.reader(tree) for tree in block.results]
         self.streams = any(isinstance(name, Held) for name in names_in(block.results))
         self.sites = _sites(block)
