@@ -238,6 +238,33 @@ def test_a_failed_run_leaves_the_same_however_it_ran(program: sgl.Function) -> N
     assert run(LoadedPlan(program.compile(ScriptedBackend(answering)).plan)) == python
 
 
+@sgl.function
+def waits_for_somebody(s: Any) -> None:
+    s += "A" + sgl.gen("a") + " then" + sgl.gen("b")
+    s["kept"] = "before"
+    sgl.pause("go", "Go on?")
+    s += " on" + sgl.gen("c")
+    other = s.fork(1)[0]
+    other += " aside" + sgl.gen("d")
+
+
+@pytest.mark.parametrize("way", ["python", "plan", "file"])
+def test_nothing_begins_behind_a_pause_and_all_before_it_is_made(way: Any, tmp_path: Path) -> None:
+    backend = ScriptedBackend(lambda asked: "said")
+    runs: Any = waits_for_somebody
+    how = {} if way == "file" else {"mode": way}
+    if way == "file":
+        runs = LoadedPlan(waits_for_somebody.compile(backend).plan)
+    result = runs.run(backend=backend, record=str(tmp_path), **how)
+    assert isinstance(result.error(), RunError)
+    assert dict(result.variables) == {"a": "said", "b": "said", "kept": "before"}
+    assert result.partial_text == "Asaid thensaid"
+    assert backend.calls == 2
+    went_on = runs.run(backend=backend, record=str(tmp_path), resume=True, answers={"go": True}, **how)
+    assert went_on.text() == "Asaid thensaid onsaid"
+    assert (went_on["kept"], backend.calls) == ("before", 4)
+
+
 @sgl.tool
 def weather(city: str) -> str:
     return f"fine in {city}"

@@ -282,6 +282,7 @@ class PlanExecutor:
     def _begin(self, frame: Frame, number: int) -> None:
         """Do what a step says."""
         if self._failed and (problem := self._failed_before(frame, number)) is not None:
+            frame.missing[number] += 1  # it never begins
             self.end(frame, number, problem)
             return
         try:

@@ -166,23 +166,28 @@ class Frame(Environment):
         return self._so_far(prompt.end.text), read(prompt.end.turns, known)
 
     def _so_far(self, tree: OutputTree) -> str:
-        """What there is of a text: up to its first part that is not there, with what there is of that. Nobody
-        knows of literals at its end whether the program came to them."""
+        """What there is of a text: up to its first part that is not there, with what there is of that. Literals
+        are, before what has come or begun; else perhaps the program did not come there."""
         said, literal = "", ""
         for part in tree.parts if isinstance(tree, Joined) else (tree,):
             if isinstance(part, str):
                 literal += part
                 continue
             value = self.block.names.reader(part)(self)
-            if isinstance(value, str | Samples):
-                said, literal = said + literal + text(value), ""
-                continue
-            number = self.block.names.own.get(part) if isinstance(part, Slot) else None
-            for step, blocks in self.within.items():
-                gives = self.block.steps[step].gives
-                inner: Any = blocks and blocks[-1].get(SO_FAR)
-                if number in gives and inner:
-                    place = gives.index(number) - len(gives)  # a loop's block gives first whether it goes on
-                    return said + literal + str(inner[place])
-            return said + literal
+            if not isinstance(value, str | Samples):
+                begun = self._begun(part)
+                return said if begun is None else said + literal + begun
+            said, literal = said + literal + text(value), ""
         return said
+
+    def _begun(self, name: OutputTree) -> str | None:
+        """What there is of a text that is not whole; None: perhaps the program did not come to it."""
+        number = self.block.names.own.get(name) if isinstance(name, Slot) else None
+        for at, step in enumerate(self.block.steps):
+            if number not in step.gives:
+                continue
+            inner: list[Any] = [found for block in self.within.get(at, ()) if (found := block.get(SO_FAR))]
+            if inner:  # a loop's block gives first whether it goes on
+                return str(inner[-1][step.gives.index(number) - len(step.gives)])
+            return None if self.missing[at] else ""
+        return None

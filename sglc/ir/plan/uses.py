@@ -37,7 +37,7 @@ from sglc.ir.plan.segment import (
     SelectNode,
     Slot,
 )
-from sglc.ir.pure import PURE, STORED
+from sglc.ir.pure import PAUSE, PURE, STORED
 
 Name = Slot | Held
 Names = dict[Name, None]  # in order of their first mention
@@ -125,7 +125,7 @@ class Ending(Flag):
     NOT = 0
     CALLED = auto()  # a called one raises: that is told where its result is read
     RAISES = auto()
-    LEAVES = auto()  # it, or a called one, goes on as Python
+    LEAVES = auto()  # it, or a called one, goes on as Python, or waits for a person
 
 
 class Uses:
@@ -168,6 +168,8 @@ class Uses:
 
     def ending(self, step: Step) -> Ending:
         """How the program may end in a step."""
+        if isinstance(step, FunctionStep):
+            return Ending.LEAVES if step.function == PAUSE else Ending.NOT
         if isinstance(step, HostStep):
             return Ending.RAISES if step.error else Ending.LEAVES
         found = reduce(or_, [self.endings[number] for number in blocks_of(step)], Ending.NOT)
