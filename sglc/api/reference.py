@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import inspect
 import pickle
+import re
 import sys
 from collections.abc import Mapping
 from functools import reduce
@@ -15,9 +16,12 @@ from sglc.errors import UsageError
 from sglc.execution.plan.prepare import is_declared
 from sglc.execution.tool_calls import Tools
 from sglc.frontend.language.function import Definition
+from sglc.frontend.tracing.makers import maker_named, type_named
 from sglc.frontend.tracing.tools import tools_of
 from sglc.ir.plan.plan import Plan
 from sglc.ir.plan.plan_file import plan_to_text
+
+_MODULE = re.compile(r"([\w.]+)\.\w")  # that stands before the name of a type
 
 
 class Referred(Protocol):
@@ -66,16 +70,21 @@ def function_at(module: str, name: str, known: str, bound: Mapping[str, Any]) ->
 
 
 def pickled_plan(plan: Plan, tools: Tools) -> tuple[str, tuple[str, ...]]:
-    """A plan for `pickle`: its text, and the modules of the functions that it calls.
+    """A plan for `pickle`: its text, and the modules of the functions that it calls, and of its types.
 
     Raises:
         pickle.PicklingError: one of them is not what is declared under its name in the plan.
     """
     declared = tools_of()
+    modules: dict[str, None] = {}
     for name, tool in tools.items():
-        if is_declared(name) and declared.get(name) is not tool:
+        if spelled := type_named(name):  # what reads its values is found by this name again
+            modules.update((module, None) for module in _MODULE.findall(spelled) if module in sys.modules)
+            continue
+        if is_declared(name) and tool not in (declared.get(name), maker_named(name)):
             raise pickle.PicklingError(f"the plan calls a `{name}` that is no declared function of that name")
-    return plan_to_text(plan), tuple(dict.fromkeys(tool.__module__ for tool in tools.values()))
+        modules[tool.__module__] = None
+    return plan_to_text(plan), tuple(modules)
 
 
 def _found(module: str, name: str) -> Any:
