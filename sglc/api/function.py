@@ -34,7 +34,7 @@ from sglc.execution.options import (
     split,
     watches_of,
 )
-from sglc.frontend.language.function import Definition, define, describe
+from sglc.frontend.language.function import Definition, check_names, define, describe
 from sglc.frontend.locate import here
 from sglc.frontend.values.symbolic import TRACING
 from sglc.ir.core import Program, Site
@@ -531,7 +531,8 @@ class Function:
     def _recording(
         self, max_paths: int | None, args: Mapping[str, Any] | None, kwargs: Mapping[str, Any]
     ) -> Recording:
-        _, sampling = split(self.definition, kwargs, ())
+        own, sampling = split(self.definition, kwargs, ())
+        check_names(self.definition, own.keys() - (Function.run.__kwdefaults__ or {}))
         return self._ahead.recording(sampling, max_paths, self._examples(args))
 
     @property
@@ -560,7 +561,7 @@ class Function:
             kwargs: sampling defaults, for the plan and for the runs of what is given.
 
         Raises:
-            SglcError: as of `trace`, or the back end cannot do it.
+            SglcError: as of `trace`, or the back end cannot do it; UsageError: SGLC011, an unknown keyword.
         """
         from sglc.api.compiled import CompiledFunction
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, KeysView, Mapping, Sequence
+from collections.abc import Callable, Collection, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -84,6 +84,17 @@ def bind(definition: Definition, args: Sequence[Any], kwargs: Mapping[str, Any])
         ) from None  # fmt: skip
     bound.apply_defaults()
     return dict(bound.arguments)
+
+
+def check_names(definition: Definition, names: Collection[str]) -> None:
+    """Raises UsageError: SGLC011, one of the names is that of no argument."""
+    known = {parameter.name for parameter in definition.parameters}
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in definition.parameters)
+    if not open_ended and (unknown := sorted({*names} - known)):
+        raise UsageError(
+            "SGLC011", f"`{definition.name}`: got an unexpected keyword argument `{unknown[0]}`",
+            definition.loc, note=f"its arguments are: {describe(definition) or 'none'}",
+        )  # fmt: skip
 
 
 def by_name(definition: Definition) -> KeysView[str] | None:
