@@ -350,3 +350,46 @@ def test_the_place_of_an_error_is_where_the_program_raised_it(mode: Any, read: s
         with pytest.raises(ValueError, match="it is wrong"):
             result.text()
     assert result.as_json()["error"]["loc"] == f"{tmp_path / 'program.py'}:6:9"
+
+
+@sgl.function
+def checks(s: Any, word: str) -> Any:
+    one, other = s.fork(2)
+    one += word + sgl.gen("ok")
+    if one["ok"] == "no":
+        raise ValueError("stop")
+    other += "Go on" + sgl.gen("more")
+    return other["more"]
+
+
+@sgl.function
+def has_them_checked(s: Any) -> Any:
+    asked = [checks(word) for word in ("a", "b")]
+    s += "Meanwhile" + sgl.gen("meanwhile")
+    return [one.ret_value for one in asked]
+
+
+def _noting(said: str) -> tuple[list[str], Callable[[Asked], str]]:
+    """The names of what is asked for, in order, and what answers."""
+    asked: list[str] = []
+
+    def answer(asking: Asked) -> str:
+        asked.append(asking.site.name)
+        return said
+
+    return asked, answer
+
+
+@pytest.mark.parametrize("mode", ["python", "plan"])
+def test_behind_what_a_program_raises_nothing_is_asked_for(mode: Any) -> None:
+    asked, answer = _noting("no")
+    backend = ScriptedBackend(answer)
+    assert isinstance(checks.run("a", backend=backend, mode=mode).error(), ValueError)
+    assert asked == ["ok"]
+
+
+def test_what_a_called_program_may_raise_holds_nobody_up() -> None:
+    asked, answer = _noting("yes")
+    backend = ScriptedBackend(answer, word_s=0.01)
+    assert has_them_checked.run(backend=backend, mode="plan").ret_value == ["yes", "yes"]
+    assert sorted(asked[:3]) == ["meanwhile", "ok", "ok"]

@@ -19,6 +19,8 @@ from sglc.backends.scripted import ScriptedBackend
 from sglc.errors import UsageError
 
 SOURCE = """\
+import enum
+
 import sglc as sgl
 from sglc.backends.scripted import ScriptedBackend
 
@@ -32,6 +34,16 @@ def shout(text: str) -> str:
 def asked(s, q, n=1):
     s += "Q: " + q + " A:" + sgl.gen("a")
     return shout(s["a"]) * n
+
+
+class Kind(enum.Enum):
+    GOOD = "<>"
+
+
+@sgl.function
+def typed(s, q, n=1):
+    s += sgl.gen("kind", dtype=Kind)
+    return s["kind"]
 
 
 class Group:
@@ -80,6 +92,8 @@ def test_functions_bound_functions_and_plans_run_in_another_process(module: Any,
     assert elsewhere(compiled, tmp_path) == f"{answer}{answer} LoadedPlan plan"
     plan = pickle.loads(pickle.dumps(compiled))
     assert elsewhere(plan, tmp_path) == f"{answer}{answer} LoadedPlan plan"
+    module.typed.compile(backend, args={"q": "x", "n": 2}).save(tmp_path / "plan.json")
+    assert elsewhere(sgl.load_plan(tmp_path / "plan.json"), tmp_path) == "Kind.GOOD LoadedPlan plan"
 
 
 @pytest.mark.slow

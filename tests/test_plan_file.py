@@ -280,6 +280,8 @@ def misplaced(data: Any, kind: str = "", holder: Any = None, path: tuple[Any, ..
         yield kind, path, "a"
     if path[-2:-1] == ("operands",) and holder["operation"] not in ("concat", "pack"):
         yield "operands", path, 1.5
+    if path[-2:-1] == ("results",) and own in ("joined", "slot"):
+        yield "results", path, 3
     if kind == "args" and str(holder.get("function")).endswith(STORED):
         yield kind, path, []
     for key, part in data.items() if isinstance(data, dict) else enumerate(data) if type(data) is list else ():
@@ -305,7 +307,25 @@ def test_a_plan_that_was_made_by_hand_is_refused_or_fails_well() -> None:
                 error = problem
             assert error is None or isinstance(error, SglcError), (path, odd, error)
             tried.add(about)
-    assert tried == {"handle", "held", "text", "pred", "items", "operands", "args"}
+    assert tried == {"handle", "held", "text", "pred", "items", "operands", "args", "results"}
+
+
+@sgl.function
+def chooses(s: Any, q: str) -> None:
+    s += q + sgl.gen("kind")
+    if s["kind"] == "a":
+        s += " so " + sgl.gen("so")
+    s += " end" + sgl.gen("end")
+
+
+@pytest.mark.parametrize("odd", [3, None, True, ["a"], {"is": "held", "name": None}])
+def test_a_block_that_gives_no_text_where_one_is_read_is_refused(odd: Any) -> None:
+    data = json.loads(plan_to_text(chooses.compile(ScriptedBackend(lambda asked: "a")).plan))
+    arm = next(block for block in data["blocks"] if block["results"] and block["steps"])
+    place = next(at for at, part in enumerate(arm["results"]) if part["is"] != "held")
+    arm["results"][place] = odd
+    with pytest.raises(VerifyError, match=r"SGLC221.*: `\.(steps|variables)\[\d\]` \w+ "):
+        forged(data)
 
 
 def test_a_file_that_was_cut_short_is_refused() -> None:

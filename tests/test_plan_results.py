@@ -189,6 +189,82 @@ def test_a_failed_plan_shows_its_prompt_as_far_as_it_came() -> None:
     assert result["begin"] == python["begin"] == "qx"
 
 
+@sgl.function
+def fails_in_an_arm(s: Any) -> None:
+    with s.var_scope("all"):
+        s += "A" + sgl.gen("a")
+        if s["a"] == "said":
+            s += " in" + sgl.gen("b")
+            s["kept"] = "of the arm"
+            s += " deep" + sgl.gen("a") + sgl.gen("no")
+        s += " end"
+
+
+@sgl.function
+def fails_in_a_round(s: Any) -> None:
+    s += "Go"
+    for _ in range(9):
+        s += " round" + sgl.gen("a")
+        if s["a"] == "stop":
+            break
+        s += " then" + sgl.gen("b")
+    s += " end"
+
+
+@sgl.function
+def raises_at_the_end(s: Any) -> None:
+    s += "A" + sgl.gen("a")
+    if s["a"] == "said":
+        raise ValueError("no")
+    s += " end"
+
+
+@pytest.mark.parametrize("program", [fails_in_an_arm, fails_in_a_round, raises_at_the_end])
+def test_a_failed_run_leaves_the_same_however_it_ran(program: sgl.Function) -> None:
+    def run(runs: Any, **how: Any) -> tuple[str, dict[str, Any]]:
+        made: list[str] = []
+
+        def answer(asked: Asked) -> str | None:
+            made.append(asked.site.name)
+            return None if asked.site.name == "no" or len(made) == 5 else "said"
+
+        result = runs.run(backend=ScriptedBackend(answer), seed=1, **how)
+        assert result.error() is not None
+        return result.partial_text, dict(result.variables)
+
+    python = run(program, mode="python")
+    assert python[0].startswith(("Asaid", "Go"))
+    assert run(program, mode="plan") == python
+    assert run(LoadedPlan(program.compile(ScriptedBackend(answering)).plan)) == python
+
+
+@sgl.function
+def waits_for_somebody(s: Any) -> None:
+    s += "A" + sgl.gen("a") + " then" + sgl.gen("b")
+    s["kept"] = "before"
+    sgl.pause("go", "Go on?")
+    s += " on" + sgl.gen("c")
+    other = s.fork(1)[0]
+    other += " aside" + sgl.gen("d")
+
+
+@pytest.mark.parametrize("way", ["python", "plan", "file"])
+def test_nothing_begins_behind_a_pause_and_all_before_it_is_made(way: Any, tmp_path: Path) -> None:
+    backend = ScriptedBackend(lambda asked: "said")
+    runs: Any = waits_for_somebody
+    how = {} if way == "file" else {"mode": way}
+    if way == "file":
+        runs = LoadedPlan(waits_for_somebody.compile(backend).plan)
+    result = runs.run(backend=backend, record=str(tmp_path), **how)
+    assert isinstance(result.error(), RunError)
+    assert dict(result.variables) == {"a": "said", "b": "said", "kept": "before"}
+    assert result.partial_text == "Asaid thensaid"
+    assert backend.calls == 2
+    went_on = runs.run(backend=backend, record=str(tmp_path), resume=True, answers={"go": True}, **how)
+    assert went_on.text() == "Asaid thensaid onsaid"
+    assert (went_on["kept"], backend.calls) == ("before", 4)
+
+
 @sgl.tool
 def weather(city: str) -> str:
     return f"fine in {city}"

@@ -1242,3 +1242,14 @@ def test_nothing_binds_the_self_of_a_program() -> None:
         Debater().speak.run("tea", backend=says(said="x"))
     assert refused.value.hint == "nothing binds the `self` of a program: `Debater.speak.run(obj, ...)`"
     assert Debater.speak.run(Debater(), "tea", backend=says(said="x"))["said"] == "x"
+
+
+@pytest.mark.parametrize("how", [{"max_paths": 500}, {"colour": "red"}])
+def test_compile_refuses_what_nobody_knows(how: dict[str, Any]) -> None:
+    @sgl.function
+    def program(s: Any, q: str) -> None:
+        s += q + sgl.gen("a")
+
+    with pytest.raises(UsageError, match=f"SGLC011.*unexpected keyword argument `{next(iter(how))}`"):
+        program.compile(ScriptedBackend(lambda asked: "x"), **how)
+    assert program.compile(ScriptedBackend(lambda asked: "x"), seed=1, temperature=0.5, q="x") is not None

@@ -25,6 +25,7 @@ from sglc.execution.options import (
     Row,
     Rows,
     check_mode,
+    check_names,
     count_of,
     fitted,
     fitted_rows,
@@ -531,7 +532,8 @@ class Function:
     def _recording(
         self, max_paths: int | None, args: Mapping[str, Any] | None, kwargs: Mapping[str, Any]
     ) -> Recording:
-        _, sampling = split(self.definition, kwargs, ())
+        own, sampling = split(self.definition, kwargs, ())
+        check_names(self.definition, own.keys() - (Function.run.__kwdefaults__ or {}))
         return self._ahead.recording(sampling, max_paths, self._examples(args))
 
     @property
@@ -560,7 +562,7 @@ class Function:
             kwargs: sampling defaults, for the plan and for the runs of what is given.
 
         Raises:
-            SglcError: as of `trace`, or the back end cannot do it.
+            SglcError: as of `trace`, or the back end cannot do it; UsageError: SGLC011, an unknown keyword.
         """
         chosen = self._chosen(backend if target is None else target, passes)
         goal = chosen.target

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextvars
 import importlib
 import pickle
+import re
+import sys
 import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -35,6 +37,7 @@ from sglc.ir.plan.plan_file import plan_from_text, plan_hash, plan_to_text
 if TYPE_CHECKING:
     from sglc.observe.replay.remote_journal import RemoteJournal
 
+_MODULE = re.compile(r"([\w.]+)\.\w")  # that stands before the name of a type
 Functions = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
 
 
@@ -51,19 +54,23 @@ class LoadedPlan:
         return f"<sglc plan of {self.plan.program} for {self.plan.target}, {self.hash}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For `pickle`: the text of the plan, and the modules of the functions that it calls.
+        """For `pickle`: the text of the plan, and the modules of the functions that it calls, and of its types.
 
         Raises:
-            pickle.PicklingError: one of them was given under another's name.
+            pickle.PicklingError: one of them is not what is declared under its name in the plan.
         """
         declared = tools_of()
+        modules: dict[str, None] = {}
         for name, tool in self.tools.items():
-            if is_declared(name) and declared.get(name) is not tool:
+            if spelled := type_named(name):  # what reads its values is found by this name again
+                modules.update((module, None) for module in _MODULE.findall(spelled) if module in sys.modules)
+                continue
+            if is_declared(name) and tool not in (declared.get(name), maker_named(name)):
                 raise pickle.PicklingError(
                     f"the plan calls a `{name}` that is no declared function of that name"
                 )
-        modules = tuple(dict.fromkeys(tool.__module__ for tool in self.tools.values()))
-        return unpickled_plan, (plan_to_text(self.plan), modules)
+            modules[tool.__module__] = None
+        return unpickled_plan, (plan_to_text(self.plan), tuple(modules))
 
     @property
     def left_texts(self) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from sglc.errors import Loc, RunError
+from sglc.errors import Loc, Paused, RunError
 from sglc.execution.budget import is_budget
 from sglc.execution.deadline import Deadline
 from sglc.execution.lifecycle import Part, Run
@@ -31,6 +31,7 @@ from sglc.frontend.recorder.form import BODY, Body
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.tools import AROUND, EQUAL_CALL, codes_of_functions
 from sglc.frontend.values.recorded import NO_TURNS, Generated
+from sglc.frontend.values.symbolic import END_RUN
 from sglc.ir import ops
 from sglc.ir.core import Site
 from sglc.ir.sampling import Sampling
@@ -87,6 +88,7 @@ class PythonPart(Part):
         instance = Instance(recorder, session)
         if self._inside.calls_left is not None:
             self._inside.launch = partial(_launch, instance, self._definition.loc)
+        END_RUN.set(partial(self._end_with, instance))
         state = State(instance, stream)
         state._variables = self._run.result.outputs.variables
         self._running = _RunningBody(instance, state, threading.get_ident())
@@ -121,6 +123,12 @@ class PythonPart(Part):
             result.stop()
             result.unread_error()  # who called `run` is told now
             raise error
+
+    def _end_with(self, instance: Instance, error: RunError) -> None:
+        """The body may not go on: what stands before a pause is made, as in a plan."""
+        if isinstance(error, Paused):
+            _launch(instance, self._definition.loc)
+        self._session.end_with(error)
 
     def _leave(self, recorder: OpRecorder) -> None:
         """The body has failed: what it recorded and did not launch never runs, but for what a plan has made."""

@@ -8,6 +8,7 @@ import re
 from collections.abc import (
     AsyncIterable,
     Callable,
+    Collection,
     Container,
     Iterable,
     Iterator,
@@ -119,6 +120,17 @@ def bind(definition: Definition, args: Sequence[Any], kwargs: Mapping[str, Any])
         ) from None  # fmt: skip
     bound.apply_defaults()
     return dict(bound.arguments)
+
+
+def check_names(definition: Definition, names: Collection[str]) -> None:
+    """Raises UsageError: SGLC011, one of the names is that of no argument."""
+    known = {parameter.name for parameter in definition.parameters}
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in definition.parameters)
+    if not open_ended and (unknown := sorted({*names} - known)):
+        raise UsageError(
+            "SGLC011", f"`{definition.name}`: got an unexpected keyword argument `{unknown[0]}`",
+            definition.loc, note=f"its arguments are: {describe(definition) or 'none'}",
+        )  # fmt: skip
 
 
 def by_name(definition: Definition) -> KeysView[str] | None:

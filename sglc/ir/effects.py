@@ -20,7 +20,7 @@ from sglc.ir.ops import (
     Switch,
     Tool,
 )
-from sglc.ir.pure import PURE
+from sglc.ir.pure import PAUSE, PURE
 from sglc.ir.rewrite import everywhere
 from sglc.ir.values import OPERATIONS
 
@@ -37,7 +37,7 @@ class Effect(Flag):
     CALLS = auto()  # one that needs no order
     FAILS = auto()  # the run may end here
     DECIDES = auto()  # which ops run
-    LEAVES = auto()  # the program may go on as ordinary Python, or raises
+    LEAVES = auto()  # the program may go on as ordinary Python, raises, or waits for a person
 
 
 _EFFECTS: dict[type[Op], Effect] = {
@@ -58,6 +58,8 @@ _EFFECTS: dict[type[Op], Effect] = {
 def effects_of(op: Op) -> Effect:
     """What the op itself does; what stands in its blocks and called programs does its own (`everywhere`)."""
     match op:
+        case Tool(name=name) if name == PAUSE:
+            return Effect.ACTS | Effect.LEAVES
         case Tool(order=order):
             return Effect.ACTS if order == "program" else Effect.CALLS
         case PureCall(name=name):

@@ -32,6 +32,7 @@ from typing import Any
 
 TEXTS = "list of texts"  # the type of a list that holds nothing but texts
 READ_PICTURE = "sglc.image"  # what a plan calls for a picture that a text names: it reads the file of a path
+PAUSE = "sglc.pause"  # a tool that ends the run, unless a person has answered
 STORED = ", stored"  # ends the names of what reads a variable's typed value at the end
 
 

@@ -22,17 +22,11 @@ from sglc.execution.plan.prepare import function_steps
 from sglc.execution.tasks import awaited, in_task
 from sglc.execution.tool_calls import Tools
 from sglc.frontend.locate import here
-from sglc.frontend.tracing.tools import (
-    AROUND,
-    PAUSE,
-    is_idempotent,
-    is_ordered,
-    paused_in_function,
-    run_tools,
-)
+from sglc.frontend.tracing.tools import AROUND, is_idempotent, is_ordered, paused_in_function, run_tools
 from sglc.ir.core import Program
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import FunctionStep, Plan
+from sglc.ir.pure import PAUSE
 from sglc.observe.cached_backend import CallCache
 from sglc.observe.otel import RowSpan, Spans
 from sglc.observe.replay.calls import given_by

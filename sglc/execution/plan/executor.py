@@ -27,7 +27,18 @@ from sglc.execution.plan.prepare import Prepared, check_plan_runs
 from sglc.execution.plan.prepared_block import NOBODY, PreparedBlock
 from sglc.execution.plan.segments import Segments
 from sglc.execution.plan.steps import do
-from sglc.execution.plan.values import MISSING, PROMPT, Exact, Failed, Kept, Made, Value, as_python, held_in
+from sglc.execution.plan.values import (
+    MISSING,
+    PROMPT,
+    SO_FAR,
+    Exact,
+    Failed,
+    Kept,
+    Made,
+    Value,
+    as_python,
+    held_in,
+)
 from sglc.execution.session import Session
 from sglc.execution.tool_calls import NO_TOOLS, Tools
 from sglc.ir.core import Site
@@ -122,7 +133,8 @@ class PlanExecutor:
         """The variables that there are; None where one of several branches has none."""
         self._store()
         shown = self._shown()
-        return {name: shown(item) for name, item in self._known.items() if name != PROMPT}
+        known = self._known.items()
+        return {n: shown(item) for n, item in known if n not in (PROMPT, SO_FAR) and item is not MISSING}
 
     @property
     def sites(self) -> dict[str, tuple[Site, bool]]:
@@ -266,6 +278,7 @@ class PlanExecutor:
     def _begin(self, frame: Frame, number: int) -> None:
         """Do what a step says."""
         if self._failed and (problem := self._failed_before(frame, number)) is not None:
+            frame.missing[number] += 1  # it never begins
             self.end(frame, number, problem)
             return
         try:

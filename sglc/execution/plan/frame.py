@@ -10,15 +10,19 @@ from sglc.execution.plan.prepared_block import NOBODY, PreparedBlock, PreparedPr
 from sglc.execution.plan.values import (
     MISSING,
     PROMPT,
+    SO_FAR,
     Counter,
     Environment,
+    Failed,
     Kept,
     Made,
+    Samples,
     Value,
     read,
-    text_so_far,
+    text,
 )
-from sglc.ir.plan.plan import Within
+from sglc.ir.plan.plan import Joined, OutputTree, Within
+from sglc.ir.plan.segment import Slot
 
 # Is told the results of a block, or the first error in it.
 Then = Callable[[Sequence[Value], Exception | None], None]
@@ -136,9 +140,11 @@ class Frame(Environment):
                         value = variable.read(self)
                     else:
                         known = self.block.names.known(variable.names, self)
-                        if known is None:
+                        if known is None and self._failed(variable.tree):
+                            self.variables[name] = MISSING  # also where it had a value before
+                        value = None if known is None else read(variable.tree, known)
+                        if known is None or (value is None and isinstance(variable.tree, Joined)):
                             continue
-                        value = read(variable.tree, known)
                     site = variable.site
                     if site is not None and value is not None:
                         value = Made(site.inside("", self.at.iterations), value)
@@ -148,6 +154,12 @@ class Frame(Environment):
                 case Within(step):
                     for inner in self.within.get(step, ()):
                         self.variables |= inner
+        if not whole:
+            self.variables[SO_FAR] = tuple(map(self._so_far, self.block.gives))
+
+    def _failed(self, tree: OutputTree) -> bool:
+        """Whether it is what one generation should have made."""
+        return isinstance(tree, Slot) and isinstance(self.block.names.reader(tree)(self), Failed)
 
     def _prompt(self, prompt: PreparedPrompt, *, whole: bool) -> Value:
         """What the prompt says as far as it came, and what its turns consist of."""
@@ -157,4 +169,31 @@ class Frame(Environment):
                 self.meter.take(turns)
             return prompt.text(self), turns
         known: Any = self.block.names.known(prompt.names, self) or dict.fromkeys(prompt.names)
-        return text_so_far(prompt.end.text, known), read(prompt.end.turns, known)
+        return self._so_far(prompt.end.text), read(prompt.end.turns, known)
+
+    def _so_far(self, tree: OutputTree) -> str:
+        """What there is of a text: up to its first part that is not there, with what there is of that. Literals
+        are, before what has come or begun; else perhaps the program did not come there."""
+        said, literal = "", ""
+        for part in tree.parts if isinstance(tree, Joined) else (tree,):
+            if isinstance(part, str):
+                literal += part
+                continue
+            value = self.block.names.reader(part)(self)
+            if not isinstance(value, str | Samples):
+                begun = self._begun(part)
+                return said if begun is None else said + literal + begun
+            said, literal = said + literal + text(value), ""
+        return said
+
+    def _begun(self, name: OutputTree) -> str | None:
+        """What there is of a text that is not whole; None: perhaps the program did not come to it."""
+        number = self.block.names.own.get(name) if isinstance(name, Slot) else None
+        for at, step in enumerate(self.block.steps):
+            if number not in step.gives:
+                continue
+            inner: list[Any] = [found for block in self.within.get(at, ()) if (found := block.get(SO_FAR))]
+            if inner:  # a loop's block gives first whether it goes on
+                return str(inner[-1][step.gives.index(number) - len(step.gives)])
+            return None if self.missing[at] else ""
+        return None

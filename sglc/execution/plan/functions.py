@@ -51,7 +51,7 @@ class Functions:
         """What a function gives that needs none.
 
         Raises:
-            RunError: SGLC401, what it raises, as the program itself would have.
+            RunError: SGLC401, what it raises, as the program itself would have; SGLC463, it is no text.
         """
         if step.function not in PURE:  # it only reads a text
             return Exact(self._tools[step.function](*args))
@@ -62,6 +62,8 @@ class Functions:
             message = f"`{type(error).__name__}` in `{self._program}`: {text}"
             raise RunError("SGLC401", message, place(step.loc)) from error
         match step.gives:
+            case "text" if not isinstance(made, str):
+                return returned(step.function, made, step.gives, step.loc)  # which raises
             case "text" | "bool":
                 return made  # type: ignore[no-any-return]
             case "list":

@@ -109,9 +109,10 @@ class Segments:
 
     def text(self, kept: Kept) -> str:
         """The text of a stream, markup included, when all generations in it have ended."""
+        if kept.number is None:
+            return ""
         assert self._traced is not None
-        at = None if kept.number is None else self._traced[kept.number]
-        pieces = stream_pieces(at, self._traced.__getitem__)
+        pieces = stream_pieces(self._traced[kept.number], self._traced.__getitem__)
         made = self.session.outputs.generations
         return "".join([piece if isinstance(piece, str) else text(value_of(made[piece])) for piece in pieces])
 

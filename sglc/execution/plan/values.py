@@ -19,7 +19,9 @@ from sglc.ir.plan.segment import Held, Slot
 from sglc.ir.plan.uses import Name, names_in
 from sglc.ir.values import Plain
 
-PROMPT = "\0prompt"  # under this name the prompt's end stands among the variables: no other has it
+# Under these names stand among the variables, which have no such names, the prompt's end, and what there is of
+# the texts that a block would give, had it come to its end.
+PROMPT, SO_FAR = "\0prompt", "\0so far"
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,14 +286,3 @@ def read(tree: OutputTree, known: Mapping[Name, Value]) -> Value:
             return {key: read(part, known) for key, part in tree.items()}
         case _:
             return tree
-
-
-def text_so_far(tree: OutputTree, known: Mapping[Name, Value]) -> str:
-    """A text of a plan up to its first part that is not there."""
-    said = ""
-    for part in tree.parts if isinstance(tree, Joined) else (tree,):
-        found = read(part, known)
-        if found is None:
-            break
-        said += text(found)
-    return said

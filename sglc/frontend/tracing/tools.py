@@ -26,6 +26,7 @@ from sglc.frontend.values.graph_breaks import OTHER, GraphBreak
 from sglc.frontend.values.symbolic import END_RUN, IN_FUNCTION, MAY_CALL, Symbolic, SymbolicText, symbol
 from sglc.ir.core import Op, Program, Tree, Type, values_in, walk
 from sglc.ir.ops import Call, PureCall, Tool
+from sglc.ir.pure import PAUSE
 
 if TYPE_CHECKING:
     from sglc.frontend.outputs.called_tools import ToolAnswer, ToolCall
@@ -310,8 +311,6 @@ def _ended(made: Any, name: str) -> Any:
 
 
 # -- stopping for a person ---------------------------------------------------------------------------
-
-PAUSE = "sglc.pause"
 
 
 def _pause(name: str, question: str | None = None, **data: Any) -> Any:

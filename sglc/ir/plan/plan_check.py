@@ -28,6 +28,7 @@ from sglc.ir.plan.plan import (
     ValueStep,
     blocks_of,
 )
+from sglc.ir.plan.plan_texts import check_texts
 from sglc.ir.plan.segment import (
     GenNode,
     Held,
@@ -46,7 +47,8 @@ from sglc.ir.values import OPERATIONS
 
 
 def check_plan(plan: Plan) -> None:
-    """Blocks hold earlier blocks, their parameters and results fit, and every name is given before it is read.
+    """Blocks hold earlier blocks, their parameters and results fit, every name is given before it is read, and
+    texts are texts.
 
     Raises:
         VerifyError: SGLC221, with the path of the fault.
@@ -67,6 +69,7 @@ def check_plan(plan: Plan) -> None:
             raise _wrong("", f"reads `{name.name}`, which nothing gives")
     for number, prefix in enumerate(plan.leads):
         _check_prefix(prefix, plan.names, f".leads[{number}]")
+    check_texts(plan)
 
 
 def _check_params(plan: Plan) -> None:
