@@ -82,7 +82,7 @@ def test_what_was_made_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     memo._entries = Slow()
 
     def work(number: int) -> None:
-        assert memo.get(work, number, lambda: (number, lambda: "")) == number
+        assert memo.get(number, lambda: (number, lambda: "")) == number
 
     assert raised_by_threads(work) == []
     assert len(memo._entries) == 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sglc.errors import Loc, UsageError
@@ -79,7 +80,7 @@ class AheadOfTime:
 
         most = MOST_PATHS if max_paths is None else max_paths
         key = (frozen(self._bound), sampling, most, None if args is None else frozen(dict(args)))
-        return self.memo.get(self._definition.call, key, lambda: self._record(sampling, most, args))
+        return self.memo.get(key, lambda: self._record(sampling, most, args))
 
     def _record(
         self, sampling: Sampling, max_paths: int, args: Mapping[str, Any] | None
@@ -96,7 +97,8 @@ class AheadOfTime:
         )
         definition = replace(self._definition, parameters=parameters)
         made = explored(definition, sampling, max_paths=max_paths, args=args, reads=reads)
-        return Recording(made.program, tuple([one.place for one in made.graph_breaks])), reads.changed
+        breaks = tuple([one.place for one in made.graph_breaks])
+        return Recording(made.program, breaks), partial(reads.changed, whole=False)
 
     def compiled(self, program: Program, target: Target, outputs: tuple[str, ...] | None = None) -> Compiled:
         """The newest recording, `program`, lowered for a target, with the `outputs` that are asked for."""

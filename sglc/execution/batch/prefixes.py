@@ -10,6 +10,7 @@ import inspect
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from sglc.errors import Loc, SglcError
@@ -159,9 +160,9 @@ def _recorded(
     def make() -> tuple[Program, Callable[[], str]]:
         reads = Reads()
         # What stands behind the first branch stands behind what is generated.
-        return record(own, Sampling(), max_paths=1, reads=reads), reads.changed
+        return record(own, Sampling(), max_paths=1, reads=reads), partial(reads.changed, whole=False)
 
-    return memo.get(definition.call, (tuple(constants), key), make)
+    return memo.get((tuple(constants), key), make)
 
 
 def _text(value: Any) -> str:

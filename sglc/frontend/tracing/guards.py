@@ -1,16 +1,18 @@
-"""What a recorded program depends on besides its arguments, so that it is recorded again when that changes.
+"""What a function depends on that recording a program calls, so that it is recorded again when that changes.
 
-Recording bakes in what the body reads: globals, closure cells, defaults, attributes of modules and
-objects, and the same of helper functions that it enters. A fingerprint holds all of it by value where it is
-plain data, else by identity. Two that are equal have nothing changed between; no user code runs to make one.
+It may read globals, closure cells, defaults, attributes of modules and objects, and the same of functions
+that it calls. A fingerprint holds all of it by value where it is plain data, else by identity. Two that are
+equal have nothing changed between; no user code runs to make one.
 """
 
 from __future__ import annotations
 
+import dis
 import inspect
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from threading import Lock
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Generic, TypeVar
@@ -23,19 +25,26 @@ _V = TypeVar("_V")
 _DEEPEST = 3  # attributes of attributes: more of a large graph would cost every hit
 _MOST_ENTRIES = 64
 _DEEPEST_DATA = 20  # containers in containers
+_MOST_CODES = 1024  # whose names are known
+_OF_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Same:
-    """An object that is known by identity; it is kept alive, so that no other can take its place."""
+    """An object that is known by identity, and by its class, which can be assigned.
 
-    item: Any
+    It is kept alive, so that no other can take its place.
+    """
+
+    __slots__ = ("item", "kind")
+
+    def __init__(self, item: Any) -> None:
+        self.item, self.kind = item, type(item)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and self.item is other.item
+        return isinstance(other, Same) and self.item is other.item and self.kind is other.kind
 
     def __hash__(self) -> int:
-        return hash(type(self.item).__qualname__)
+        return hash(self.kind.__qualname__)
 
 
 def frozen(item: Any, depth: int = 0) -> Hashable:
@@ -59,7 +68,7 @@ def frozen(item: Any, depth: int = 0) -> Hashable:
 
 
 def fingerprint(function: Callable[..., Any]) -> Fingerprint:
-    """What recording `function` reads, by a name for people."""
+    """What `function` may read, by a name for people."""
     found: dict[str, object] = {}
     _function(function, "", found, set())
     return found
@@ -73,27 +82,32 @@ def _function(function: Any, name: str, found: dict[str, object], seen: set[int]
     code = function.__code__
     found[f"{name}code"] = Same(code)
     found[f"{name}defaults"] = (frozen(function.__defaults__), frozen(function.__kwdefaults__))
-    names = tuple(dict.fromkeys(_names(code)))
+    names, globals_read = _names(code)
     for free, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
             _value(cell.cell_contents, f"{name}closure {free}", names, found, seen, 0)
         except ValueError:  # nothing was assigned yet
             found[f"{name}closure {free}"] = None
-    for read in names:
+    for read in globals_read:
         if read in function.__globals__:
             _value(function.__globals__[read], f"{name}global {read}", names, found, seen, 0)
         else:
-            found[f"{name}global {read}"] = None  # a builtin, an attribute, or not there yet
+            found[f"{name}global {read}"] = None  # a builtin, or not there yet
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    """Names that the code looks up: globals and attributes, those of functions in it too."""
-    yield from code.co_names
-    if "getattr" in code.co_names:
-        yield from (text for text in code.co_consts if isinstance(text, str) and text.isidentifier())
+@lru_cache(_MOST_CODES)
+def _names(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names that the code looks up, globals and attributes, and those that are globals; of functions in it too."""
+    names = dict.fromkeys(code.co_names)
+    globals_read = dict.fromkeys(one.argval for one in dis.get_instructions(code) if one.opname in _OF_GLOBALS)
+    if "getattr" in names:
+        names |= dict.fromkeys(text for text in code.co_consts if isinstance(text, str) and text.isidentifier())
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            inner, inner_globals = _names(constant)
+            names |= dict.fromkeys(inner)
+            globals_read |= dict.fromkeys(inner_globals)
+    return tuple(names), tuple(globals_read)
 
 
 def _value(
@@ -117,7 +131,7 @@ def _value(
 def _behind(item: Any) -> FunctionType | None:
     """The function whose body recording may enter or call."""
     match item:
-        case FunctionType() if not _of_a_library(item):
+        case FunctionType() if not of_a_library(item):
             return item
         case MethodType():
             return _behind(item.__func__)
@@ -132,7 +146,7 @@ def _behind(item: Any) -> FunctionType | None:
             return declared if isinstance(declared, FunctionType) else None
 
 
-def _of_a_library(function: FunctionType) -> bool:
+def of_a_library(function: FunctionType) -> bool:
     """Whether it is Python's own, or sglc's: these are called, or not, by name, and never entered."""
     root = str(function.__module__).partition(".")[0]
     return root == "sglc" or root in sys.stdlib_module_names
@@ -150,23 +164,20 @@ class Memo(Generic[_V]):
     """
 
     made: int = 0
-    _entries: dict[Hashable, tuple[Fingerprint, Callable[[], str], _V]] = field(default_factory=dict)
+    _entries: dict[Hashable, tuple[Callable[[], str], _V]] = field(default_factory=dict)
     _adding: Lock = field(default_factory=Lock)
 
-    def get(
-        self, function: Callable[..., Any], key: Hashable, make: Callable[[], tuple[_V, Callable[[], str]]]
-    ) -> _V:
+    def get(self, key: Hashable, make: Callable[[], tuple[_V, Callable[[], str]]]) -> _V:
         """What `make` gives, now or at an earlier call with the same key; beside it, what says what changed."""
-        now = fingerprint(function)
         known = self._entries.get(key)
         if known is not None:
-            before, changed_since, value = known
-            if before == now and not changed_since():
+            changed_since, value = known
+            if not changed_since():
                 return value
         value, changed_since = make()
         with self._adding:  # calls may come from several threads
             self.made += 1
             while key not in self._entries and len(self._entries) >= _MOST_ENTRIES:
                 del self._entries[next(iter(self._entries))]  # the oldest
-            self._entries[key] = (now, changed_since, value)
+            self._entries[key] = (changed_since, value)
         return value

@@ -292,6 +292,7 @@ def _constructed(frame: CallFrame, kind: type, args: list[Any], named: dict[str,
     if kind is string.Template or kind is type:
         return _UNKNOWN
     frame.tracer.outside.look_up_class(kind)
+    frame.tracer.outside.look_up_class(type(kind))
     if not dataclasses.is_dataclass(kind) and not hasattr(kind, "_fields"):
         # A class of Python's own goes through what it is given, one of the user's keeps it.
         refuse_foreign(frame.tracer, f"`{kind.__name__}`", *args)
