@@ -99,7 +99,8 @@ def _function(function: Any, name: str, found: dict[str, object], seen: set[int]
 def _names(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names that the code looks up, globals and attributes, and those that are globals; of functions in it too."""
     names = dict.fromkeys(code.co_names)
-    globals_read = dict.fromkeys(one.argval for one in dis.get_instructions(code) if one.opname in _OF_GLOBALS)
+    steps = dis.get_instructions(code)
+    globals_read = dict.fromkeys(step.argval for step in steps if step.opname in _OF_GLOBALS)
     if "getattr" in names:
         names |= dict.fromkeys(text for text in code.co_consts if isinstance(text, str) and text.isidentifier())
     for constant in code.co_consts:
