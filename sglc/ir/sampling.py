@@ -73,6 +73,13 @@ class Sampling:
     logprobs: bool = False
 
     @property
+    def unreachable(self) -> str:
+        """What is wrong if it asks for more tokens than it allows for, by its own names; "" if it does not."""
+        if self.min_tokens <= self.max_tokens:
+            return ""
+        return f"`min_tokens` is `{self.min_tokens}`, more than `max_tokens`, which is `{self.max_tokens}`"
+
+    @property
     def constrained(self) -> bool:
         """Whether the text is held to a form, or pieces of it."""
         return not (self.regex is self.json_schema is self.ebnf is self.structural_tag is None)

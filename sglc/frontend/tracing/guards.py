@@ -97,7 +97,7 @@ def _function(function: Any, name: str, found: dict[str, object], seen: set[int]
 
 @lru_cache(_MOST_CODES)
 def _names(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names that the code looks up, globals and attributes, and those that are globals; of functions in it too."""
+    """Names that the code looks up, and those of them that are globals; of functions in it, too."""
     names = dict.fromkeys(code.co_names)
     steps = dis.get_instructions(code)
     globals_read = dict.fromkeys(step.argval for step in steps if step.opname in _OF_GLOBALS)
