@@ -10,6 +10,7 @@ import ast
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -23,8 +24,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SCOPES = FunctionNode | ast.ClassDef
 _DEEPEST = 64  # calls of the user's own functions in each other
 
-_SOURCES: dict[int, tuple[CodeType, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
-_BINDINGS: dict[int, tuple[ast.AST, Bindings]] = {}
+_MOST_SOURCES = 1024  # functions that are known: in a notebook the same ones come again and again, as others
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,17 @@ class Bindings:
     module: frozenset[str]  # `global`
 
 
+@lru_cache(_MOST_SOURCES)
 def definition_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef:
     """The source that the code was certainly compiled from.
 
     Raises:
         OSError, SyntaxError: it is not there, or has changed.
     """
-    if id(code) not in _SOURCES:
-        source = source_of(code)
-        if not source.matches and not any(name.startswith("@py_") for name in code.co_varnames):
-            raise SyntaxError("it has changed since it was imported")  # or a tool changed more than asserts
-        _SOURCES[id(code)] = code, source.definition
-    return _SOURCES[id(code)][1]
+    source = source_of(code)
+    if not source.matches and not any(name.startswith("@py_") for name in code.co_varnames):
+        raise SyntaxError("it has changed since it was imported")  # or a tool changed more than asserts
+    return source.definition
 
 
 def has_source(code: CodeType) -> bool:
@@ -59,38 +58,36 @@ def has_source(code: CodeType) -> bool:
     return True
 
 
+@lru_cache(_MOST_SOURCES)
 def bindings_of(node: ast.AST) -> Bindings:
     """The names that a function or comprehension binds."""
-    if id(node) not in _BINDINGS:
-        own, outer, module = set[str](), set[str](), set[str]()
-        if isinstance(node, FunctionNode):
-            spec = node.args
-            arguments = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg]
-            own.update(argument.arg for argument in arguments if argument is not None)
-            body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
-        else:
-            assert isinstance(node, _COMPREHENSIONS)
-            body = [generator.target for generator in node.generators]
-        for part in body:
-            for inner in _walk(part):
-                match inner:
-                    case ast.Global(names=names):
-                        module.update(names)
-                    case ast.Nonlocal(names=names):
-                        outer.update(names)
-                    case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
-                        own.add(name)
-                    case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                        own.add(name)
-                    case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
-                        own.add(name)
-                    case ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
-                        own.add(name)
-                    case ast.alias(name=name, asname=alias):
-                        own.add(alias or name.partition(".")[0])
-        found = Bindings(frozenset(own - outer - module), frozenset(outer), frozenset(module))
-        _BINDINGS[id(node)] = node, found
-    return _BINDINGS[id(node)][1]
+    own, outer, module = set[str](), set[str](), set[str]()
+    if isinstance(node, FunctionNode):
+        spec = node.args
+        arguments = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg]
+        own.update(argument.arg for argument in arguments if argument is not None)
+        body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
+    else:
+        assert isinstance(node, _COMPREHENSIONS)
+        body = [generator.target for generator in node.generators]
+    for part in body:
+        for inner in _walk(part):
+            match inner:
+                case ast.Global(names=names):
+                    module.update(names)
+                case ast.Nonlocal(names=names):
+                    outer.update(names)
+                case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                    own.add(name)
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    own.add(name)
+                case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
+                    own.add(name)
+                case ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                    own.add(name)
+                case ast.alias(name=name, asname=alias):
+                    own.add(alias or name.partition(".")[0])
+    return Bindings(frozenset(own - outer - module), frozenset(outer), frozenset(module))
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
