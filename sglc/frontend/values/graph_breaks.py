@@ -55,7 +55,7 @@ ITERATION = BreakKind(
 )
 UNPACKED = BreakKind(
     "SGLC126", "`**`", "which names are in it shows when the program runs",
-    'write out what is wanted: `name=data["name"]`',
+    f'write out what is wanted, `name=data["name"]`, or {_COMPUTE}',
 )  # fmt: skip
 STR = BreakKind(
     "SGLC131", "`str(...)`", _UNKNOWN, "append the value itself, or write it in an f-string without a format"
