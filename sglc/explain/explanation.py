@@ -50,7 +50,10 @@ class Explained(Protocol):
     """A function that can be compiled."""
 
     definition: Definition
-    bound: Mapping[str, Any]
+
+    @property
+    def bound(self) -> Mapping[str, Any]:
+        """Its fixed arguments."""
 
     def compile(self, target: Any = None, **kwargs: Any) -> _Compilation:
         """As `Function.compile`."""
