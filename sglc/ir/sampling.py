@@ -33,8 +33,7 @@ class Sampling:
     Hermes, and of `choice` (`auto`, `required`, or the name of one).
     A schema is enforced whole, `strict` or not. With `canonical`, text that has to follow is made of the tokens
     that the tokenizer makes of it; else of any that spell it.
-    `stop_regex` patterns end the text like `stop` strings, before the first match of `re.search`; where one
-    looks ahead, a stream shows no text early.
+    `stop_regex` patterns end the text like `stop` strings, before the first match of `re.search`.
 
     `logit_bias` are (id, bias) pairs added to the logits; `frequency_penalty` and `presence_penalty` are
     OpenAI's, over the ids made so far. `repetition_penalty` is that of transformers and vLLM: logits of the ids
