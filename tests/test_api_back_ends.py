@@ -542,7 +542,8 @@ def test_connecting_to_google_takes_no_longer(
     monkeypatch.setattr(GeminiBackend, "connect", connect)
     patience = Patience(attempt_s=attempt_s)
     with serving(speaking()) as api, at(api, "gemini:gemini-2.5-flash", patience=patience) as backend:
-        assert question.run(backend=backend).error() is None
+        error = question.run(backend=backend).error()
+    assert error is None
     assert set(seen) == {(connect_s, attempt_s)}
 
 

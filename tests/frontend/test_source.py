@@ -4,24 +4,18 @@ from __future__ import annotations
 import __future__
 
 import ast
-import gc
 import json
 import linecache
 import textwrap
-import weakref
-from enum import Enum
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
 
-import sglc as sgl
 from sglc.backends.scripted import ScriptedBackend
 from sglc.errors import UsageError
-from sglc.frontend.language import expr
 from sglc.frontend.source import source_of
-from sglc.frontend.tracing.call_frame import bindings_of, definition_of
 from tests.frontend.programs import body_source, from_file
 
 
@@ -136,20 +130,3 @@ def test_strange_layouts_are_read_as_python_reads_them(body: str, tmp_path: Path
     assert source.matches
     (made,) = [node for node in ast.parse(path.read_text()).body if getattr(node, "name", "") == "f"]
     assert ast.dump(source.definition, include_attributes=True) == ast.dump(made, include_attributes=True)
-
-
-def test_what_a_notebook_ran_long_ago_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its cells come again and again, each time with classes and sources of their own."""
-    monkeypatch.setattr(expr, "_KNOWN", {})
-    monkeypatch.setattr(expr, "_MOST_KNOWN", 3)
-    alive: list[weakref.ref[type]] = []
-    for _ in range(8):
-        kind = Enum("kind", ["a", "b"])  # type: ignore[misc]
-        assert sgl.gen("x", dtype=kind) is not None
-        alive.append(weakref.ref(kind))
-        del kind
-    gc.collect()
-    assert sum(one() is not None for one in alive) <= 3
-    assert alive[0]() is None
-    for known in (definition_of, bindings_of):
-        assert known.cache_info().maxsize is not None
