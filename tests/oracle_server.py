@@ -17,7 +17,7 @@ from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.target import Target
 from sglc.serve.door import Access
-from sglc.serve.server import Patience, bound_socket, serve
+from sglc.serve.server import ServerTimeouts, bound_socket, serve
 from sglc.serve.service import Service
 from tests.oracle_backend import Characters
 from tests.oracle_worker import MAX_LEN
@@ -61,7 +61,7 @@ def main(model: str, max_rows: int, more: str = "0", name: str = "oracle", log: 
                 from sglc.serve.grpc_server import GrpcServer
 
                 other = GrpcServer(service, Access(), bound_socket("127.0.0.1", 0))
-            serve(service, "127.0.0.1", listening, Patience(), beside=other)
+            serve(service, "127.0.0.1", listening, ServerTimeouts(), beside=other)
         finally:
             backend.close()
 

@@ -15,6 +15,7 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.anthropic import AnthropicBackend
+from sglc.backends.gemini import GeminiBackend
 from sglc.backends.openai import OpenAIBackend
 from sglc.backends.registry import connect, disconnect
 from sglc.backends.retry import Patience, Trouble
@@ -520,6 +521,30 @@ def test_connecting_takes_no_longer_than_the_sdk_has_it(name: str) -> None:
     with serving(speaking()) as api, at(api, name, patience=Patience(attempt_s=2.0)) as backend:
         client, _ = backend.connect()
         assert (client.timeout.connect, client.timeout.read) == (2.0, 2.0)
+
+
+@pytest.mark.parametrize(("attempt_s", "connect_s"), [(600.0, 5.0), (2.0, 2.0)])
+def test_connecting_to_google_takes_no_longer(
+    monkeypatch: pytest.MonkeyPatch, attempt_s: float, connect_s: float
+) -> None:
+    seen: list[tuple[float, float]] = []
+    connecting = GeminiBackend.connect
+
+    async def note(request: Any) -> None:
+        seen.append((request.extensions["timeout"]["connect"], request.extensions["timeout"]["read"]))
+
+    def connect(self: GeminiBackend) -> Any:
+        client, end = connecting(self)
+        hooks = client._api_client._async_httpx_client._client_kwargs.setdefault("event_hooks", {})
+        hooks.setdefault("request", []).append(note)
+        return client, end
+
+    monkeypatch.setattr(GeminiBackend, "connect", connect)
+    patience = Patience(attempt_s=attempt_s)
+    with serving(speaking()) as api, at(api, "gemini:gemini-2.5-flash", patience=patience) as backend:
+        error = question.run(backend=backend).error()
+    assert error is None
+    assert set(seen) == {(connect_s, attempt_s)}
 
 
 @pytest.mark.parametrize(

@@ -294,7 +294,9 @@ def test_a_step_of_every_host_case(case: host.HostCase) -> None:
         ("bench host --model tiny", "`--model` means nothing to `host`"),
         ("bench host --no-cascade", "`--no-cascade` means nothing to `host`"),
         ("bench mixed --device cpu --model tiny --rows 2", "the work does not run with 2 rows"),
+        ("bench mixed --device cpu --model tiny --rows 2", "note: it has 4 rows side by side\n"),
         ("bench offline --device cpu --model tiny --token-budget 8", "64 rows and 8 tokens a step"),
+        ("bench offline --device cpu --model tiny --rows 5000", "note: each row takes a token of a step\n"),
         ("bench offline -o no/such/result.json", "there is no folder `no/such`"),
         ("bench offline --model=", "argument --model: nothing is named"),
         (

@@ -20,7 +20,7 @@ from sglc.ir.plan.events import Delta, Event, GenDone, Sample, Usage
 from sglc.ir.plan.segment import Segment
 from sglc.serve import scheduler_service
 from sglc.serve.door import Access
-from sglc.serve.sending import Patience
+from sglc.serve.sending import StallTimer
 from sglc.serve.service import Service
 from sglc.serve.writing import Writing
 from tests.oracle_backend import Characters
@@ -66,7 +66,7 @@ def goes_at_once(step: Coroutine[Any, Any, None]) -> bool:
 def on_a_wire(check: Callable[[Wire, Writing], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         wire = Wire()
-        with Patience(60) as patience, Writing(wire.write, patience) as writing:
+        with StallTimer(60) as timer, Writing(wire.write, timer) as writing:
             await check(wire, writing)
 
     asyncio.run(run())
@@ -123,7 +123,7 @@ def test_what_is_not_through_at_the_end_is_given_up(fails: bool) -> None:
     wire = Wire()
 
     async def check() -> None:
-        with Patience(60) as patience, Writing(wire.write, patience) as writing:
+        with StallTimer(60) as timer, Writing(wire.write, timer) as writing:
             await writing.write(b"1")
             through = wire.through
             if fails:

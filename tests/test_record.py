@@ -458,6 +458,32 @@ def test_text_that_looks_like_markup_is_another_prompt(tmp_path: Path) -> None:
     assert "markup in one is ordinary text in the other" in error.note
 
 
+@sgl.function
+def spelled(s: Any, word: str) -> None:
+    s += word + sgl.gen("k", max_tokens=4)
+
+
+@sgl.function
+def in_turns(s: Any) -> None:
+    s += "Words:" + sgl.gen("words")
+    s += "".join([spelled(word=str(word))["k"] for word in sgl.parse_json(s["words"])])
+
+
+@pytest.mark.parametrize(("recorded", "replayed"), [("plan", "python"), ("python", "plan")])
+def test_turns_of_a_comprehension_are_counted_otherwise_in_the_other_mode(
+    recorded: Any, replayed: Any, tmp_path: Path
+) -> None:
+    backend = ScriptedBackend(lambda asked: '["a", "b"]' if asked.site.name == "words" else "x")
+    folder = str(tmp_path / "r")
+    assert in_turns.run(backend=backend, mode=recorded, record=folder).error() is None
+    assert in_turns.run(backend=REFUSING, mode=recorded, replay=folder).error() is None
+    error = in_turns.run(backend=REFUSING, mode=replayed, replay=folder).error()
+    assert isinstance(error, RunError)
+    assert error.code == "SGLC421"
+    assert "counts the turns of a comprehension" in error.note
+    assert f'mode="{recorded}"' in error.hint
+
+
 def test_other_rows_go_on(tmp_path: Path) -> None:
     folder = str(tmp_path / "r")
     rows = [{"q": f"q{number}"} for number in range(6)]

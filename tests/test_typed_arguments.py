@@ -823,6 +823,20 @@ def test_a_plan_for_any_count_refuses_what_is_none() -> None:
     assert "any number of new tokens" in told.explain(Answers()).text()
 
 
+def test_a_count_below_the_least_is_refused_where_it_is_known() -> None:
+    @sgl.function
+    def told(s: Any, most: int) -> None:
+        s += "a" + sgl.gen("story", min_tokens=5, max_tokens=most)
+
+    plan = compiled(told, None)
+    assert plan.run({"most": 5}, backend=Answers()).error() is None
+    errors = [plan.run({"most": 4}, backend=Answers()).error()]
+    errors += [told.run(most=4, backend=Answers(), mode=mode).error() for mode in ("auto", "python")]
+    said = {(type(error).__name__, str(error)) for error in errors}
+    assert len(said) == 1
+    assert "SGLC103" in said.pop()[1]
+
+
 def test_any_number_of_arguments() -> None:
     plan = compiled(any_number, {"words": ("a", "b"), "count": 3})
     found = planned(plan, {"words": ("c", "d"), "options": {"count": 4}})

@@ -82,6 +82,11 @@ def test_sampling_out_of_range(fields: dict[str, object]) -> None:
     assert sampling_problem(replace(Sampling(), **fields)).startswith(f"`{name}` is")  # type: ignore[arg-type]
 
 
+def test_more_tokens_than_there_may_be() -> None:
+    assert sampling_problem(Sampling(min_tokens=3, max_tokens=3)) == ""
+    assert sampling_problem(Sampling(min_tokens=3, max_tokens=2)).startswith("`min_tokens` is `3`, more than")
+
+
 def test_sampling_at_its_bounds() -> None:
     for temperature in (0, 3e38):
         most = Sampling(max_tokens=1, temperature=temperature, top_p=1, top_k=1, min_p=1, seed=2**64 - 1)

@@ -154,12 +154,14 @@ def checked_limits(options: Options, needs: Needs, device: str) -> tuple[int, in
         device,
     )
     if not needs.side_by_side <= rows <= token_budget:
+        few = rows < needs.side_by_side
         raise UsageError(
-            "SGLC037",
-            f"the work does not run with {rows} rows and {token_budget} tokens a step",
-            note=f"it has {needs.side_by_side} rows side by side, and each row takes a token of a step",
-            hint="leave out `--rows` and `--token-budget`, or give other ones",
-        )
+            "SGLC037", f"the work does not run with {rows} rows and {token_budget} tokens a step",
+            note=f"it has {needs.side_by_side} rows side by side" if few
+            else "each row takes a token of a step",
+            hint=f"give `--rows` of at least {needs.side_by_side}, or leave it out" if few
+            else f"give `--rows` of at most {token_budget}, or a `--token-budget` of at least {rows}",
+        )  # fmt: skip
     return rows, token_budget
 
 

@@ -93,7 +93,7 @@ def _explain(options: argparse.Namespace) -> int:
         try:
             rows = [made_row(number, row, types) for number, row in enumerate(file)]
             return _explain_one(function, backend, given, rows, options)
-        except UsageError as error:
+        except SglcError as error:
             raise file.placed(error) from None
     return _explain_all(open_functions(options.program), backend, options)
 

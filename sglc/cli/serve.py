@@ -208,7 +208,7 @@ def _serve(options: argparse.Namespace) -> int:
         from sglc.serve.door import Access
         from sglc.serve.limits import Limits
         from sglc.serve.prompts import load_template
-        from sglc.serve.server import Patience, bound_socket, serve
+        from sglc.serve.server import ServerTimeouts, bound_socket, serve
         from sglc.serve.service import Service
         from sglc.serve.tls import Certificate
 
@@ -255,7 +255,7 @@ def _serve(options: argparse.Namespace) -> int:
             tokenizer: Any = backend.target.tokenizer
             load_template(tokenizer)
             max_len = backend.server_info().get("max_len", _NO_LIMIT)  # loaded
-            patience = Patience(options.keep_alive, options.drain_timeout)
+            timeouts = ServerTimeouts(options.keep_alive, options.drain_timeout)
             limits = Limits(
                 body=options.max_body << 20,
                 form=options.max_form << 10,
@@ -282,7 +282,7 @@ def _serve(options: argparse.Namespace) -> int:
             beside = None
             if reserved is not None:
                 beside = GrpcServer(service, access, reserved, certificate)
-            serve(service, options.host, listening, patience, access, certificate, beside)
+            serve(service, options.host, listening, timeouts, access, certificate, beside)
         finally:
             backend.close()
     return 0

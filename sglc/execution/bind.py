@@ -23,7 +23,7 @@ from sglc.ir.plan.segment import (
     reads,
     waits_of,
 )
-from sglc.ir.values import count_of
+from sglc.ir.values import limited
 
 
 @dataclass(slots=True)  # not frozen: one is made for every segment
@@ -123,11 +123,10 @@ def _limited(node: GenNode, placed: bool) -> Callable[[Own], Node]:
     assert fill is not None
 
     def filled(own: Own) -> Node:
-        count = count_of(own.texts[node.limit], node.loc)
+        sampling = limited(node.sampling, own.texts[node.limit], node.loc)
         made = fill(own)
         assert isinstance(made, GenNode)
-        sampling = replace(node.sampling, max_tokens=count)
-        return replace(made, sampling=sampling, most=count if node.next_use else 0)
+        return replace(made, sampling=sampling, most=sampling.max_tokens if node.next_use else 0)
 
     return filled
 

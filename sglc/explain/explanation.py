@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sglc.errors import Loc, SglcError, UsageError
 from sglc.execution.batch.prefixes import Beginnings, remark
-from sglc.execution.options import in_row
+from sglc.execution.options import fitted, in_row
 from sglc.explain.estimate.estimate import estimated
 from sglc.explain.estimate.forecast import Forecast
 from sglc.explain.estimate.price import Price, price_of
@@ -50,6 +50,10 @@ class Explained(Protocol):
     """A function that can be compiled."""
 
     definition: Definition
+
+    @property
+    def bound(self) -> Mapping[str, Any]:
+        """Its fixed arguments."""
 
     def compile(self, target: Any = None, **kwargs: Any) -> _Compilation:
         """As `Function.compile`."""
@@ -133,7 +137,8 @@ def explained(
         sampling: defaults of generations.
 
     Raises:
-        UsageError: SGLC060, the function has no such argument; SGLC064, a batch without rows.
+        UsageError: SGLC060, the function has no such argument; SGLC011, a row lacks one; SGLC064, a batch
+            without rows.
         SglcError: as of `Function.compile`.
     """
     _check(function.definition, own)
@@ -144,6 +149,9 @@ def explained(
     for number, row in enumerate([own] if rows is None else rows):
         try:
             arguments = {**own, **_named(function.definition, row)}
+            if rows is not None:  # of one run some may be left open
+                given = ((), arguments) if isinstance(row, Mapping) else (row, own)
+                fitted(function.definition, function.bound, *given)
             first_row = first_row if made else arguments
             made.append(_row(function, made[0][0].backend if made else target, arguments, sampling))
         except SglcError as error:

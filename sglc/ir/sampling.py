@@ -33,8 +33,7 @@ class Sampling:
     Hermes, and of `choice` (`auto`, `required`, or the name of one).
     A schema is enforced whole, `strict` or not. With `canonical`, text that has to follow is made of the tokens
     that the tokenizer makes of it; else of any that spell it.
-    `stop_regex` patterns end the text like `stop` strings, before the first match of `re.search`; where one
-    looks ahead, a stream shows no text early.
+    `stop_regex` patterns end the text like `stop` strings, before the first match of `re.search`.
 
     `logit_bias` are (id, bias) pairs added to the logits; `frequency_penalty` and `presence_penalty` are
     OpenAI's, over the ids made so far. `repetition_penalty` is that of transformers and vLLM: logits of the ids
@@ -71,6 +70,13 @@ class Sampling:
     top_logprobs: int = 0
     logprob_text: bool = False
     logprobs: bool = False
+
+    @property
+    def unreachable(self) -> str:
+        """What is wrong if it asks for more tokens than it allows for, by its own names; "" if it does not."""
+        if self.min_tokens <= self.max_tokens:
+            return ""
+        return f"`min_tokens` is `{self.min_tokens}`, more than `max_tokens`, which is `{self.max_tokens}`"
 
     @property
     def constrained(self) -> bool:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from sglc.errors import Loc, RunError
+from sglc.errors import Loc, RunError, TraceError
 from sglc.ir.core import Type
 from sglc.ir.depth import MAX_DEPTH
 from sglc.ir.remark import place
+from sglc.ir.sampling import Sampling
 
 Plain = str | int | float | bool | None | tuple["Plain", ...] | Mapping[str, "Plain"]
 
@@ -88,6 +89,23 @@ def count_of(written: str, loc: Loc) -> int:
     if written.isdecimal() and len(written) <= _MOST_DIGITS and 1 <= (count := int(written)) <= MOST_COUNT:
         return count
     raise RunError("SGLC466", f"`max_tokens` is {_shown(written)}, and not from 1 to 2^31-1", place(loc))
+
+
+def limited(sampling: Sampling, written: str, loc: Loc) -> Sampling:
+    """`sampling` with the `max_tokens` that a run gives.
+
+    Raises:
+        SglcError: as of `count_of` and `refuse_unreachable`.
+    """
+    made = replace(sampling, max_tokens=count_of(written, loc))
+    refuse_unreachable(made, loc)
+    return made
+
+
+def refuse_unreachable(sampling: Sampling, loc: Loc) -> None:
+    """Raises TraceError: SGLC103, a generation is to make more tokens than it may."""
+    if sampling.unreachable:
+        raise TraceError("SGLC103", sampling.unreachable, place(loc), hint="give it a larger `max_tokens`")
 
 
 def returned(name: str, given: object, gives: str, loc: Loc) -> Plain:

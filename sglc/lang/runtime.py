@@ -29,6 +29,7 @@ from sglc.ir.plan.events import Event
 from sglc.ir.plan.segment import GenNode, Node, Segment
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target, Tokenizer
+from sglc.ir.values import refuse_unreachable
 
 if TYPE_CHECKING:
     from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
@@ -345,4 +346,6 @@ def _sampling(params: Mapping[str, Any], asked: Mapping[str, Any]) -> Sampling:
             )  # fmt: skip
         given[name] = value
     forms_given("generate", given, loc)
-    return Sampling(**sampling_fields({**given, **asked}, loc))
+    sampling = Sampling(**sampling_fields({**given, **asked}, loc))
+    refuse_unreachable(sampling, loc)
+    return sampling

@@ -13,17 +13,7 @@ from sglc.ir.ops import SELECT_METHODS
 from sglc.ir.plan.plan import CallStep, LoopStep, Plan, Step, blocks_of, steps_of
 from sglc.ir.plan.plan_file import hash_of
 from sglc.ir.plan.plan_json import plan_from_json
-from sglc.ir.plan.segment import (
-    ExtendNode,
-    ForkNode,
-    GenNode,
-    KeepNode,
-    Node,
-    OpenNode,
-    Segment,
-    SelectNode,
-    Slot,
-)
+from sglc.ir.plan.segment import ExtendNode, GenNode, Node, Segment, SelectNode, Slot
 from sglc.ir.plan.segment import NodeResult as NodeText
 from sglc.ir.plan.without_host import host_part
 from sglc.ir.sampling import Sampling
@@ -148,8 +138,6 @@ def _check_node(node: Node, samples: int, vocabulary: int) -> None:
     """Whether the runtime may be asked for it."""
     wrong = ""
     match node:
-        case OpenNode(None | str()) | KeepNode(_, str()) | ForkNode():
-            return  # by their names: handles are the server's to give
         case ExtendNode(_, parts):
             for part in parts:
                 if isinstance(part, ControlText):
@@ -164,8 +152,6 @@ def _check_node(node: Node, samples: int, vocabulary: int) -> None:
                 wrong = f"chooses of {len(choices)} texts, and a server takes 1 to {samples}"
             elif method not in SELECT_METHODS:
                 wrong = f"chooses by `{method}`"
-        case _:
-            wrong = "names streams by the server's own numbers"
     if wrong:
         raise bad("plan", wrong, "invalid_value")
 

@@ -125,6 +125,7 @@ def of_generate(body: GenerateBody, limits: Limits) -> Sampling:
         min_tokens=given.min_new_tokens,
         logprobs_from=begin if body.return_logprob and begin >= 0 else None,
         top_logprobs=body.top_logprobs_num if body.return_logprob else 0,
+        least="sampling_params.min_new_tokens",
     )
 
 
@@ -139,13 +140,17 @@ def _sampling(
     min_tokens: int,
     logprobs_from: int | None,
     top_logprobs: int,
+    least: str = "min_tokens",
 ) -> Sampling:
+    """`least`: what `min_tokens` is called in the request."""
     held = _all_held(body, form, limits)
     if calls is not None:
         held.append(("tools", "structural_tag", calls))
     if len(held) > 1:
         names = ", ".join(f"`{name}`" for name, _, _ in held)
         raise Refusal(400, f"a text is held to one of {names}", param=held[0][0], code="invalid_value")
+    if min_tokens > max_tokens:
+        raise bad(least, f"is {min_tokens}, and at most {max_tokens} tokens are made")
     said = {field: text for _, field, text in held}
     return Sampling(
         max_tokens=max_tokens,

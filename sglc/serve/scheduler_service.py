@@ -41,7 +41,7 @@ from sglc.serve.keys import share_of
 from sglc.serve.problems import Refusal, as_response, bad, of_any
 from sglc.serve.prompts import ServedTokenizer
 from sglc.serve.scheduler_messages import Answering, body_of
-from sglc.serve.sending import Patience
+from sglc.serve.sending import StallTimer
 from sglc.serve.service import Service, prompts_of
 from sglc.serve.state import HEALTH_S, Shared, load_of
 from sglc.serve.work import Choices, Work, done
@@ -139,7 +139,7 @@ class SchedulerService:
             }
             told = _Told()
             try:
-                with Patience(self._service.stall_s) as patience, Writing(context.write, patience) as writing:
+                with StallTimer(self._service.stall_s) as timer, Writing(context.write, timer) as writing:
                     await self._guarded(scope, _nothing, told.hear)
                     if told.refusal is None:
                         await writing.end()

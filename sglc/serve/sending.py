@@ -84,14 +84,14 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # What is suppressed ends the answer early, and then the server closes the connection.
-        with suppress(Gone, TimeoutError), Patience(self._stall_s) as patience:
-            await while_connected(receive, self._send(send, patience))
+        with suppress(Gone, TimeoutError), StallTimer(self._stall_s) as timer:
+            await while_connected(receive, self._send(send, timer))
 
-    async def _send(self, send: Send, patience: Patience) -> None:
+    async def _send(self, send: Send, timer: StallTimer) -> None:
         async def put(message: Message) -> None:
-            patience.begin()
+            timer.begin()
             await send(message)
-            patience.end()
+            timer.end()
 
         async with aclosing(self._rest):
             await put({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -126,7 +126,7 @@ def described(stream: type[EventStream]) -> dict[int | str, dict[str, Any]]:
     return {200: {"content": {stream.media_type: {}}}}
 
 
-class Patience:
+class StallTimer:
     """Cancels the task that enters it when what it began has not ended after `seconds`.
 
     Raises:
@@ -140,7 +140,7 @@ class Patience:
         self._task = asyncio.current_task()
         self.ended = False
 
-    def __enter__(self) -> Patience:
+    def __enter__(self) -> StallTimer:
         self._timer = self._loop.call_later(self._seconds, self._look)
         return self
 

@@ -82,7 +82,7 @@ def not_there(host: str, port: int, error: Exception) -> UsageError:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class ServerTimeouts:
     """How long the server waits, in seconds.
 
     Fields:
@@ -98,7 +98,7 @@ def serve(
     service: Service,
     host: str,
     listening: socket.socket,
-    patience: Patience,
+    timeouts: ServerTimeouts,
     access: Access = _FOR_ALL,
     certificate: Certificate | None = None,
     beside: GrpcServer | None = None,
@@ -122,7 +122,7 @@ def serve(
         http=Connection, ws="none", lifespan="off",
         limit_concurrency=service.limits.connections,
         log_level="warning", access_log=False, proxy_headers=False,
-        timeout_graceful_shutdown=_LAST_S, timeout_keep_alive=math.ceil(patience.keep_alive_s),
+        timeout_graceful_shutdown=_LAST_S, timeout_keep_alive=math.ceil(timeouts.keep_alive_s),
         ssl_certfile=None if certificate is None else certificate.cert,
         ssl_keyfile=None if certificate is None else certificate.key,
     )  # fmt: skip
@@ -140,7 +140,7 @@ def serve(
     # What is done in other threads gives way to whom events have come for, and not after 5 ms.
     sys.setswitchinterval(_SWITCH_S)
     url = _url(config, host, listening)
-    _DrainingServer(config, service, patience.drain_s, url, beside).run(sockets=[listening])
+    _DrainingServer(config, service, timeouts.drain_s, url, beside).run(sockets=[listening])
 
 
 class _DrainingServer(uvicorn.Server):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import coroutine
 from typing import Any
 
-from sglc.serve.sending import Patience
+from sglc.serve.sending import StallTimer
 
 _Begun = Coroutine[Future[Any], None, None]
 
@@ -21,11 +21,11 @@ class Writing:
 
     Args:
         put: sends a message, as `write` of a context of `grpc.aio`: what it waits for are futures.
-        patience: is asked to have an eye on it when one is waited for.
+        timer: is asked to have an eye on it when one is waited for.
     """
 
-    def __init__(self, put: Callable[[bytes], _Begun], patience: Patience) -> None:
-        self._put, self._patience = put, patience
+    def __init__(self, put: Callable[[bytes], _Begun], timer: StallTimer) -> None:
+        self._put, self._patience = put, timer
         self._begun: _Begun | None = None  # a message that is on its way
         self._waits: Future[Any]  # for this
 

@@ -298,6 +298,13 @@ def test_an_unknown_argument_is_refused_with_its_place() -> None:
         judge().explain(small()[0], rows=[{"essays": "x"}])
 
 
+def test_a_row_that_a_run_would_refuse_is_refused() -> None:
+    for rows in ([{"essay": "x"}, {}], [("x",), ()], [("x",), ("x", "y")]):
+        with pytest.raises(UsageError, match="SGLC011") as caught:
+            judge().explain(small()[0], rows=rows)
+        assert caught.value.note.startswith("row 1 of the batch")
+
+
 def test_a_batch_without_rows_is_refused() -> None:
     with pytest.raises(UsageError, match="SGLC064"):
         judge().explain(small()[0], rows=[])
@@ -424,12 +431,17 @@ def test_arguments_that_a_run_refuses(command: list[str], capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("row", "code", "message", "note"),
     [
-        ('{"q": "a", "n": "x"}', 1, "error[SGLC103]: `max_tokens` is `'x'`", "note: row 1 of the batch"),
+        (
+            '{"q": "a", "n": "x"}',
+            1,
+            "error[SGLC103]: `max_tokens` is `'x'`",
+            "note: rows.jsonl:2: row 1 of the batch",
+        ),
         (
             '{"q": 1}',
             1,
             "error[SGLC102]: `int` cannot be part of a prompt",
-            "row 1 of the batch; a prompt",
+            "rows.jsonl:2: row 1 of the batch; a prompt",
         ),
         (
             '{"z": 1}',

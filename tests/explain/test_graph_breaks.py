@@ -51,9 +51,10 @@ ADVICE = {
     "best = sorted(s.fork(2), key=lambda f: int(s['n']))": "arrange texts, numbers or tuples of them instead",
     "s += str(list(words()))": "have it return a list",
     "called(s)": "call a function, or a method by its name",
-    "s.fork(int(s['n']))": "write a constant, or take it from an argument",
+    "s.fork(int(s['n']))": "take it from an argument, or write constants",
+    "s += gen('k', stop=[s['n']])": "take it from an argument, or write constants",
     "s += gen('k', dtype=int, retries=2)": "leave it out: take a form that every whole text has",
-    "s += str({**json.loads(s['n']), 'k': 1})": "compute it in a function",
+    "s += str({**json.loads(s['n']), 'k': 1})": "write out what is wanted",
 }
 
 

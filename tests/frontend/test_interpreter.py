@@ -5,8 +5,10 @@ What a program may not notice: that it was compiled, explained or looked at by `
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
+import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +20,8 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.scripted import ScriptedBackend
+from sglc.frontend.language import expr
+from sglc.frontend.tracing.call_frame import bindings_of, definition_of
 from sglc.frontend.tracing.tools import tool
 from sglc.ir.core import Program, walk
 from sglc.ir.ops import Append, Gen, HostCall, Loop, PureCall, Tool
@@ -1300,3 +1304,20 @@ def decoded(s: Any) -> str:
 def test_a_text_is_not_decoded() -> None:
     error = decoded.run(backend=BACKEND).error()
     assert "decoding str is not supported" in str(error)
+
+
+def test_what_a_notebook_ran_long_ago_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cells come again and again, each time with classes and sources of their own."""
+    monkeypatch.setattr(expr, "_KNOWN", {})
+    monkeypatch.setattr(expr, "_MOST_KNOWN", 3)
+    alive: list[weakref.ref[type]] = []
+    for _ in range(8):
+        kind = Enum("kind", ["a", "b"])  # type: ignore[misc]
+        sgl.gen("x", dtype=kind)
+        alive.append(weakref.ref(kind))
+        del kind
+    gc.collect()
+    assert sum(one() is not None for one in alive) <= 3
+    assert alive[0]() is None
+    for known in (definition_of, bindings_of):
+        assert known.cache_info().maxsize is not None

@@ -38,6 +38,7 @@ _MODULE = (
 
 _ENUM = "import enum\nclass E(enum.Enum):\n    A = 'a'\nE.A.more = 'm'\n"
 _NAMED = "from typing import NamedTuple\nclass N(NamedTuple):\n    v: str = 'a'\nn = N()\n"
+_META = "class M(type): pass\nclass K(metaclass=M):\n    x = 'a'\nclass L: pass\n"
 _OTHER = "{} = lambda self, *more: 'other'"
 
 # What is defined, what the program says (or the program itself), what is changed then.
@@ -161,6 +162,20 @@ CHANGES: dict[str, tuple[str, str, str]] = {
                           "class K(types.ModuleType):\n"
                           "    v = property(lambda self: 'b', lambda self, v: None)\n"
                           "M.__class__ = K"),
+    "property of a metaclass": (_META, "K.x", "M.x = property(lambda cls: 'b')"),
+    "attribute of a metaclass that is asked": (_META, "getattr(K, 'more', 'none')",
+                                               _OTHER.format("M.__getattr__")),
+    "how a class has attributes": (_META, "K.x", _OTHER.format("M.__getattribute__")),
+    "how a class makes objects": (_META + "import dataclasses\n@dataclasses.dataclass\nclass D(metaclass=M):\n"
+                                  "    y: str = 'a'", "D().y",
+                                  "L.y = 'b'; M.__call__ = lambda cls: L()"),
+    "what belongs to a class": (_META, "str(isinstance('a', K))",
+                                "M.__instancecheck__ = lambda cls, item: True"),
+    "what is below a class": (_META, "str(issubclass(str, K))", "M.__subclasscheck__ = lambda cls, kind: True"),
+    "class of an object": (_META + "k = K()", "str(isinstance(k, K))", "k.__class__ = L"),
+    "class of an object that is asked": (_META + "k = K()", "type(k).__name__", "k.__class__ = L"),
+    "class of an object that is shown": (_POINT + "P = Point(1)\nclass Q(Point): pass", "f'{P}'",
+                                         "P.__class__ = Q"),
     "module": ("", _MODULE.format("import extra_module", "extra_module.level"), "extra.level = 'b'"),
     "name from a module": ("", _MODULE.format("from extra_module import level", "level"), "extra.level = 'b'"),
     "module in its place": ("", _MODULE.format("import extra_module", "extra_module.level"),
@@ -212,6 +227,49 @@ def test_what_is_compiled_is_compiled_again(name: str) -> None:
     assert book.module.program.trace() is first
     book.cell(change)
     assert book.module.program.trace() != first
+
+
+_CHECKING = """
+RAN = []
+class M(type):
+    def __instancecheck__(cls, item): RAN.append(1); return True
+    __subclasscheck__ = __instancecheck__
+    def __getattr__(cls, name): RAN.append(1); return 'b'
+    x = property(lambda cls: RAN.append(1) or 'c')
+class K(metaclass=M):
+    x = 'a'
+"""
+
+
+@pytest.mark.parametrize("said", ["isinstance('a', K)", "issubclass(str, K)", "getattr(K, 'y', '')", "K.x"])
+def test_a_metaclass_is_not_asked_while_tracing(said: str) -> None:
+    program = f'@sgl.function\ndef program(s):\n    s += f"{{{said}}}" + sgl.gen("g")\n'
+    book = Notebook(f"reads_{next(_NUMBERS)}", _CHECKING, program)
+    book.module.program.trace()
+    assert not book.value("RAN")
+    result = book.module.program.run(backend=HashBackend(), seed=1)
+    assert result.text().startswith("c" if said == "K.x" else "b" if "y" in said else "True")
+
+
+def test_what_is_not_read_is_no_reason_to_trace_again() -> None:
+    """An attribute of the name of a global; a method that Python binds at each look."""
+    defined = (
+        "import collections, types\ncount = [0]\nBOX = types.SimpleNamespace(count='a')\n"
+        "COUNTS = collections.Counter('aab')\n@sgl.pure\ndef f(x: str) -> str: return x + BOX.count"
+    )
+    program = (
+        "@sgl.function\ndef program(s):\n    s += f('x') + BOX.count + sgl.gen('g')\n\n"
+        "@sgl.function\ndef counting(s):\n    s += f'{COUNTS.most_common(1)}' + sgl.gen('g')\n"
+    )
+    book = Notebook(f"reads_{next(_NUMBERS)}", defined, program)
+    first = book.module.program.trace()
+    whys = []
+    for _ in range(3):
+        whys += [book.module.counting.run(backend=HashBackend()).why_python]
+        assert book.module.program.run(backend=HashBackend()).mode == "plan"
+        book.cell("count.append(1)")
+    assert book.module.program.trace() is first
+    assert len(set(whys)) == 1, whys
 
 
 def test_an_older_object_is_of_its_own_class() -> None:

@@ -18,6 +18,8 @@ from sglc.backends.remote.sdk_errors import message_of, network_trouble, said
 from sglc.backends.remote.segment_runner import ApiRequest
 from sglc.backends.retry import Trouble, status_trouble
 
+_CONNECT_S = 5.0  # as the other vendors' SDKs have it
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeminiOptions(ApiOptions):
@@ -106,6 +108,10 @@ class GeminiBackend(ApiBackend):
                 trouble = network_trouble(error)
                 return login_trouble(self.target.name, error) if trouble is error else trouble
 
+    async def _connects_soon(self, request: Any) -> None:
+        """The SDK has one time for an attempt, as if there were none to connect."""
+        request.extensions["timeout"]["connect"] = min(self.options.patience.attempt_s, _CONNECT_S)
+
     def connect(self) -> Client:
         """As of `ApiBackend`."""
         name = f"{self.kind}:{self.options.model}"
@@ -117,7 +123,7 @@ class GeminiBackend(ApiBackend):
         # A redirect may lead to somebody else, and the key would go there, too.
         http: dict[str, Any] = {
             "timeout": round(self.options.patience.attempt_s * 1000),
-            "async_client_args": {"follow_redirects": False},
+            "async_client_args": {"follow_redirects": False, "event_hooks": {"request": [self._connects_soon]}},
         }
         if self.options.base_url is not None:
             http["base_url"] = self.options.base_url

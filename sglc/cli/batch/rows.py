@@ -12,14 +12,15 @@ from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from sglc.cli.argument_types import TEXT, Types
 from sglc.cli.batch.manifest import digest
 from sglc.cli.program_file import parse_json
-from sglc.errors import Loc, UsageError
+from sglc.errors import Loc, SglcError, UsageError
 
 STDIN = "-"
+_Error = TypeVar("_Error", bound=SglcError)
 _COMPRESSED = (
     b"\x1f\x8b",
     b"\x28\xb5\x2f\xfd",
@@ -66,7 +67,7 @@ class RowFile:
             return _csv_rows(self.name, "\t" if suffix == ".tsv" else ",", self.types)
         return _json_file(self.name)
 
-    def placed(self, error: UsageError) -> UsageError:
+    def placed(self, error: _Error) -> _Error:
         """`error` with the place in this file, if it is that of a row of the batch."""
         row, is_row, _ = error.note.partition(" of the batch")
         path = self.path
@@ -75,7 +76,7 @@ class RowFile:
         number = int(row.removeprefix("row "))
         line = next((line for _, line in islice(self._with_lines(), number, None)), 0)
         note = f"{Loc(self.name, line)}: {error.note}"
-        return UsageError(error.code, error.message, error.loc, note=note, hint=error.hint)
+        return type(error)(error.code, error.message, error.loc, note=note, hint=error.hint)
 
     @property
     def digest(self) -> str:

@@ -264,7 +264,9 @@ def gen(
     check = parser or (check_of(form, loc) if retries else None)
     again = checked_retries(retries, form, loc)
     made = GenExpr(_name(name, "gen", loc), fields, loc, more, parser, check, again, backend, limit)
-    if step and len(_KNOWN) < _MOST_KNOWN:
+    if step:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()  # what is asked for again is soon there
         _KNOWN[step] = made
     return made
 

@@ -33,6 +33,7 @@ from sglc.ir.ops import (
     types_of,
 )
 from sglc.ir.sampling import Sampling
+from sglc.ir.values import refuse_unreachable
 
 
 @dataclass(slots=True)
@@ -122,6 +123,9 @@ class OpRecorder:
             sampling = replace(self.defaults, **expr.overrides)
             if expr.more_stops:
                 sampling = replace(sampling, stop=(*sampling.stop, *expr.more_stops))
+            if expr.limit is not None:  # till it is known
+                sampling = replace(sampling, max_tokens=max(sampling.max_tokens, sampling.min_tokens))
+            refuse_unreachable(sampling, expr.loc)
             limit = None if expr.limit is None else self.text(expr.limit, expr.loc)
             assert not isinstance(limit, str)
             op = Gen(self._use(stream), site, sampling, self.ahead, limit=limit, loc=expr.loc)

@@ -10,7 +10,7 @@ import ast
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import lru_cache
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -24,7 +24,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SCOPES = FunctionNode | ast.ClassDef
 _DEEPEST = 64  # calls of the user's own functions in each other
 
-_SOURCES: dict[int, tuple[CodeType, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+_MOST_SOURCES = 1024  # functions that are known: in a notebook the same ones come again and again, as others
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,17 @@ class Bindings:
     module: frozenset[str]  # `global`
 
 
+@lru_cache(_MOST_SOURCES)
 def definition_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef:
     """The source that the code was certainly compiled from.
 
     Raises:
         OSError, SyntaxError: it is not there, or has changed.
     """
-    if id(code) not in _SOURCES:
-        source = source_of(code)
-        if not source.matches and not any(name.startswith("@py_") for name in code.co_varnames):
-            raise SyntaxError("it has changed since it was imported")  # or a tool changed more than asserts
-        _SOURCES[id(code)] = code, source.definition
-    return _SOURCES[id(code)][1]
+    source = source_of(code)
+    if not source.matches and not any(name.startswith("@py_") for name in code.co_varnames):
+        raise SyntaxError("it has changed since it was imported")  # or a tool changed more than asserts
+    return source.definition
 
 
 def has_source(code: CodeType) -> bool:
@@ -59,7 +58,7 @@ def has_source(code: CodeType) -> bool:
     return True
 
 
-@cache
+@lru_cache(_MOST_SOURCES)
 def bindings_of(node: ast.AST) -> Bindings:
     """The names that a function or comprehension binds."""
     own, outer, module = set[str](), set[str](), set[str]()

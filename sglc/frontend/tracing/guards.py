@@ -1,4 +1,4 @@
-"""What a recorded program depends on besides its arguments, so that it is recorded again when that changes.
+"""What a function depends on that recording a program calls, so that it is recorded again when that changes.
 
 Of a function that is called as it is, and not interpreted, a fingerprint holds all that it may read: globals,
 closure cells, defaults, attributes of modules and objects, and the same of functions that it calls; by value
@@ -7,10 +7,12 @@ where it is plain data, else by identity. Two that are equal have nothing change
 
 from __future__ import annotations
 
+import dis
 import inspect
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from threading import Lock
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Generic, TypeVar
@@ -21,19 +23,26 @@ _V = TypeVar("_V")
 _DEEPEST = 3  # attributes of attributes: more of a large graph would cost every hit
 _MOST_ENTRIES = 64
 _DEEPEST_DATA = 20  # containers in containers
+_MOST_CODES = 1024  # whose names are known
+_OF_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Same:
-    """An object that is known by identity; it is kept alive, so that no other can take its place."""
+    """An object that is known by identity, and by its class, which can be assigned.
 
-    item: Any
+    It is kept alive, so that no other can take its place.
+    """
+
+    __slots__ = ("item", "kind")
+
+    def __init__(self, item: Any) -> None:
+        self.item, self.kind = item, type(item)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and self.item is other.item
+        return isinstance(other, Same) and self.item is other.item and self.kind is other.kind
 
     def __hash__(self) -> int:
-        return hash(type(self.item).__qualname__)
+        return hash(self.kind.__qualname__)
 
 
 def frozen(item: Any, depth: int = 0) -> Hashable:
@@ -71,27 +80,33 @@ def _function(function: Any, name: str, found: dict[str, object], seen: set[int]
     code = function.__code__
     found[f"{name}code"] = Same(code)
     found[f"{name}defaults"] = (frozen(function.__defaults__), frozen(function.__kwdefaults__))
-    names = tuple(dict.fromkeys(_names(code)))
+    names, globals_read = _names(code)
     for free, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
             _value(cell.cell_contents, f"{name}closure {free}", names, found, seen, 0)
         except ValueError:  # nothing was assigned yet
             found[f"{name}closure {free}"] = None
-    for read in names:
+    for read in globals_read:
         if read in function.__globals__:
             _value(function.__globals__[read], f"{name}global {read}", names, found, seen, 0)
         else:
-            found[f"{name}global {read}"] = None  # a builtin, an attribute, or not there yet
+            found[f"{name}global {read}"] = None  # a builtin, or not there yet
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    """Names that the code looks up: globals and attributes, those of functions in it too."""
-    yield from code.co_names
-    if "getattr" in code.co_names:
-        yield from (text for text in code.co_consts if isinstance(text, str) and text.isidentifier())
+@lru_cache(_MOST_CODES)
+def _names(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names that the code looks up, and those of them that are globals; of functions in it, too."""
+    names = dict.fromkeys(code.co_names)
+    steps = dis.get_instructions(code)
+    globals_read = dict.fromkeys(step.argval for step in steps if step.opname in _OF_GLOBALS)
+    if "getattr" in names:
+        names |= dict.fromkeys(text for text in code.co_consts if isinstance(text, str) and text.isidentifier())
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            inner, inner_globals = _names(constant)
+            names |= dict.fromkeys(inner)
+            globals_read |= dict.fromkeys(inner_globals)
+    return tuple(names), tuple(globals_read)
 
 
 def _value(
@@ -117,7 +132,7 @@ def _value(
 def _behind(item: Any) -> FunctionType | None:
     """The function whose body may be called."""
     match item:
-        case FunctionType() if not _of_a_library(item):
+        case FunctionType() if not of_a_library(item):
             return item
         case MethodType():
             return _behind(item.__func__)
@@ -132,7 +147,7 @@ def _behind(item: Any) -> FunctionType | None:
             return declared if isinstance(declared, FunctionType) else None
 
 
-def _of_a_library(function: FunctionType) -> bool:
+def of_a_library(function: FunctionType) -> bool:
     """Whether it is Python's own, or sglc's: these are called, or not, by name, and never entered."""
     root = str(function.__module__).partition(".")[0]
     return root == "sglc" or root in sys.stdlib_module_names

@@ -201,6 +201,8 @@ class OutsideState:
             self._keep(frame, in_module, vars(owner), name)  # quick: every program reads some
         elif not _ours(owner):
             self._keep(frame, of_object, owner, name)
+            if isinstance(owner, type) and can_change(type(owner)):  # a property there goes before
+                self._keep(frame, of_object, type(owner), name)
 
     def look_up_class(self, kind: type) -> None:
         """Python is about to look up a special method of a class."""

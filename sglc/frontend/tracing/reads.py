@@ -23,6 +23,7 @@ from types import (
     GetSetDescriptorType,
     MappingProxyType,
     MemberDescriptorType,
+    MethodType,
 )
 from typing import Any
 
@@ -50,7 +51,7 @@ RUN_BY_PYTHON = (
 )  # fmt: skip
 _SPECIAL = frozenset([
     *RUN_BY_PYTHON, "__new__", "__init__", "__post_init__", "__setattr__", "__getattr__", "__getattribute__",
-    "_missing_",
+    "__call__", "__instancecheck__", "__subclasscheck__", "_missing_",
 ])  # fmt: skip
 _CAN_CHANGE = 1 << 9  # a flag of the classes that Python code makes
 
@@ -97,13 +98,16 @@ class Read:
     @property
     def same(self) -> bool:
         """Whether the very object is there that was known by identity: the quick way."""
-        return type(self.found) is Same and self.look(self.owner, self.name) is self.found.item
+        if type(self.found) is not Same:
+            return False
+        now = self.look(self.owner, self.name)
+        return now is self.found.item and type(now) is self.found.kind
 
     @property
     def shown(self) -> str:
         """The place, for people."""
         match self.owner:
-            case dict():
+            case dict() if self.look is not of_pythons:
                 return f"global {self.name}"
             case CellType():
                 return f"closure {self.name}"
@@ -284,6 +288,8 @@ def of_object(owner: Any, name: str) -> Any:
 def of_pythons(owner: Any, name: str) -> Any:
     """An attribute of an object of Python's own."""
     found = getattr(owner, name, ABSENT)
+    if isinstance(found, MethodType) and found.__self__ is owner:
+        return found.__func__  # the method is made anew by each look
     return name if isinstance(found, BuiltinFunctionType) else found
 
 

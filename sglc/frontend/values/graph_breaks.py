@@ -53,6 +53,10 @@ KEY = BreakKind(
 ITERATION = BreakKind(
     "SGLC126", "a loop", _UNKNOWN, "loop with `sglc.loop(...)`, or over a list with `sglc.map(...)`"
 )
+UNPACKED = BreakKind(
+    "SGLC126", "`**`", "which names are in it shows when the program runs",
+    f'write out what is wanted, `name=data["name"]`, or {_COMPUTE}',
+)  # fmt: skip
 STR = BreakKind(
     "SGLC131", "`str(...)`", _UNKNOWN, "append the value itself, or write it in an f-string without a format"
 )
@@ -86,7 +90,7 @@ RETRIES = BreakKind(
 )  # fmt: skip
 SETTING = BreakKind(
     "SGLC145", "a setting", "a plan holds settings as they are written",
-    "write a constant, or take it from an argument",
+    "take it from an argument, or write constants, in the arms of an `if` on a `select(...)`",
 )  # fmt: skip
 META = BreakKind(
     "SGLC140", "`get_meta_info`", "counts and scores are known when the program has run",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from re import _constants as sre
 from re import _parser
 from typing import Any
@@ -76,8 +76,10 @@ def _read(pattern: str) -> StopPattern:
         raise _too_much(pattern, note, "lower the bounds of its repeats")
     regex = re.compile(pattern)
     parts = [*_parts(tree)]
-    ahead = any(kind in (sre.ASSERT, sre.ASSERT_NOT) and value[0] > 0 for kind, value in parts)
-    reach = None if ahead else _reach(tree)
+    ahead = [value[1] for kind, value in parts if kind in (sre.ASSERT, sre.ASSERT_NOT) and value[0] > 0]
+    reach = reduce(_sum, map(_width, ahead), _width(tree)) if ahead else _reach(tree)
+    if (sre.AT, sre.AT_NON_BOUNDARY) in parts:  # the character behind says so
+        reach = _sum(reach, 1)
     refused = min((str(kind) for kind, _ in parts if kind in _NO_LANGUAGE), default=None)
     endless = any(kind in _REPEATS and value[1] == sre.MAXREPEAT for kind, value in parts)
     bound = reach if refused is None else None if endless else _MOST_CHARACTERS

@@ -144,6 +144,8 @@ def sampling_problem(sampling: Sampling) -> str:
     }
     if wrong := next((name for name, out in bad.items() if out), ""):
         return f"`{wrong}` is `{getattr(s, wrong)!r}`, out of range"
+    if s.unreachable:
+        return s.unreachable
     given = [name for name in FORMS if getattr(s, name) is not None]
     return f"`{given[0]}` and `{given[1]}` both say what the text is" if len(given) > 1 else ""
 

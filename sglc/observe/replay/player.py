@@ -7,6 +7,7 @@ asked then. The first one of a row that is asked something else fails with both 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,7 @@ from sglc.observe.replay.tape import (
 from sglc.observe.replay.target import target_of
 
 _SHOWN = 300  # characters of arguments
+_FORM_TURNS = re.compile(r"~[\d.]+(:\d+)?(@\d+)?")  # in the name of a site
 
 
 class Player:
@@ -200,7 +202,7 @@ class RowPlayer:
             what = f"number {number + 1}" if isinstance(number, int) else "with these arguments"
             raise self._stop() or RecordingError(
                 "SGLC421", f"the recording has no call of `{name}` {what} (row {self.number})",
-                note=f"it is given {shown(call)}", hint=self._hint(name),
+                note=f"it is given {shown(call)}", hint=self._hint(self._called_within(name)),
             )  # fmt: skip
         if is_ended(answered.line):
             return given_by(answered.line)
@@ -248,9 +250,13 @@ class RowPlayer:
         return self._stop() or self._unknown(str(site), loc)
 
     def _unknown(self, what: str, loc: Loc | None = None) -> RecordingError:
+        note, sites = self._why_missing(), [site for _, site in self.recorded.answers]
+        other_mode = _counts_turns(what) != any(map(_counts_turns, sites))
+        if other_mode:
+            note += "; a plan counts the turns of a comprehension, and Python the generations in them"
         return RecordingError(
             "SGLC421", f"`{what}` is not in the recording of row {self.number}", loc,
-            note=self._why_missing(), hint=AGAIN,
+            note=note, hint=self._hint(other_mode),
         )  # fmt: skip
 
     def end_error(self) -> SglcError | None:
@@ -263,10 +269,14 @@ class RowPlayer:
         ended = self.end_error()
         return ended if ended is not None and ended.code in STOPS else None
 
-    def _hint(self, function: str) -> str:
-        """What to do about a missing call: a plan counts those of programs that it calls with its own."""
+    def _called_within(self, function: str) -> bool:
+        """Whether another program has called it: a plan counts calls of programs that it calls with its own."""
+        return any(name == function and at != self.within for at, name in self.recorded.calls)
+
+    def _hint(self, other_mode: bool) -> str:
+        """What to do about what is missing; it may be there as the `other_mode` has it."""
         begin = self.recorded.begins.get("")
-        if begin is None or all(name != function or at == self.within for at, name in self.recorded.calls):
+        if begin is None or not other_mode:
             return AGAIN
         return f'replay it in the mode that it was recorded in, `mode="{begin["mode"]}"`, or {AGAIN}'
 
@@ -279,6 +289,11 @@ class RowPlayer:
             return "recording it was cut short" if begun else "this row was not recorded"
         known = [site for path, site in self.recorded.answers if path == within]
         return f"it has: {', '.join(f'`{site}`' for site in known[:8]) or 'nothing'}"
+
+
+def _counts_turns(site: str) -> bool:
+    """Whether it stands in a comprehension of a plan; turns of structured forms are counted in both modes."""
+    return "@" in _FORM_TURNS.sub("", site)
 
 
 class ReplayBackend:

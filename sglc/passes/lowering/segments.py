@@ -38,7 +38,7 @@ from sglc.ir.remark import place
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText, Target
 from sglc.ir.text.printer import value_names
-from sglc.ir.values import count_of
+from sglc.ir.values import limited
 
 StreamOp = Append | Control | Image | Gen | Select | Fork | RoleOpen | RoleClose
 _Extension = Append | Control | Image | RoleOpen | RoleClose
@@ -183,7 +183,7 @@ class Nodes:
                 sampling = _normal(op.sampling)
                 limit = None if op.limit is None else self.single(op.limit)
                 if isinstance(limit, str):
-                    sampling = replace(sampling, max_tokens=count_of(limit, op.loc))
+                    sampling = limited(sampling, limit, op.loc)
                 node = GenNode(
                     stream, op.site, sampling, op.loc, ahead=ahead, cache_key=key, unify=op.unify, fsm=op.fsm,
                     form=form_key(sampling), fused=op.fused and self.target.guesses, next_use=op.next_use,

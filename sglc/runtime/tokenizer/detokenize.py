@@ -3,8 +3,7 @@
 Invariants: what is given out adds up to the final text, and the final text does not depend on
 where tokens begin and end. The stop string or pattern that is completed first, reading character by
 character, ends the text; of two completed by the same character, the one that begins first. Before
-the end only whole characters are searched, so a stop string is never found in half of one. A pattern
-that looks ahead holds all text back until the end.
+the end only whole characters are searched, so a stop string is never found in half of one.
 """
 
 from __future__ import annotations

@@ -190,30 +190,31 @@ def _language(frame: CallFrame, function: Any, args: list[Any], named: dict[str,
 def _for_language(frame: CallFrame, name: str, place: int | str, item: Any) -> Any:
     """An argument of a function of the language: a text, texts to choose from, or what Python needs itself."""
     choices = place == "choices" or (name, place) == ("select", 1)
+    shown = f"`{name}({place}=...)`" if isinstance(place, str) else f"`{name}(...)`"
     known_text = isinstance(item, SymbolicText | SymbolicJson) and is_known(item) and kind_of(item) is str
     if choices and known_text and not asked(frame.tracer, item, "bool"):
         return ""  # which is refused
     if name in _LIMITED and place in (1, "max_tokens") and isinstance(item, SymbolicJson) and item.kind is int:
-        return _limit(frame, item)
+        return _limit(frame, item, shown)
     if isinstance(item, SymbolicJson | SymbolicList | SymbolicBool):
         if choices and is_known(item) and kind_of(item) in (list, tuple):
             return _for_language(frame, name, place, unrolled(frame.tracer, item))
         if not choices and isinstance(item, SymbolicJson) and item.kind in (str, object):
             return as_text(frame, item)
-        return item.observe(SETTING, f"`{name}(...)`")
+        return item.observe(SETTING, shown)
     settings = name in _GENERATIONS and not choices
-    if isinstance(item, SymbolicText) and is_known(item) and (settings or (name, place) in _NAMES):
-        return item.observe(SETTING, f"`{name}(...)`")
+    if isinstance(item, SymbolicText) and (settings or (name, place) in _NAMES):
+        return item.observe(SETTING, shown)
     if type(item) in (list, tuple):
         return type(item)(_for_language(frame, name, place, part) for part in item)
     return item
 
 
-def _limit(frame: CallFrame, item: SymbolicJson) -> SymbolicLimit | int:
+def _limit(frame: CallFrame, item: SymbolicJson, shown: str) -> SymbolicLimit | int:
     """The most tokens of a generation: a number of an argument is data, as a text is, if it allows for any."""
 
     def number() -> int:
-        return int(item.observe(SETTING, "`gen(...)`"))
+        return int(item.observe(SETTING, shown))
 
     def text() -> SymbolicText:
         if known is not None:
@@ -314,6 +315,7 @@ def _constructed(frame: CallFrame, kind: type, args: list[Any], named: dict[str,
     if kind is string.Template or kind is type:
         return _UNKNOWN
     frame.tracer.outside.look_up_class(kind)
+    frame.tracer.outside.look_up_class(type(kind))
     if not dataclasses.is_dataclass(kind) and not hasattr(kind, "_fields"):
         # A class of Python's own goes through what it is given, one of the user's keeps it.
         refuse_foreign(frame.tracer, f"`{kind.__name__}`", *args)

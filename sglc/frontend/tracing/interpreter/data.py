@@ -20,9 +20,9 @@ from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.graph_breaks import (
     FOREIGN,
     ITERATION,
-    METHOD,
     NO_DATA,
     UNDECLARED,
+    UNPACKED,
     BreakKind,
     GraphBreak,
 )
@@ -264,7 +264,7 @@ def unrolled(tracer: Tracer, value: Symbolic) -> list[Any]:
 def entries(tracer: Tracer, value: Any) -> dict[Any, Any]:
     """A mapping that is data and known, as one of the program's own; any other as it is."""
     if isinstance(value, Symbolic) and value.known is None:
-        value = value.observe(METHOD, "`**`")
+        value = value.observe(UNPACKED)
     if not isinstance(value, Symbolic) or value.known is None or not isinstance(value.known.real, dict):
         return dict(value)
     keys = asked(tracer, value, "list")

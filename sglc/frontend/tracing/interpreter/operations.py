@@ -327,11 +327,20 @@ def attribute(frame: CallFrame, value: Any, name: str, *, called: bool = False) 
             return _refused(frame, value, name) if hasattr(value, "__getattr__") else getattr(value, name)
         return outside.read_attribute(frame, value, name, vars(value)[name])
     if isinstance(value, type):
+        outside.look_up_class(kind)
+        if not isinstance(kind.__getattribute__, types.WrapperDescriptorType):
+            return _refused(frame, value, name)
         outside.look_up(frame, value, name)
+        if kind is not type:
+            in_class = inspect.getattr_static(kind, name, None)
+            if hasattr(type(in_class), "__set__") and in_class is not inspect.getattr_static(type, name, None):
+                return _refused(frame, value, name)
         found = inspect.getattr_static(value, name, _refused)
         if issubclass(value, Enum) and name in value.__members__:
             return value.__members__[name]
         match found:
+            case _ if found is _refused and hasattr(kind, "__getattr__"):
+                pass
             case staticmethod():
                 return found.__func__
             case classmethod():

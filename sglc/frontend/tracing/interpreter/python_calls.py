@@ -7,9 +7,11 @@ import string
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import reduce
+from types import FunctionType
 from typing import Any
 
 from sglc.frontend.tracing.call_frame import CallFrame
+from sglc.frontend.tracing.guards import of_a_library
 from sglc.frontend.tracing.interpreter.data import (
     OnceOver,
     common_kind,
@@ -29,7 +31,7 @@ from sglc.frontend.tracing.interpreter.data import (
 )
 from sglc.frontend.tracing.interpreter.operations import attribute, truth
 from sglc.frontend.tracing.reads import VIEWS
-from sglc.frontend.values.graph_breaks import CALLBACK, ITERATION, METHOD, GraphBreak
+from sglc.frontend.values.graph_breaks import CALLBACK, FOREIGN, ITERATION, METHOD, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicList, SymbolicText
 from sglc.ir.pure import TEXTS, name_of
 
@@ -129,6 +131,7 @@ def _isinstance(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any
     if is_known(value):
         whole(frame.tracer, value)
     every = kinds if isinstance(kinds, tuple) else (kinds,)
+    _asked(frame, "isinstance", every)
     if any(getattr(type(kind), "__instancecheck__", None) is not type.__instancecheck__ for kind in every):
         refuse_foreign(frame.tracer, "`isinstance`", value)
     if not isinstance(value, Symbolic):
@@ -140,6 +143,23 @@ def _isinstance(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any
     if any(each.__module__ != "builtins" for each in every):
         value.observe(METHOD, "`isinstance`")
     return pure_call(frame.tracer, "sglc.isinstance", value, names)
+
+
+def _issubclass(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
+    kind, kinds = args
+    _asked(frame, "issubclass", kinds if isinstance(kinds, tuple) else (kinds,))
+    return issubclass(kind, kinds)
+
+
+def _asked(frame: CallFrame, name: str, kinds: tuple[Any, ...]) -> None:
+    """Stop before Python asks code of the user's what belongs to these classes."""
+    for kind in kinds:
+        frame.tracer.outside.look_up_class(type(kind))
+        asks = getattr(type(kind), f"__{name.removeprefix('is')}check__", None)
+        if isinstance(asks, FunctionType) and not (
+            of_a_library(asks) or asks.__module__.startswith("pydantic.")
+        ):
+            raise GraphBreak(f"`{name}` of `{kind.__name__}` could run code of its own", frame.loc(), FOREIGN)
 
 
 def _type(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
@@ -225,6 +245,7 @@ def _next(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
 
 _SPECIAL: Mapping[Any, Callable[[CallFrame, list[Any], dict[str, Any]], Any]] = {
     isinstance: _isinstance,
+    issubclass: _issubclass,
     type: _type,
     any: lambda frame, args, named: _quantified(frame, args, "any", True),
     all: lambda frame, args, named: _quantified(frame, args, "all", False),
@@ -241,4 +262,4 @@ _SPECIAL: Mapping[Any, Callable[[CallFrame, list[Any], dict[str, Any]], Any]] = 
     next: _next,
 }
 # What is made of known values only.
-_ON_KNOWN = frozenset((iter, slice, bytes, issubclass, callable, complex, object, re.compile))
+_ON_KNOWN = frozenset((iter, slice, bytes, callable, complex, object, re.compile))
