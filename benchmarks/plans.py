@@ -20,7 +20,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import sglc as sgl
-from benchmarks.frontend import programs
 from benchmarks.machine import child, medians, result_path, rounds_told, setting, store
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.ir.plan.events import Event
@@ -36,6 +35,14 @@ ASPECTS = ("clarity", "evidence", "style")
 @sgl.pure
 def shorter(text: str) -> str:
     return text[:40]
+
+
+@sgl.function
+def chain(s: Any, question: str) -> None:
+    s += "Question: " + question + "\n"
+    s += "Answer:" + sgl.gen("answer", max_tokens=16, stop="\n")
+    s += "\nReason:" + sgl.gen("reason", max_tokens=16, stop="\n")
+    s += "\nGrade:" + sgl.gen("grade", max_tokens=16, stop="\n")
 
 
 @sgl.function
@@ -77,17 +84,35 @@ def agent(s: Any, question: str) -> None:
     s += "\nAnswer:" + sgl.gen("answer", max_tokens=16, stop="\n")
 
 
-FRONTEND = programs(sgl)
 # Rows of a round, and generations of a row.
 PROGRAMS = {
-    "chain": (FRONTEND["chain"], 2_000, 3),
+    "chain": (chain, 2_000, 3),
     "judge": (judge, 1_500, 4),
     "branch": (branch, 1_000, 3),
     "agent": (agent, 500, 7),
 }
 
 
-FIRST_CALLS = FRONTEND | {name: program for name, (program, *_) in PROGRAMS.items()}
+@sgl.function
+def fork(s: Any, question: str) -> None:
+    s += "Question: " + question + "\n"
+    forks = s.fork(8)
+    for i in range(8):
+        forks[i] += f"Tip {i}:" + sgl.gen("tip", max_tokens=16, stop="\n")
+    forks.join()
+    s += "\nThat is all."
+
+
+@sgl.function
+def observe(s: Any, question: str) -> None:
+    s += "Question: " + question + "\n"
+    for name in ("answer", "reason", "grade"):
+        s += name + ":" + sgl.gen(name, max_tokens=16, stop="\n")
+        if s[name] == "never":
+            s += " again"
+
+
+FIRST_CALLS = {name: program for name, (program, *_) in PROGRAMS.items()} | {"fork": fork, "observe": observe}
 
 
 def answer(asked: Asked) -> str:

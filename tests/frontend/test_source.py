@@ -15,6 +15,7 @@ import pytest
 
 from sglc.backends.scripted import ScriptedBackend
 from sglc.errors import UsageError
+from sglc.frontend import source as source_module
 from sglc.frontend.source import source_of
 from tests.frontend.programs import body_source, from_file
 
@@ -130,3 +131,26 @@ def test_strange_layouts_are_read_as_python_reads_them(body: str, tmp_path: Path
     assert source.matches
     (made,) = [node for node in ast.parse(path.read_text()).body if getattr(node, "name", "") == "f"]
     assert ast.dump(source.definition, include_attributes=True) == ast.dump(made, include_attributes=True)
+
+
+def test_what_is_nested_is_compiled_with_its_own_statement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And with the imports of its file, which say how calls are compiled; not with all that the file has."""
+    file = tmp_path / "nested.py"
+    others = "".join(f"def other_{number}(x):\n    return x + {number}\n" for number in range(50))
+    file.write_text(
+        f"import json\n{others}class Holder:\n    def own(self, x):\n        return json.dumps(x)\n"
+    )
+    names: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec", dont_inherit=True), names)
+    made: list[int] = []
+    original = source_module._codes
+
+    def counted(statements: list[ast.stmt], *rest: Any) -> Any:
+        made.append(len(statements))
+        return original(statements, *rest)
+
+    monkeypatch.setattr(source_module, "_codes", counted)
+    assert source_of(names["Holder"].own.__code__).matches
+    assert made == [2]

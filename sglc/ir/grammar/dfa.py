@@ -55,7 +55,10 @@ def tree_of(texts: Iterable[str]) -> ByteDfa:
                 accepting.append(False)
             state = rows[state][kinds[byte]]
         accepting[state] = True
-    return ByteDfa(bytes(kinds.get(byte, 0) for byte in range(256)), tuple(map(tuple, rows)), tuple(accepting))
+    classes = bytearray(256)
+    for byte, kind in kinds.items():
+        classes[byte] = kind
+    return ByteDfa(bytes(classes), tuple(map(tuple, rows)), tuple(accepting))
 
 
 @dataclass(frozen=True, slots=True)
