@@ -1253,3 +1253,13 @@ def test_compile_refuses_what_nobody_knows(how: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=f"SGLC011.*unexpected keyword argument `{next(iter(how))}`"):
         program.compile(ScriptedBackend(lambda asked: "x"), **how)
     assert program.compile(ScriptedBackend(lambda asked: "x"), seed=1, temperature=0.5, q="x") is not None
+
+
+@pytest.mark.parametrize("how", [{"num_threads": 2}, {"ordered": False}, {"generator_style": False}])
+def test_compile_takes_the_options_of_batches(how: dict[str, Any]) -> None:
+    @sgl.function
+    def program(s: Any, q: str) -> None:
+        s += q + sgl.gen("a")
+
+    compiled = program.compile(ScriptedBackend(lambda asked: "x"), **how)
+    assert [result["a"] for result in compiled.run_batch([{"q": "1"}, {"q": "2"}])] == ["x", "x"]

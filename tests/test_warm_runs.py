@@ -73,6 +73,14 @@ def test_runs_of_plans_leave_no_cycles(program: sgl.Function, no_collection: Non
     assert (0, 0) in (left_by(program, rows, backend) for _ in range(5))
 
 
+@pytest.mark.parametrize("program", [chain, forked, read], ids=lambda one: str(one.__name__))
+def test_runs_as_python_leave_no_run_behind(program: sgl.Function, no_collection: None) -> None:
+    before = sum(isinstance(each, Run) for each in gc.get_objects())
+    for number in range(20):
+        assert program.run(question=f"{number}?", backend=ScriptedBackend(says), mode="python").error() is None
+    assert sum(isinstance(each, Run) for each in gc.get_objects()) - before < 3  # one may be about to end
+
+
 def left_by(program: sgl.Function, rows: list[dict[str, Any]], backend: ScriptedBackend) -> tuple[int, int]:
     """Objects in cycles that runs leave, and that their results do; threads of earlier tests may add some."""
     gc.collect()

@@ -533,7 +533,13 @@ class Function:
         self, max_paths: int | None, args: Mapping[str, Any] | None, kwargs: Mapping[str, Any]
     ) -> Recording:
         own, sampling = split(self.definition, kwargs, ())
-        check_names(self.definition, own.keys() - (Function.run.__kwdefaults__ or {}))
+        runs = (
+            Function.run,
+            Function.stream_batch,
+            Function.run_batch,
+        )  # which may be given to what it compiles to
+        options = {name for way in runs for name in way.__kwdefaults__ or ()}
+        check_names(self.definition, own.keys() - options)
         return self._ahead.recording(sampling, max_paths, self._examples(args))
 
     @property

@@ -21,6 +21,7 @@ from sglc.execution.outputs import stopped, values
 from sglc.execution.readers import TextReader
 from sglc.execution.result import RunOutcome
 from sglc.execution.served import Served
+from sglc.execution.session import Session
 from sglc.execution.tasks import numbered, task_path
 from sglc.frontend.language.function import Definition
 from sglc.frontend.locate import here, of_coroutine, of_error, of_thread
@@ -88,7 +89,7 @@ class PythonPart(Part):
         instance = Instance(recorder, session)
         if self._inside.calls_left is not None:
             self._inside.launch = partial(_launch, instance, self._definition.loc)
-        END_RUN.set(partial(self._end_with, instance))
+        END_RUN.set(partial(_end_with, session, instance, self._definition.loc))  # what held the run is a cycle
         state = State(instance, stream)
         state._variables = self._run.result.outputs.variables
         self._running = _RunningBody(instance, state, threading.get_ident())
@@ -123,12 +124,6 @@ class PythonPart(Part):
             result.stop()
             result.unread_error()  # who called `run` is told now
             raise error
-
-    def _end_with(self, instance: Instance, error: RunError) -> None:
-        """The body may not go on: what stands before a pause is made, as in a plan."""
-        if isinstance(error, Paused):
-            _launch(instance, self._definition.loc)
-        self._session.end_with(error)
 
     def _leave(self, recorder: OpRecorder) -> None:
         """The body has failed: what it recorded and did not launch never runs, but for what a plan has made."""
@@ -281,6 +276,13 @@ class _RunningBody:
     state: State
     thread: int
     coroutine: Any = None
+
+
+def _end_with(session: Session, instance: Instance, loc: Loc, error: RunError) -> None:
+    """The body may not go on: what stands before a pause is made, as in a plan."""
+    if isinstance(error, Paused):
+        _launch(instance, loc)
+    session.end_with(error)
 
 
 def _launch(instance: Instance, loc: Loc) -> None:

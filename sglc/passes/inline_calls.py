@@ -22,7 +22,7 @@ from sglc.ir.core import (
     walk,
     with_regions,
 )
-from sglc.ir.ops import Call, Fork, Format, Gen, HostCall, Join, Loop, Map, Prompt, Select, Store, continued
+from sglc.ir.ops import Call, Fork, Format, Gen, Join, Loop, Map, Prompt, Select, Store, continued
 from sglc.ir.remark import Remark, place
 from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Target
@@ -46,8 +46,7 @@ def inline_calls(program: Program, _: Target, *, max_ops: Count = MOST_OPS) -> R
     is then handed over together with what stands around it, and meets it in `share_prefixes`.
 
     A call inside a `loop` or `map` stays: its iteration stands inside the path of its sites, where no op
-    of the loop's own program can have it. So does one that would make the program longer than `max_ops`, and
-    one of a program that may raise: nothing of the other waits for that.
+    of the loop's own program can have it. So does one that would make the program longer than `max_ops`.
     Calls in a program that stays a call are put into that one.
     """
     if not any(isinstance(op, Call) for op in walk(program.ops)):
@@ -94,8 +93,6 @@ class _Inlining:
         self.remarks += inner.remarks
         name, length = op.program.name, sum(1 for _ in walk(op.program.ops))
         why = f"its sites name the iteration of the `{repeated}` around it" if repeated else ""
-        if any(isinstance(inner, HostCall) and inner.error for inner in walk(op.program.ops)):
-            why = f"it may raise, and `{self.before.name}` does not wait for that"
         if length > self.left:
             why = f"with its {length} ops the program would have more than {self.max_ops}"
         if why:

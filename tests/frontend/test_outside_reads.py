@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
 import pytest
 
+import sglc as sgl
+from sglc.backends.scripted import ScriptedBackend
 from sglc.execution.result import Result
 from sglc.frontend.tracing.reads import Reads, TooDeep, in_module, kept
 from tests.depth import few
@@ -352,3 +355,28 @@ def test_a_name_of_sglc_that_is_patched_behind_a_plan_is_read_again(monkeypatch:
         assert program.run(backend=backend, seed=1).text() == "apatched g x"
     again = program.run(backend=backend, seed=1)
     assert (again.mode, again.text()) == ("plan", before)
+
+
+class Registry(type):
+    names = ("a",)
+
+    def __iter__(cls) -> Iterator[str]:
+        return iter(cls.names)
+
+    def __len__(cls) -> int:
+        return len(cls.names)
+
+
+class Listed(metaclass=Registry):
+    pass
+
+
+def test_what_a_metaclass_answers_is_not_taken_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    @sgl.function
+    def told(s: Any) -> None:
+        s += f"{len(Listed)}: {','.join(Listed)}." + sgl.gen("a", max_tokens=2)
+
+    backend = ScriptedBackend(lambda asked: "x")
+    assert told.run(backend=backend).text() == "1: a.x"
+    monkeypatch.setattr(Registry, "names", ("a", "b"))
+    assert told.run(backend=backend).text() == "2: a,b.x"

@@ -231,7 +231,7 @@ EVERYTHING = Plan(
                 OpenNode(),
                 OpenNode("k0"),
                 OpenNode("k1"),
-                ExtendNode(0, ("text \ud800", ControlText("<x>", (1, 2)), Slot("a"), ImagePart(Slot("b c")))),
+                ExtendNode(0, ("text \ud800", ControlText("<x>", (1, 2)), Slot("a"), ImagePart(Slot("a")))),
                 GenNode(
                     3,
                     Site("f", (0, 1), "x", 2),

@@ -20,6 +20,7 @@ from sglc.errors import BackendError, SglcError
 from sglc.ir.plan.backend import EventBatches
 from sglc.ir.plan.events import Event, NodeFailed
 from sglc.ir.plan.segment import GenNode, Segment
+from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.runtime.engine.loading import LocalOptions as LocalOptions
 from sglc.runtime.engine.loading import limits, load
@@ -129,13 +130,15 @@ class LocalBackend:
             ) from None
         if self._compiler is None:
             limits = (self.options.compile_s, self.options.compile_bytes)
-            kept = lambda form: self._constraints.is_kept(form)  # noqa: E731
-            self._compiler = ConstraintCompiler(lambda: self.folder, *limits, kept, regexes=apart)
+            self._compiler = ConstraintCompiler(lambda: self.folder, *limits, self._is_kept, regexes=apart)
         return (
             RuntimeProcess(self.options, lambda: self.folder)
             if apart
             else RuntimeThread(self._load, self.options)
         )
+
+    def _is_kept(self, form: Sampling) -> bool:
+        return self._constraints.is_kept(form)
 
     @cached_property
     def _constraints(self) -> Constraints:

@@ -133,8 +133,7 @@ class PlanExecutor:
         """The variables that there are; None where one of several branches has none."""
         self._store()
         shown = self._shown()
-        known = self._known.items()
-        return {n: shown(item) for n, item in known if n not in (PROMPT, SO_FAR) and item is not MISSING}
+        return {name: shown(item) for name, item in self._known.items() if name not in (PROMPT, SO_FAR)}
 
     @property
     def sites(self) -> dict[str, tuple[Site, bool]]:

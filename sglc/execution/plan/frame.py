@@ -13,7 +13,6 @@ from sglc.execution.plan.values import (
     SO_FAR,
     Counter,
     Environment,
-    Failed,
     Kept,
     Made,
     Samples,
@@ -140,8 +139,6 @@ class Frame(Environment):
                         value = variable.read(self)
                     else:
                         known = self.block.names.known(variable.names, self)
-                        if known is None and self._failed(variable.tree):
-                            self.variables[name] = MISSING  # also where it had a value before
                         value = None if known is None else read(variable.tree, known)
                         if known is None or (value is None and isinstance(variable.tree, Joined)):
                             continue
@@ -156,10 +153,6 @@ class Frame(Environment):
                         self.variables |= inner
         if not whole:
             self.variables[SO_FAR] = tuple(map(self._so_far, self.block.gives))
-
-    def _failed(self, tree: OutputTree) -> bool:
-        """Whether it is what one generation should have made."""
-        return isinstance(tree, Slot) and isinstance(self.block.names.reader(tree)(self), Failed)
 
     def _prompt(self, prompt: PreparedPrompt, *, whole: bool) -> Value:
         """What the prompt says as far as it came, and what its turns consist of."""

@@ -27,7 +27,7 @@ from sglc.ir.plan.plan import (
     blocks_of,
 )
 from sglc.ir.plan.segment import GenNode, Held, KeepNode, Segment, SelectNode, Slot, behind
-from sglc.ir.plan.uses import Ending, Name, Uses, block_ends, gives_of, names_in, own_reads
+from sglc.ir.plan.uses import Name, Uses, block_ends, gives_of, names_in, own_reads
 from sglc.ir.pure import STORED
 
 NOBODY = -1
@@ -134,8 +134,8 @@ class PreparedPrompt:
 @dataclass(frozen=True, slots=True)
 class Order:
     """The effects of a block's steps: which step `has` some, and of each step the number of the last one
-    `before` it that has, and of the last one before it in which the program may end; of calls of tools, in
-    which a called program may raise too. `last` is the last of all.
+    `before` it that has, and of the last one before it that may hand over to Python, or pauses; of calls of
+    tools, in which the program may raise too. `last` is the last of all.
 
     `waits`: whether a step begins behind those before it.
     """
@@ -284,10 +284,9 @@ def _order(block: Block, uses: Uses) -> Order:
     for number, step in enumerate(block.steps):
         before.append(last)
         gates.append(end if isinstance(step, FunctionStep) and step.effects else gate)
-        ending = uses.ending(step)
-        if ending & ~Ending.CALLED:
+        if uses.hands_over(step):
             gate = number
-        if ending:
+        if uses.may_end(step):
             end = number
         if has[number]:
             last = number

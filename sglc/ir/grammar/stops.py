@@ -27,6 +27,7 @@ _NO_LANGUAGE = (
     sre.ASSERT, sre.ASSERT_NOT, sre.GROUPREF, sre.GROUPREF_EXISTS, sre.ATOMIC_GROUP, sre.POSSESSIVE_REPEAT,
 )  # fmt: skip
 _REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT)
+_BEGINNINGS = (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING)  # what is before says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,8 @@ def _read(pattern: str) -> StopPattern:
     parts = [*_parts(tree)]
     ahead = [value[1] for kind, value in parts if kind in (sre.ASSERT, sre.ASSERT_NOT) and value[0] > 0]
     reach = reduce(_sum, map(_width, ahead), _width(tree)) if ahead else _reach(tree)
-    if (sre.AT, sre.AT_NON_BOUNDARY) in parts:  # the character behind says so
-        reach = _sum(reach, 1)
+    if any(kind is sre.AT and value not in _BEGINNINGS for kind, value in parts):
+        reach = _sum(reach, 2)  # what is behind says so: `$` looks past a last line feed, too
     refused = min((str(kind) for kind, _ in parts if kind in _NO_LANGUAGE), default=None)
     endless = any(kind in _REPEATS and value[1] == sre.MAXREPEAT for kind, value in parts)
     bound = reach if refused is None else None if endless else _MOST_CHARACTERS

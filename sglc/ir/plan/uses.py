@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from enum import Flag, auto
-from functools import reduce
-from operator import or_
 from typing import assert_never
 
 from sglc.ir.plan.plan import (
@@ -119,26 +116,19 @@ def gives_of(step: Step) -> tuple[Name, ...]:
             assert_never(step)
 
 
-class Ending(Flag):
-    """How the program may end in a step before its own end."""
-
-    NOT = 0
-    CALLED = auto()  # a called one raises: that is told where its result is read
-    RAISES = auto()
-    LEAVES = auto()  # it, or a called one, goes on as Python, or waits for a person
-
-
 class Uses:
     """What the steps of a plan read, those in their blocks included. Blocks are looked at once each."""
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self._outside: list[Names] = []  # by block: what it reads from outside
         self.effects: list[bool] = []  # by block: whether tools behind it have to wait for it
-        self.endings: list[Ending] = []
+        self.handing_over: list[bool] = []
+        self.ending: list[bool] = []
         for block in blocks:  # a block holds only those before it
             self._outside.append(self._of_block(block))
             self.effects.append(any(self.has_effects(step) for step in block.steps))
-            self.endings.append(reduce(or_, map(self.ending, block.steps), Ending.NOT))
+            self.handing_over.append(any(self.hands_over(step) for step in block.steps))
+            self.ending.append(any(self.may_end(step) for step in block.steps))
 
     def reads(self, step: Step) -> Names:
         """What a step, and the blocks that it holds, read from outside of it."""
@@ -166,16 +156,18 @@ class Uses:
                 return True
         return any(self.effects[number] for number in blocks_of(step))
 
-    def ending(self, step: Step) -> Ending:
-        """How the program may end in a step."""
-        if isinstance(step, FunctionStep):
-            return Ending.LEAVES if step.function == PAUSE else Ending.NOT
+    def hands_over(self, step: Step) -> bool:
+        """Whether the program may go on as Python in a step, or waits for a person: nothing behind it begins
+        before."""
         if isinstance(step, HostStep):
-            return Ending.RAISES if step.error else Ending.LEAVES
-        found = reduce(or_, [self.endings[number] for number in blocks_of(step)], Ending.NOT)
-        if isinstance(step, CallStep) and Ending.RAISES in found:
-            return found & ~Ending.RAISES | Ending.CALLED
-        return found
+            return not step.error
+        if isinstance(step, FunctionStep):
+            return step.function == PAUSE
+        return any(self.handing_over[number] for number in blocks_of(step))
+
+    def may_end(self, step: Step) -> bool:
+        """Whether the program may raise, or go on as Python, in a step."""
+        return isinstance(step, HostStep) or any(self.ending[number] for number in blocks_of(step))
 
     def _of_block(self, block: Block) -> Names:
         found: Names = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
@@ -46,6 +47,10 @@ _HARMLESS = (
 _LIBRARY = frozenset(
     ("builtins", "collections", "datetime", "decimal", "fractions", "functools", "itertools", "operator", "re")
 )
+_METACLASSES = sys.stdlib_module_names | {
+    "pydantic",
+    "sglc",
+}  # where classes of classes are that change nothing
 _FORMS: Mapping[Any, Type] = {str: Type.TEXT, bool: Type.BOOL, TEXTS: Type.LIST, list[str]: Type.LIST}
 _NO_METHODS = ("len", "operator.getitem")  # call no method of what a list holds
 _EMPTY: dict[Any, Any] = {}
@@ -95,6 +100,8 @@ def is_foreign(tracer: Tracer, value: Any, depth: int = 0) -> bool:
         items = [*value, *value.values()] if type(value) is dict else value
         return depth > 8 or any(is_foreign(tracer, item, depth + 1) for item in items)
     if isinstance(value, Enum | BaseException):
+        return _runs_its_own(tracer, type(value))
+    if isinstance(value, type) and type(value).__module__.partition(".")[0] not in _METACLASSES:
         return _runs_its_own(tracer, type(value))
     known = isinstance(value, _HARMLESS + _ITERATORS + (Symbolic,)) or is_ours(value)
     if known or isinstance(value, GeneratorType):
