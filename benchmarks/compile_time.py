@@ -116,7 +116,10 @@ def stages(text: str, target: Target = PLAIN) -> tuple[dict[str, float], Program
 
 def examples(target: Target) -> Iterator[tuple[str, dict[str, float]]]:
     """Milliseconds to record, optimise and lower each program of examples/: medians of `ROUNDS`."""
+    # `ray_serve.py` serves a program of another one, by a package that is not needed here.
     for path in sorted(EXAMPLES.glob("*.py")):
+        if path.stem == "ray_serve":
+            continue
         for function in open_functions(str(path)):
             times: list[tuple[float, ...]] = []
             for _ in range(ROUNDS + 1):

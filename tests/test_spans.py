@@ -522,3 +522,34 @@ def test_of_a_stream_that_nobody_reads_no_count_is_told(exported: InMemorySpanEx
     known = attributes(span)
     assert known["error.type"] == "aborted"
     assert [name for name in known if "usage" in name] == ["gen_ai.usage.input_tokens"]
+
+
+class Waiting(ScriptedBackend):
+    """Answers when as many segments wait as run side by side."""
+
+    waiting = 0
+
+    async def submit(self, segment: Any, *, streams: bool = True) -> Any:
+        self.waiting += 1
+        while self.waiting < 2:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02)
+        async for event in super().submit(segment, streams=streams):
+            yield event
+
+
+def test_called_programs_that_run_side_by_side_overlap(exported: InMemorySpanExporter) -> None:
+    @sgl.function
+    def called(s: Any, text: str) -> None:
+        s += text + sgl.gen("a", max_tokens=4)
+
+    @sgl.function
+    def both(s: Any) -> None:
+        one, two = called(text="one"), called(text="two")
+        s += one["a"] + two["a"]
+
+    assert both.run(backend=Waiting(answer), mode="plan", passes="-inline_calls").error() is None
+    made = [span for span in exported.get_finished_spans() if "sglc.site" in (span.attributes or {})]
+    began = [span.start_time or 0 for span in made]
+    assert len(made) == 2
+    assert max(began) < min(span.end_time or 0 for span in made) - 10_000_000

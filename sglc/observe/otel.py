@@ -91,7 +91,7 @@ class RowSpan:
         self._model: Mapping[str, Any] = {}
         self._others: dict[Site, Mapping[str, Any]] = {}
         self._known: set[Site] = set()
-        self._branches: dict[tuple[int, ...], Lanes] = {}
+        self._branches: dict[tuple[str, tuple[int, ...]], Lanes] = {}  # called programs run side by side, too
         sys.modules["opentelemetry.context"].attach(self._context)
 
     def on(self, target: Target) -> None:
@@ -142,7 +142,9 @@ class RowSpan:
         self._known.add(site)
         model = self._others.get(site, self._model)
         asked = _asked(node.sampling) if isinstance(node, GenNode) else {"sglc.kind": "select"}
-        _, began_s = self._branches.setdefault(site.fork, Lanes()).take(output.started_s, ended_s)
+        _, began_s = self._branches.setdefault((site.function, site.fork), Lanes()).take(
+            output.started_s, ended_s
+        )
         span = self._spans.tracer.start_span(
             f"{model['gen_ai.operation.name']} {model.get('gen_ai.request.model', '')}".strip(),
             context=self._context,
