@@ -533,12 +533,9 @@ class Function:
         self, max_paths: int | None, args: Mapping[str, Any] | None, kwargs: Mapping[str, Any]
     ) -> Recording:
         own, sampling = split(self.definition, kwargs, ())
-        runs = (
-            Function.run,
-            Function.stream_batch,
-            Function.run_batch,
-        )  # which may be given to what it compiles to
-        options = {name for way in runs for name in way.__kwdefaults__ or ()}
+        # What it compiles to may be run in each of these ways.
+        ways = (Function.run, Function.stream_batch, Function.run_batch)
+        options = {name for way in ways for name in way.__kwdefaults__ or ()}
         check_names(self.definition, own.keys() - options)
         return self._ahead.recording(sampling, max_paths, self._examples(args))
 

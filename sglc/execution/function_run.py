@@ -89,7 +89,8 @@ class PythonPart(Part):
         instance = Instance(recorder, session)
         if self._inside.calls_left is not None:
             self._inside.launch = partial(_launch, instance, self._definition.loc)
-        END_RUN.set(partial(_end_with, session, instance, self._definition.loc))  # what held the run is a cycle
+        # It holds nothing that holds this context: a cycle would keep each run until the next collection.
+        END_RUN.set(partial(_end_with, session, instance, self._definition.loc))
         state = State(instance, stream)
         state._variables = self._run.result.outputs.variables
         self._running = _RunningBody(instance, state, threading.get_ident())

@@ -147,9 +147,9 @@ def _behind(item: Any) -> FunctionType | None:
             return declared if isinstance(declared, FunctionType) else None
 
 
-def of_a_library(function: FunctionType) -> bool:
+def of_a_library(item: FunctionType | type) -> bool:
     """Whether it is Python's own, or sglc's: these are called, or not, by name, and never entered."""
-    root = str(function.__module__).partition(".")[0]
+    root = str(item.__module__).partition(".")[0]
     return root == "sglc" or root in sys.stdlib_module_names
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
@@ -13,6 +12,7 @@ from typing import Any
 from sglc.frontend.program.instance import Gathered, GatheredVariables
 from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine
 from sglc.frontend.tracing.control_blocks import record_map
+from sglc.frontend.tracing.guards import of_a_library
 from sglc.frontend.tracing.makers import declare_class
 from sglc.frontend.tracing.outside import behind_tool
 from sglc.frontend.tracing.pytree import tree_of
@@ -47,10 +47,6 @@ _HARMLESS = (
 _LIBRARY = frozenset(
     ("builtins", "collections", "datetime", "decimal", "fractions", "functools", "itertools", "operator", "re")
 )
-_METACLASSES = sys.stdlib_module_names | {
-    "pydantic",
-    "sglc",
-}  # where classes of classes are that change nothing
 _FORMS: Mapping[Any, Type] = {str: Type.TEXT, bool: Type.BOOL, TEXTS: Type.LIST, list[str]: Type.LIST}
 _NO_METHODS = ("len", "operator.getitem")  # call no method of what a list holds
 _EMPTY: dict[Any, Any] = {}
@@ -101,7 +97,7 @@ def is_foreign(tracer: Tracer, value: Any, depth: int = 0) -> bool:
         return depth > 8 or any(is_foreign(tracer, item, depth + 1) for item in items)
     if isinstance(value, Enum | BaseException):
         return _runs_its_own(tracer, type(value))
-    if isinstance(value, type) and type(value).__module__.partition(".")[0] not in _METACLASSES:
+    if isinstance(value, type) and not is_known_code(type(value)):
         return _runs_its_own(tracer, type(value))
     known = isinstance(value, _HARMLESS + _ITERATORS + (Symbolic,)) or is_ours(value)
     if known or isinstance(value, GeneratorType):
@@ -114,6 +110,11 @@ def is_foreign(tracer: Tracer, value: Any, depth: int = 0) -> bool:
         own = _runs_its_own(tracer, kind)
         return own or depth > 8 or any(is_foreign(tracer, item, depth + 1) for item in held)
     return True
+
+
+def is_known_code(item: FunctionType | type) -> bool:
+    """Whether what is asked of classes there is answered without the user's code, and changes nothing."""
+    return of_a_library(item) or item.__module__.partition(".")[0] == "pydantic"
 
 
 def _runs_its_own(tracer: Tracer, kind: type) -> bool:

@@ -11,13 +11,13 @@ from types import FunctionType
 from typing import Any
 
 from sglc.frontend.tracing.call_frame import CallFrame
-from sglc.frontend.tracing.guards import of_a_library
 from sglc.frontend.tracing.interpreter.data import (
     OnceOver,
     common_kind,
     entries,
     holds_symbols,
     is_known,
+    is_known_code,
     is_plain,
     kind_of,
     listed,
@@ -156,9 +156,7 @@ def _asked(frame: CallFrame, name: str, kinds: tuple[Any, ...]) -> None:
     for kind in kinds:
         frame.tracer.outside.look_up_class(type(kind))
         asks = getattr(type(kind), f"__{name.removeprefix('is')}check__", None)
-        if isinstance(asks, FunctionType) and not (
-            of_a_library(asks) or asks.__module__.startswith("pydantic.")
-        ):
+        if isinstance(asks, FunctionType) and not is_known_code(asks):
             raise GraphBreak(f"`{name}` of `{kind.__name__}` could run code of its own", frame.loc(), FOREIGN)
 
 
