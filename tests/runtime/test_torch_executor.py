@@ -13,7 +13,7 @@ import torch
 from sglc.errors import BackendError
 from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.model.config import ModelConfig
-from sglc.runtime.step import SAMPLED, Step, StepResult, pack_masks
+from sglc.runtime.step import SAMPLED, Batch, Step, StepResult, pack_masks
 from tests.runtime.handmade import Row, make_step
 from tests.runtime.reference_models import tiny_model
 
@@ -216,3 +216,32 @@ def test_bias_and_the_likeliest_ids_in_a_mixed_batch(model: Model) -> None:
         best = line.topk(3)
         assert ids.tolist() == best.indices.tolist()
         np.testing.assert_allclose(logprobs, best.values, atol=1e-4)
+
+
+@pytest.mark.parametrize(("alone_s", "chosen"), [(0.001, 1), (0.003, 3)])
+def test_steps_run_with_the_threads_that_were_quickest(
+    model: Model, alone_s: float, chosen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, used, before = executor(model), list[int](), torch.get_num_threads()
+    forward, seconds = machine._forward, machine._seconds
+
+    def noted(batch: Batch) -> torch.Tensor:
+        used.append(torch.get_num_threads())
+        return forward(batch)
+
+    def measured(tokens: int, position: int) -> float:
+        seconds(tokens, position)
+        return alone_s if used[-1] == 1 else 0.002
+
+    monkeypatch.setattr(machine, "_forward", noted)
+    monkeypatch.setattr(machine, "_seconds", measured)
+    torch.set_num_threads(3)
+    try:
+        machine.measure()
+        assert set(used) == {1, 3}
+        used.clear()
+        run(machine, make_step([Row(tokens=some_tokens(5), pages=[3, 4], row=1)], 4))
+        assert used == [chosen]
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from sglc.runtime.executor.cpu_model import CpuModel, logits_kernels
-from sglc.runtime.executor.logits_output import LogitsOutput, wanted_tokens
+from sglc.runtime.executor.logits_output import wanted_tokens
 from sglc.runtime.executor.torch_executor import TorchExecutor, empty_pool
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.model.packed_weights import PackedMatrix
-from sglc.runtime.step import I32, Batch, Step
+from sglc.runtime.step import I32, Batch
 
 
 class CpuExecutor(TorchExecutor):
@@ -30,6 +30,8 @@ class CpuExecutor(TorchExecutor):
     Raises:
         BackendError: the pool does not fit into memory (SGLC530).
     """
+
+    _threads = 1  # for torch's small part of a step: several would wait for each other
 
     def __init__(
         self,
@@ -52,15 +54,6 @@ class CpuExecutor(TorchExecutor):
         self._logits, self._kernels = self._cpu_model.logits, logits_kernels(self._library, threads)
         shape = self._cpu_model.pool_shape(self.pages, self.page_size)
         self._pool = empty_pool(shape, self.pages * self.page_size, dtype, self._device)
-
-    def launch(self, step: Step) -> LogitsOutput:
-        """Run `step`, torch's small part of it in one thread: several would wait for each other."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            return super().launch(step)
-        finally:
-            torch.set_num_threads(threads)
 
     def _copy(self, copies: I32) -> None:
         # Whole pages: what lies behind the tokens asked for is written before it is read.

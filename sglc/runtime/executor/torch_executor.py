@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from statistics import median
 
 import numpy as np
@@ -33,6 +34,7 @@ _SOME = 16  # tokens of the largest step that is measured; what larger ones cost
 _SIZES = (1, 4, 8, 12, 16, 24, 32, 64, 128, 256)
 _STRETCH = 2.0
 _LONG_S = 0.3  # a pass that takes so long is made once
+_SHORT_S = 0.02  # a pass of one token that takes longer has work for all threads
 
 
 class TorchExecutor:
@@ -50,6 +52,7 @@ class TorchExecutor:
 
     trees = True
     _kernels = LogitsKernels()
+    _threads: int | None = None  # of torch, for a step; None: all that it has
     keeps = False
 
     def __init__(
@@ -84,7 +87,7 @@ class TorchExecutor:
         if self._memory is not None and len(step.pages):
             self._memory.used(int(step.pages[:, 2].max()))
         batch = self._mirror.expand(step)
-        with torch.inference_mode():
+        with _threads(self._threads), torch.inference_mode():
             if len(batch.copies):
                 self._copy(batch.copies)
             hidden = self._forward(batch)
@@ -117,7 +120,7 @@ class TorchExecutor:
         with torch.inference_mode():
             # What was never written is read as one page of the system.
             self._pool[:, : self._pool.shape[1] // self.pages * pages] = 0
-            self._seconds(1, 0)  # the first pass loads what all need
+            self._choose_threads()
             one, far_one, far_some = (
                 self._seconds(tokens, position) for tokens, position in ((1, 0), (1, keys), (_SOME, keys))
             )
@@ -130,6 +133,19 @@ class TorchExecutor:
         seen_s = max(far_some - one - token_s * (_SOME - 1), 0.0)
         key_s, pair_s = max(far_one - one, 0.0) * share, seen_s * share / _SOME
         return StepCost(products_s, key_s, pair_s, _STRETCH)
+
+    def _choose_threads(self) -> None:
+        """One thread, if it is quicker with `_SOME` tokens, too: several wait for each other at each product,
+        and for as long as one of them waits for a core."""
+        self._seconds(1, 0)  # the first pass loads what all need
+        if self._threads is not None or self._seconds(1, 0) > _SHORT_S:
+            return
+        sizes = (1, _SOME)
+        together = [self._seconds(size, 0) for size in sizes]
+        self._threads = 1
+        alone = [self._seconds(size, 0) for size in sizes]
+        if any(one > all_ for one, all_ in zip(alone, together, strict=True)):
+            self._threads = None
 
     def _seconds(self, tokens: int, position: int) -> float:
         """What a step takes with so many tokens of one row, behind `position` others."""
@@ -147,7 +163,8 @@ class TorchExecutor:
         times: list[float] = []
         while len(times) < 2 and sum(times) < _LONG_S:  # what another process takes of short ones is left out
             began_s = time.perf_counter()
-            outcome(batch, self._forward(batch), self._logits, self._eos_ids, self._kernels)
+            with _threads(self._threads):
+                outcome(batch, self._forward(batch), self._logits, self._eos_ids, self._kernels)
             times.append(time.perf_counter() - began_s)
         return min(times)
 
@@ -205,6 +222,17 @@ class TorchExecutor:
 
     def _put(self, values: NDArray[np.integer]) -> Tensor:
         return torch.from_numpy(values).to(self._device, non_blocking=True)
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """Have torch compute with so many threads; the caller's own setting comes back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def empty_pool(shape: tuple[int, ...], slots: int, dtype: torch.dtype, device: torch.device) -> Tensor:
