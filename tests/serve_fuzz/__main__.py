@@ -1,6 +1,7 @@
 """Hostile requests to a real server.
 
-python -m tests.serve_fuzz --requests 2000 --seed 0 [--first N] [--model smollm2] [--kills 50] [-o FILE.json]
+python -m tests.serve_fuzz --requests 2000 --seed 0 [--first N] [--model smollm2] [--control] [--kills 50]
+[-o FILE.json]
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first request")
     parser.add_argument("--model", default="tiny", help="of the server; `tiny` or one that is known by name")
     parser.add_argument("--kills", type=int, default=0, help="how often the runtime is ended afterwards")
+    parser.add_argument("--control", action="store_true", help="tell gaps in the time of a control, too")
     parser.add_argument("-o", type=Path)
     given = parser.parse_args()
     with limited_server(model=given.model) as server:
         numbers = range(given.first, given.first + given.requests)
-        summary = run(server, numbers, given.seed, calm_events=TOKENS, niceness=19)
+        summary = run(server, numbers, given.seed, calm_events=TOKENS, niceness=19, controlled=given.control)
     found = {"hostile": summary.as_json()}
     wrong = [*summary.wrong]
     if given.kills:

@@ -12,12 +12,14 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
 
 from tests.runtime.tiny_model import save_tiny_model
 from tests.serve_fuzz.client import Answer, send
@@ -45,7 +47,7 @@ class Summary:
     wrong: list[str] = field(default_factory=list)
     longest: tuple[float, str] = (0.0, "")
     rss_mib: dict[str, list[int]] = field(default_factory=dict)
-    gaps_ms: dict[str, float] = field(default_factory=dict)
+    gaps_ms: dict[str, Any] = field(default_factory=dict)
     beside: list[str] = field(default_factory=list)  # the largest gaps, and the requests that ran meanwhile
     spans: list[tuple[float, float, str]] = field(default_factory=list)  # begin, end, which request
 
@@ -133,6 +135,7 @@ def run(
     first_wrong: bool = False,
     calm_events: int = _CALM,
     niceness: int = 0,
+    controlled: bool = False,
 ) -> Summary:
     """Send the requests of these numbers, a few side by side; or only until something is wrong.
 
@@ -141,10 +144,13 @@ def run(
             the longer it gets the longer its steps take, and the machine has its own bad moments.
         niceness: of the threads of clients; the least priority where gaps are measured, for a stranger has a
             processor of its own.
+        controlled: also tell gaps in the time of a process beside them that always computes the same: where the
+            machine runs at half its speed for a moment, that moment is half as long.
     """
     summary, address = Summary(), address_of(server)
     some = max(len(numbers) // 12, 2 * _CLIENTS)  # behind which memory is looked at
-    with FreeStream(address) as stream:
+    control = Noting("tests.serve_fuzz.control") if controlled else nullcontext()
+    with FreeStream(address) as stream, control as beside_it:
         for count in range(_CALM, calm_events + _CALM, _CALM):
             until(partial(stream.has, count), "the free stream gets no events")
         began_s = time.monotonic()
@@ -160,26 +166,54 @@ def run(
                 if first_wrong and summary.wrong:
                     return summary
         gaps = stream.end()
-    calm = sorted(gap for at, gap in gaps if at < began_s)
-    beside = sorted(gap for at, gap in gaps if at >= began_s)
-    if calm and beside:
-        summary.gaps_ms = {
-            "calm P99": round(1e3 * calm[int(0.99 * (len(calm) - 1))], 2),
-            "calm largest": round(1e3 * calm[-1], 2),
-            "P99": round(1e3 * beside[int(0.99 * (len(beside) - 1))], 2),
-            "largest": round(1e3 * beside[-1], 2),
-            "events": len(beside),
-            "over 3 x calm P99": sum(g > 3 * calm[int(0.99 * (len(calm) - 1))] for g in beside),
-        }
-        if beside[-1] > _STALL_S:
-            summary.wrong.append(f"the free stream waited for {beside[-1]:.1f} s")
+        amounts = None if beside_it is None else beside_it.end()
+    if not (gaps and gaps[0][0] < began_s < gaps[-1][0]):
+        summary.wrong.append("the free stream got no events")
+    else:
+        summary.gaps_ms = _told(gaps, began_s)
+        if amounts is not None:
+            summary.gaps_ms["control"] = _told(amounts, began_s)
+            summary.gaps_ms["in the control's time"] = _told(_in_time_of(amounts, gaps), began_s)
+        if max(gap for at, gap in gaps if at >= began_s) > _STALL_S:
+            summary.wrong.append(f"the free stream waited for {summary.gaps_ms['largest']:.0f} ms")
         for at, gap in sorted((gap for gap in gaps if gap[0] >= began_s), key=lambda gap: -gap[1])[:8]:
             ran = [which for begin, end, which in summary.spans if begin < at and end > at - gap]
             summary.beside.append(f"{1e3 * gap:.0f} ms: {', '.join(ran)}")
-    else:
-        summary.wrong.append("the free stream got no events")
     _check_afterwards(server, summary)
     return summary
+
+
+def _told(gaps: Sequence[tuple[float, float]], began_s: float) -> dict[str, Any]:
+    """Gaps in ms, of the time before anybody else asks and of that from then on."""
+    calm, beside = (
+        np.array([1e3 * gap for at, gap in gaps if (at < began_s) == early]) for early in (True, False)
+    )
+    calm_p99 = float(np.percentile(calm, 99))
+    return {
+        "calm median": round(float(np.median(calm)), 2),
+        "calm P99": round(calm_p99, 2),
+        "calm largest": round(calm.max(), 2),
+        "median": round(float(np.median(beside)), 2),
+        "P99": round(float(np.percentile(beside, 99)), 2),
+        "largest": round(beside.max(), 2),
+        "events": len(beside),
+        "over 3 x calm P99": int((beside > 3 * calm_p99).sum()),
+        "times calm P99": round(beside.max() / calm_p99, 2),
+    }
+
+
+def _in_time_of(
+    control: Sequence[tuple[float, float]], gaps: Sequence[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """The gaps as a clock tells them that the control's amounts move on, each by what most of them take."""
+    ends = np.array([at for at, _ in control])
+    usual = float(np.median([took for _, took in control]))
+    told = usual * np.arange(len(ends))
+    return [
+        (at, float(np.interp(at, ends, told) - np.interp(at - gap, ends, told)))
+        for at, gap in gaps
+        if ends[0] < at - gap and at < ends[-1]
+    ]
 
 
 def _check_afterwards(server: Server, summary: Summary) -> None:
@@ -213,26 +247,31 @@ def _sample(server: Server, summary: Summary) -> None:
             summary.rss_mib.setdefault(name, []).append(pages * resource.getpagesize() >> 20)
 
 
-class FreeStream:
-    """The free stream in a process of its own."""
+class Noting:
+    """A process that notes when something came, and how long after what came before."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        command = [sys.executable, "-m", "tests.serve_fuzz.free_stream", address[0], str(address[1])]
+    def __init__(self, module: str, *arguments: str) -> None:
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
         env.pop(_MARK, None)
         self._out = TemporaryDirectory()
         self._file = (Path(self._out.name) / "gaps").open("w+")
-        self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=self._file, env=env)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=self._file,
+            env=env,
+        )
 
-    def __enter__(self) -> FreeStream:
+    def __enter__(self) -> Self:
         return self
 
     def has(self, events: int) -> bool:
-        """Whether so many have come so far, or few more."""
+        """Whether it has noted so much so far, or little more."""
         return Path(self._file.name).read_bytes().count(b"\n") >= events
 
     def end(self) -> list[tuple[float, float]]:
-        """When events came, and how long each after the one before."""
+        """What it has noted."""
         self._stop()
         self._process.wait(60)
         lines = (Path(self._out.name) / "gaps").read_text().splitlines()
@@ -248,6 +287,13 @@ class FreeStream:
         self._process.wait()
         self._file.close()
         self._out.cleanup()
+
+
+class FreeStream(Noting):
+    """The free stream in a process of its own."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        super().__init__("tests.serve_fuzz.free_stream", address[0], str(address[1]))
 
 
 def address_of(server: Server) -> tuple[str, int]:
