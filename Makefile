@@ -99,6 +99,8 @@ bench: $(VENV)/.stamp-test
 	$(PY) -m benchmarks.forced
 	$(PY) -m benchmarks.program_side
 	$(PY) -m benchmarks.programs
+	$(PY) -m benchmarks.program_counts
+	$(PY) -m benchmarks.select_cost
 	$(PY) -m benchmarks.batch_sharing
 	$(PY) -m benchmarks.passes
 	$(PY) -m benchmarks.liveness
