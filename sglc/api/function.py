@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, update_wrapper
+from itertools import compress
+from operator import is_not
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
@@ -30,7 +32,6 @@ from sglc.execution.options import (
     fitted,
     fitted_rows,
     given_of,
-    not_by_position,
     split,
     watches_of,
 )
@@ -182,7 +183,8 @@ class Function:
             backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode, passes, outputs,
             record, replay, trace, cache, resume, retry_failed, redo, answers,
         )  # fmt: skip
-        return self._run(args, {**given_of(dict(zip(OPTIONS, own, strict=True))), **kwargs})
+        given = compress(zip(OPTIONS, own, strict=True), map(is_not, own, OPTIONS.values()))
+        return self._run(args, {**given_of(given), **kwargs})
 
     def _run(self, args: Sequence[Any], keywords: Mapping[str, Any], *, live: bool = False) -> Result:
         """`run` of what is given."""
@@ -193,8 +195,8 @@ class Function:
         self, args: Sequence[Any], keywords: Mapping[str, Any], *, live: bool = False
     ) -> tuple[_Begin, Limits | None]:
         """What begins a run, and what that may take. Arguments that do not fit are refused here."""
-        parameters = not_by_position(self.definition, args)
-        options = {name: keywords[name] for name in OPTIONS if name in keywords and name not in parameters}
+        names = self.definition.names[len(args) :]
+        options = {name: value for name, value in keywords.items() if name in OPTIONS and name not in names}
         own = {name: value for name, value in keywords.items() if name not in options}
         arguments, sampling = fitted(self.definition, self.bound, args, own)
         if TRACING.get() is not None:
@@ -204,34 +206,40 @@ class Function:
             tracer = current()
             assert tracer is not None
             tracer.outside.call_program(self)
-            called: Any = ahead.call(tracer, self.definition, arguments, sampling, tuple(options))
+            ordered = tuple([name for name in OPTIONS if name in options])
+            called: Any = ahead.call(tracer, self.definition, arguments, sampling, ordered)
             return lambda **_: called, None  # what a recorded body can read of a result
         from sglc.api.start import called_at, limits_of_run
 
         backend, seed, place = called_at(self.__name__, options.get("backend"), options.get("seed"))
-        limits = limits_of_run(*(options.get(name) for name in ("max_calls", "max_tokens", "timeout")))
+        limits = limits_of_run(options.get("max_calls"), options.get("max_tokens"), options.get("timeout"))
+        live = live or bool(options.get("stream"))
+        return partial(self._begin, arguments, sampling, options, backend, seed, place, limits, live), limits
+
+    def _begin(
+        self, arguments: dict[str, Any], sampling: Sampling, options: Mapping[str, Any],
+        backend: Backend | str | None, seed: int | None, place: CallPlace | None, limits: Limits, live: bool,
+        given_up: Callable[[], bool] = _never, *, at_once: bool = False,
+    ) -> Result | None:  # fmt: skip
+        """A run with these options; None if it is to begin at once or not at all, and is not there."""
         in_thread = options.get("use_thread") is not False
         mode = options.get("mode", "auto" if in_thread else "python")
-
-        def begin(given_up: Callable[[], bool] = _never, *, at_once: bool = False) -> Result | None:
-            if at_once and in_thread and not self._is_there(arguments, sampling, backend, options, mode):
-                return None
-            return self._start(
-                (arguments, sampling),
-                self._chosen(backend, options.get("passes")),
-                seed,
-                None,
-                limits,
-                {name: options[name] for name in WATCHES if name in options},
-                place,
-                live=live or bool(options.get("stream")),
-                in_thread=in_thread,
-                outputs=self._ahead.outputs(options["outputs"], sampling) if "outputs" in options else None,
-                mode=mode,
-                given_up=given_up,
-            )
-
-        return begin, limits
+        if at_once and in_thread and not self._is_there(arguments, sampling, backend, options, mode):
+            return None
+        return self._start(
+            (arguments, sampling),
+            self._chosen(backend, options.get("passes")),
+            seed,
+            None,
+            limits,
+            {name: value for name, value in options.items() if name in WATCHES},
+            place,
+            live=live,
+            in_thread=in_thread,
+            outputs=self._ahead.outputs(options["outputs"], sampling) if "outputs" in options else None,
+            mode=mode,
+            given_up=given_up,
+        )
 
     def _is_there(
         self, arguments: Mapping[str, Any], sampling: Sampling, backend: Backend | str | None,
@@ -256,7 +264,7 @@ class Function:
             import asyncio
 
             await asyncio.to_thread(importlib.import_module, _RUNS)
-        begin, limits = self._beginning(args, given_of(kwargs))
+        begin, limits = self._beginning(args, given_of(kwargs.items()))
         result = begin(at_once=alone)
         if result is None:
             assert limits is not None
@@ -319,14 +327,17 @@ class Function:
         outputs: tuple[str, ...] | None = None,
         given_up: Callable[[], bool] = _never,
     ) -> Result:
-        from sglc.api.start import beginning, set_up
+        from sglc.api.start import set_up
         from sglc.execution.lifecycle import Limits, RunSetup
 
         check_mode(mode)
         call = set_up(self.__name__, backend, seed, None, limits or Limits(), watches, place, outputs)
-        with beginning(call):
+        try:
             call.backend.start()
             run = self._made(fitting, RunSetup(call, 0, contextvars.copy_context(), on_text, live), mode)
+        except BaseException as error:
+            call.failed(error)
+            raise
         assert run is not None
         if given_up():
             run.result.stop()
@@ -599,7 +610,7 @@ class Function:
         Raises:
             SglcError: as of `compile`; an argument that the program does not have.
         """
-        parameters = not_by_position(self.definition, ())
+        parameters = self.definition.names
         named = {"backend": backend, "rows": rows, "passes": passes, "outputs": outputs}
         given = {name: value for name, value in named.items() if name in parameters and value is not None}
         options: dict[str, Any] = {name: None if name in given else value for name, value in named.items()}
@@ -615,7 +626,7 @@ class Function:
         """`explain` with arguments of any names."""
         from sglc.explain.explanation import explained
 
-        own, _ = split(self.definition, kwargs, not_by_position(self.definition, ()))
+        own, _ = split(self.definition, kwargs, self.definition.names)
         sampling = {key: kwargs[key] for key in kwargs if key not in own} | {"outputs": outputs}
         made = explained(self, self._chosen(target, passes), rows, own, sampling)
         return replace(made, leaves=self._plans.seen(), last_miss=self._plans.last_miss)
@@ -645,7 +656,7 @@ class Function:
         Raises:
             UsageError: SGLC021, the program has no such parameter.
         """
-        names = [parameter.name for parameter in self.definition.parameters]
+        names = self.definition.names
         more = {name: value for name, value in (args or {}).items() if name not in names}
         rest = next((p.name for p in self.definition.parameters if p.kind is p.VAR_KEYWORD), None)
         if more and rest is None:
@@ -783,6 +794,8 @@ class CompiledFunction:
 def _affords(limits: Limits, outer: RunContext | None, prepared: Prepared) -> bool:
     """Whether a budget of calls, or that of the run around, ends a plan where it ends Python: the order of the
     program shows then."""
+    if limits.budget is None and outer is None:
+        return True
     calls = None if limits.budget is None else limits.budget.calls
     left = None if outer is None else outer.calls_left
     return prepared.at_once or all(most is None or prepared.most_calls <= most for most in (calls, left))
