@@ -29,18 +29,16 @@ _NONE: dict[Any, Any] = {}
 Part = str | Site  # of a prompt: a literal, or whose (first) text stands there
 
 
-@dataclass(slots=True)
 class PendingOutput:
     """The place of one generation's outcome. `pieces` add up to the text of its first sample.
 
     A run that is not read while it goes on has no pieces: a text is there at once.
+
+    Args:
+        several: its value is a list.
+        place: among the nodes of its segment.
     """
 
-    node: GenNode | SelectNode
-    order: int
-    started_s: float
-    several: bool  # its value is a list
-    place: int = 0  # among the nodes of its segment
     pieces: list[str] | None = None
     deltas: list[Delta] | None = None  # what `pieces` are of, where they came as such
     text: str | list[str] | None = None
@@ -52,6 +50,15 @@ class PendingOutput:
     raised: bool = False  # to the program, which may have caught it
     replaced: bool = False  # another one was made for it
     spent: Usage | None = None  # what it took to fail
+
+    def __init__(
+        self, node: GenNode | SelectNode, order: int, started_s: float, several: bool, place: int
+    ) -> None:
+        self.node = node
+        self.order = order
+        self.started_s = started_s
+        self.several = several
+        self.place = place
 
     @property
     def site(self) -> Site:
@@ -192,7 +199,7 @@ class RunOutputs:
     """
 
     __slots__ = (
-        "before", "call", "change", "content", "done", "ended", "error", "failed", "generations",
+        "at_end", "before", "call", "change", "content", "done", "ended", "error", "failed", "generations",
         "live", "outer", "pieces", "refused", "text", "variables",
     )  # fmt: skip
 
@@ -211,6 +218,7 @@ class RunOutputs:
         self.call = ""  # the site of the call that the run is, in another run's body
         self.outer: RunOutputs | None = None  # that one's, which has these calls and pieces too
         self.ended = False
+        self.at_end: tuple[Callable[[], object], ...] = ()  # is to be called when it has
         self.error: BaseException | None = None
         self.content: Callable[[str], Sequence[Part] | None] = nothing  # of a stream, once it was launched
 
@@ -327,6 +335,10 @@ class RunOutputs:
         self.error = error
         self.content = nothing
         self.change = self.variables.change = _OVER
+        calls, self.at_end = self.at_end, ()
+        for call in calls:
+            with suppress(RuntimeError):  # its event loop was closed while it waited
+                call()
 
     def first_text(self, site: Site) -> str:
         """What a generation that has ended well left in its prompt."""
@@ -335,6 +347,18 @@ class RunOutputs:
         return text if isinstance(text, str) else text[0]
 
     # -- waiting ---------------------------------------------------------------------------------
+
+    def when_over(self, call: Callable[[], object]) -> None:
+        """Call this when the run is over, now or inside `change`: who waits for that is not woken before."""
+        change = self.change
+        change.acquire()
+        try:
+            if not self.ended:
+                self.at_end = (*self.at_end, call)
+                return
+        finally:
+            change.release()
+        call()
 
     def wait(self, look: Callable[[], _T | None]) -> _T:
         """What `look` finds, as soon as it finds something; it is called at every change."""
