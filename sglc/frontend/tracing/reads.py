@@ -98,10 +98,11 @@ class Read:
     @property
     def same(self) -> bool:
         """Whether the very object is there that was known by identity: the quick way."""
-        if type(self.found) is not Same:
+        found = self.found
+        if type(found) is not Same:
             return False
         now = self.look(self.owner, self.name)
-        return now is self.found.item and type(now) is self.found.kind
+        return now is found.item and type(now) is found.kind
 
     @property
     def shown(self) -> str:
