@@ -199,13 +199,14 @@ class RunOutputs:
     """
 
     __slots__ = (
-        "at_end", "before", "call", "change", "content", "done", "ended", "error", "failed", "generations",
-        "live", "outer", "pieces", "refused", "text", "variables",
+        "_by_site", "at_end", "before", "begun", "call", "change", "content", "done", "ended", "error",
+        "failed", "live", "outer", "pieces", "refused", "text", "variables",
     )  # fmt: skip
 
     def __init__(self, *, live: bool = False) -> None:
         self.live = live
-        self.generations: dict[Site, PendingOutput] = {}
+        self.begun: list[PendingOutput] = []  # in the order of the program
+        self._by_site: dict[Site, PendingOutput] = {}  # those that somebody has asked for, and those before
         self.before: dict[Site, PendingOutput] = {}  # of the plan, where the program goes on as Python
         self.done: list[PendingOutput] = []  # in order of completion
         self.failed: list[PendingOutput] = []  # those of called programs among them
@@ -234,7 +235,7 @@ class RunOutputs:
             answers: those that are there already, by site; what is asked for is taken out.
         """
         made: dict[int, PendingOutput] = {}
-        generations, order = self.generations, len(self.generations)
+        order = len(self.begun)
         for number, node in asked.items():
             output = answers.pop(node.site, None) if answers else None
             if output is None:
@@ -244,7 +245,8 @@ class RunOutputs:
                 output.order, output.place = order, number
                 if self.outer is not None:  # the run around has it
                     (self.failed if output.error else self.done).append(output)
-            made[number] = generations[node.site] = output
+            made[number] = output
+            self.begun.append(output)
             order += 1
         return made
 
@@ -252,7 +254,7 @@ class RunOutputs:
         """The program runs from its top once more: gives the answers that there are, of which nothing is told
         twice."""
         with self.change:
-            self.before, self.generations = self.generations, {}
+            self.before, self.begun, self._by_site = self.generations, [], {}
             self.variables = Variables(self.change)
         return {site: output for site, output in self.before.items() if output.ready}
 
@@ -388,6 +390,14 @@ class RunOutputs:
                 change.listeners.remove(listener)
 
     # -- looking ---------------------------------------------------------------------------------
+
+    @property
+    def generations(self) -> dict[Site, PendingOutput]:
+        """Those that have begun, by their sites, which take time to hash: of most runs nobody asks for one."""
+        known = self._by_site
+        for output in self.begun[len(known) :]:
+            known[output.site] = output
+        return known
 
     def find(self, name: str) -> tuple[Variable, ...] | None:
         """The newest variable of that name, alone; () if the run ended without one, None if it may yet come.

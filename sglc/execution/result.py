@@ -287,6 +287,8 @@ class Result(CallText):
 
     async def sync_async(self) -> Result:
         """`sync` without blocking the event loop. A cancelled wait stops the run."""
+        if self._outcome is not None:
+            return self
         loop, over = asyncio.get_running_loop(), asyncio.Event()
         self.outputs.when_over(lambda: loop.call_soon_threadsafe(over.set))
         try:
@@ -379,6 +381,7 @@ class Result(CallText):
         self._seen = True
         outputs = self.outputs
         outputs.change = outputs.variables.change = Change()  # a thread that is not here may hold the other one
+        outputs.at_end = ()  # who waits is not here either
         outputs.give_up(outputs.generations.values(), error)
         self.finish(RunOutcome(None, error, {}, {}, "", list, 0.0))
 

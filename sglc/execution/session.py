@@ -601,7 +601,7 @@ class Session:
 
     @property
     def _launched(self) -> Launched:
-        generations = self.outputs.generations
+        outputs = self.outputs
 
         def stream(handle: int) -> StreamAt | None:
             if handle in self._launches.mended:
@@ -610,13 +610,13 @@ class Session:
             return None if kept is None else (kept.segment, kept.node)
 
         def parts(node: GenNode | SelectNode) -> tuple[Part, ...]:
-            output = generations[node.site]
-            self.outputs.wait(lambda: output.ready or None)
+            output = outputs.generations[node.site]
+            outputs.wait(lambda: output.ready or None)
             self._text_of(output)
             assert output.event is not None
             return (left_in_prompt(output.event, self.backend.target),)
 
-        return Launched(stream, lambda node: generations[node.site], parts, self._launches.gone)
+        return Launched(stream, lambda node: outputs.generations[node.site], parts, self._launches.gone)
 
     def _content(self, kept: _Kept, since: _Kept | None) -> list[TextPart]:
         """The text of a stream behind `since` (or its beginning): literals, and whose text stands there."""
