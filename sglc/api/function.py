@@ -32,6 +32,7 @@ from sglc.execution.options import (
     fitted,
     fitted_rows,
     given_of,
+    parted,
     split,
     watches_of,
 )
@@ -184,20 +185,25 @@ class Function:
             record, replay, trace, cache, resume, retry_failed, redo, answers,
         )  # fmt: skip
         given = compress(zip(OPTIONS, own, strict=True), map(is_not, own, OPTIONS.values()))
-        return self._run(args, {**given_of(given), **kwargs})
+        return self._run(args, given_of(given), kwargs)
 
-    def _run(self, args: Sequence[Any], keywords: Mapping[str, Any], *, live: bool = False) -> Result:
+    def _run(
+        self, args: Sequence[Any], options: Mapping[str, Any], own: Mapping[str, Any], *, live: bool = False
+    ) -> Result:
         """`run` of what is given."""
-        begin, _ = self._beginning(args, keywords, live=live)
-        return cast("Result", begin())
+        begin, _ = self._beginning(args, options, own, live=live)
+        result = begin()
+        assert result is not None
+        return result
 
     def _beginning(
-        self, args: Sequence[Any], keywords: Mapping[str, Any], *, live: bool = False
+        self, args: Sequence[Any], options: Mapping[str, Any], own: Mapping[str, Any], *, live: bool = False
     ) -> tuple[_Begin, Limits | None]:
         """What begins a run, and what that may take. Arguments that do not fit are refused here."""
         names = self.definition.names[len(args) :]
-        options = {name: value for name, value in keywords.items() if name in OPTIONS and name not in names}
-        own = {name: value for name, value in keywords.items() if name not in options}
+        if not options.keys().isdisjoint(names):  # the program has such parameters
+            own = {**{name: value for name, value in options.items() if name in names}, **own}
+            options = {name: value for name, value in options.items() if name not in names}
         arguments, sampling = fitted(self.definition, self.bound, args, own)
         if TRACING.get() is not None:
             from sglc.frontend.tracing import trace as ahead
@@ -226,20 +232,14 @@ class Function:
         mode = options.get("mode", "auto" if in_thread else "python")
         if at_once and in_thread and not self._is_there(arguments, sampling, backend, options, mode):
             return None
-        return self._start(
-            (arguments, sampling),
-            self._chosen(backend, options.get("passes")),
-            seed,
-            None,
-            limits,
-            {name: value for name, value in options.items() if name in WATCHES},
-            place,
-            live=live,
-            in_thread=in_thread,
-            outputs=self._ahead.outputs(options["outputs"], sampling) if "outputs" in options else None,
-            mode=mode,
-            given_up=given_up,
-        )
+        from sglc.api.start import set_up
+
+        chosen = self._chosen(backend, options.get("passes"))
+        watches = {name: value for name, value in options.items() if name in WATCHES}
+        outputs = self._ahead.outputs(options["outputs"], sampling) if "outputs" in options else None
+        check_mode(mode)
+        call = set_up(self.__name__, chosen, seed, None, limits, watches, place, outputs)
+        return self._start((arguments, sampling), call, mode, None, live, in_thread, given_up)
 
     def _is_there(
         self, arguments: Mapping[str, Any], sampling: Sampling, backend: Backend | str | None,
@@ -264,7 +264,7 @@ class Function:
             import asyncio
 
             await asyncio.to_thread(importlib.import_module, _RUNS)
-        begin, limits = self._beginning(args, given_of(kwargs.items()))
+        begin, limits = self._beginning(args, *parted(given_of(kwargs.items())))
         result = begin(at_once=alone)
         if result is None:
             assert limits is not None
@@ -282,7 +282,7 @@ class Function:
         Raises:
             the run's error, after the last piece.
         """
-        result = self._run(args, kwargs, live=True)
+        result = self._run(args, *parted(kwargs), live=True)
 
         def pieces() -> Iterator[Any]:
             try:
@@ -309,29 +309,19 @@ class Function:
         """`run`, with a function that gets every piece of generated text as it comes, None at its end."""
         fitting = fitted(self.definition, self.bound, (), arguments)
         asked = self._ahead.outputs(outputs, fitting[1])
-        return self._start(fitting, backend, seed, on_text, limits, watches, mode=mode, outputs=asked)
-
-    def _start(
-        self,
-        fitting: Fitting,
-        backend: Backend,
-        seed: int | None,
-        on_text: Callable[[Site, str | None], None] | None,
-        limits: Limits | None,
-        watches: Mapping[str, Any],
-        place: CallPlace | None = None,
-        *,
-        live: bool = False,
-        in_thread: bool = True,
-        mode: Mode = "auto",
-        outputs: tuple[str, ...] | None = None,
-        given_up: Callable[[], bool] = _never,
-    ) -> Result:
         from sglc.api.start import set_up
-        from sglc.execution.lifecycle import Limits, RunSetup
+        from sglc.execution.lifecycle import NO_LIMITS
 
         check_mode(mode)
-        call = set_up(self.__name__, backend, seed, None, limits or Limits(), watches, place, outputs)
+        call = set_up(self.__name__, backend, seed, None, limits or NO_LIMITS, watches, outputs=asked)
+        return self._start(fitting, call, mode, on_text)
+
+    def _start(
+        self, fitting: Fitting, call: CallSetup, mode: Mode, on_text: Callable[[Site, str | None], None] | None,
+        live: bool = False, in_thread: bool = True, given_up: Callable[[], bool] = _never,
+    ) -> Result:  # fmt: skip
+        from sglc.execution.lifecycle import RunSetup
+
         try:
             call.backend.start()
             run = self._made(fitting, RunSetup(call, 0, contextvars.copy_context(), on_text, live), mode)

@@ -154,9 +154,11 @@ class Run:
         """Where it is a call of a program that goes on as Python: wait until the tools that the plan has called
         in it are behind it. Where a program counts calls, wait for its end."""
         outer, served = self._outer, self.session.served
-        if outer is not None and served is not None:
+        if outer is None:
+            return
+        if served is not None:
             served.wait(lambda: id(self) not in outer.inner)
-        if outer is not None and outer.calls_left is not None:
+        if outer.calls_left is not None:
             self.result.sync()
 
     def stop(self, reason: RunError | None = None) -> None:

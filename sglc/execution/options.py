@@ -226,6 +226,12 @@ def given_of(keywords: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     }
 
 
+def parted(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options among them, and the others."""
+    options = {name: value for name, value in keywords.items() if name in OPTIONS}
+    return options, {name: value for name, value in keywords.items() if name not in OPTIONS}
+
+
 def random_seed() -> int:
     """A seed for a run that was given none."""
     return int.from_bytes(os.urandom(8), "little") >> 11  # 53 bits survive JSON
