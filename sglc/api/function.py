@@ -18,6 +18,7 @@ from sglc.api.ahead import AheadOfTime
 from sglc.errors import UsageError
 from sglc.execution.context import RUN_CONTEXT, RunContext, resolve, set_default_backend
 from sglc.execution.options import (
+    LIMITS,
     NOTHING,
     OPTIONS,
     WATCHES,
@@ -184,6 +185,7 @@ class Function:
             backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode, passes, outputs,
             record, replay, trace, cache, resume, retry_failed, redo, answers,
         )  # fmt: skip
+        # What is not as usual, without a step of Python for each that is.
         given = compress(zip(OPTIONS, own, strict=True), map(is_not, own, OPTIONS.values()))
         return self._run(args, given_of(given), kwargs)
 
@@ -218,7 +220,7 @@ class Function:
         from sglc.api.start import called_at, limits_of_run
 
         backend, seed, place = called_at(self.__name__, options.get("backend"), options.get("seed"))
-        limits = limits_of_run(options.get("max_calls"), options.get("max_tokens"), options.get("timeout"))
+        limits = limits_of_run(*map(options.get, LIMITS))
         live = live or bool(options.get("stream"))
         return partial(self._begin, arguments, sampling, options, backend, seed, place, limits, live), limits
 

@@ -63,11 +63,9 @@ WATCHES: dict[str, Any] = {
     "record": None, "replay": None, "trace": None, "cache": None, "resume": False, "retry_failed": False,
     "redo": (), "answers": None,
 }  # fmt: skip
+LIMITS = ("max_calls", "max_tokens", "timeout")
 OPTIONS: dict[str, Any] = {
-    **dict.fromkeys((
-        "backend", "seed", "stream", "use_thread", "max_calls", "max_tokens", "timeout", "mode", "passes",
-        "outputs",
-    )),
+    **dict.fromkeys(("backend", "seed", "stream", "use_thread", *LIMITS, "mode", "passes", "outputs")),
     **WATCHES,
 }  # fmt: skip
 
