@@ -309,11 +309,11 @@ class Function:
         outputs: Sequence[str] | None = None,
     ) -> Result:
         """`run`, with a function that gets every piece of generated text as it comes, None at its end."""
-        fitting = fitted(self.definition, self.bound, (), arguments)
-        asked = self._ahead.outputs(outputs, fitting[1])
         from sglc.api.start import set_up
         from sglc.execution.lifecycle import NO_LIMITS
 
+        fitting = fitted(self.definition, self.bound, (), arguments)
+        asked = self._ahead.outputs(outputs, fitting[1])
         check_mode(mode)
         call = set_up(self.__name__, backend, seed, None, limits or NO_LIMITS, watches, outputs=asked)
         return self._start(fitting, call, mode, on_text)

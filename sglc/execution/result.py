@@ -413,8 +413,8 @@ class Result(CallText):
         if self._outcome is None:
             over = threading.Lock()
             over.acquire()
-            self.outputs.when_over(over.release)
             try:
+                self.outputs.when_over(over.release)
                 over.acquire()
             except KeyboardInterrupt:
                 self.stop()
