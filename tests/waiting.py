@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from sglc.execution import deadline
 from sglc.execution.event_loop import executor_loop
+from sglc.execution.result import Result
 
 if TYPE_CHECKING:  # benchmarks wait, too, where there is no pytest
     import pytest
@@ -32,11 +33,12 @@ def press_ctrl_c(when: Callable[[], object]) -> None:
     """Interrupt the main thread as soon as it waits for a result and `when` is so."""
     main = threading.main_thread().ident
     assert main is not None
+    waits = (threading.Condition.wait.__code__, Result._wait.__code__)
 
     def place() -> object:
         """Where the main thread is, if it waits."""
         frame = sys._current_frames()[main]
-        return (frame, frame.f_lasti) if frame.f_code is threading.Condition.wait.__code__ else None
+        return (frame, frame.f_lasti) if frame.f_code in waits else None
 
     begun = threading.Event()
 

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, update_wrapper
+from itertools import compress
+from operator import is_not
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
@@ -16,6 +18,7 @@ from sglc.api.ahead import AheadOfTime
 from sglc.errors import UsageError
 from sglc.execution.context import RUN_CONTEXT, RunContext, resolve, set_default_backend
 from sglc.execution.options import (
+    LIMITS,
     NOTHING,
     OPTIONS,
     WATCHES,
@@ -30,7 +33,7 @@ from sglc.execution.options import (
     fitted,
     fitted_rows,
     given_of,
-    not_by_position,
+    parted,
     split,
     watches_of,
 )
@@ -182,20 +185,27 @@ class Function:
             backend, seed, stream, use_thread, max_calls, max_tokens, timeout, mode, passes, outputs,
             record, replay, trace, cache, resume, retry_failed, redo, answers,
         )  # fmt: skip
-        return self._run(args, {**given_of(dict(zip(OPTIONS, own, strict=True))), **kwargs})
+        # What is not as usual, without a step of Python for each that is.
+        given = compress(zip(OPTIONS, own, strict=True), map(is_not, own, OPTIONS.values()))
+        return self._run(args, given_of(given), kwargs)
 
-    def _run(self, args: Sequence[Any], keywords: Mapping[str, Any], *, live: bool = False) -> Result:
+    def _run(
+        self, args: Sequence[Any], options: Mapping[str, Any], own: Mapping[str, Any], *, live: bool = False
+    ) -> Result:
         """`run` of what is given."""
-        begin, _ = self._beginning(args, keywords, live=live)
-        return cast("Result", begin())
+        begin, _ = self._beginning(args, options, own, live=live)
+        result = begin()
+        assert result is not None
+        return result
 
     def _beginning(
-        self, args: Sequence[Any], keywords: Mapping[str, Any], *, live: bool = False
+        self, args: Sequence[Any], options: Mapping[str, Any], own: Mapping[str, Any], *, live: bool = False
     ) -> tuple[_Begin, Limits | None]:
         """What begins a run, and what that may take. Arguments that do not fit are refused here."""
-        parameters = not_by_position(self.definition, args)
-        options = {name: keywords[name] for name in OPTIONS if name in keywords and name not in parameters}
-        own = {name: value for name, value in keywords.items() if name not in options}
+        names = self.definition.names[len(args) :]
+        if not options.keys().isdisjoint(names):  # the program has such parameters
+            own = {**{name: value for name, value in options.items() if name in names}, **own}
+            options = {name: value for name, value in options.items() if name not in names}
         arguments, sampling = fitted(self.definition, self.bound, args, own)
         if TRACING.get() is not None:
             from sglc.frontend.tracing import trace as ahead
@@ -204,34 +214,34 @@ class Function:
             tracer = current()
             assert tracer is not None
             tracer.outside.call_program(self)
-            called: Any = ahead.call(tracer, self.definition, arguments, sampling, tuple(options))
+            ordered = tuple([name for name in OPTIONS if name in options])
+            called: Any = ahead.call(tracer, self.definition, arguments, sampling, ordered)
             return lambda **_: called, None  # what a recorded body can read of a result
         from sglc.api.start import called_at, limits_of_run
 
         backend, seed, place = called_at(self.__name__, options.get("backend"), options.get("seed"))
-        limits = limits_of_run(*(options.get(name) for name in ("max_calls", "max_tokens", "timeout")))
+        limits = limits_of_run(*map(options.get, LIMITS))
+        live = live or bool(options.get("stream"))
+        return partial(self._begin, arguments, sampling, options, backend, seed, place, limits, live), limits
+
+    def _begin(
+        self, arguments: dict[str, Any], sampling: Sampling, options: Mapping[str, Any],
+        backend: Backend | str | None, seed: int | None, place: CallPlace | None, limits: Limits, live: bool,
+        given_up: Callable[[], bool] = _never, *, at_once: bool = False,
+    ) -> Result | None:  # fmt: skip
+        """A run with these options; None if it is to begin at once or not at all, and is not there."""
         in_thread = options.get("use_thread") is not False
         mode = options.get("mode", "auto" if in_thread else "python")
+        if at_once and in_thread and not self._is_there(arguments, sampling, backend, options, mode):
+            return None
+        from sglc.api.start import set_up
 
-        def begin(given_up: Callable[[], bool] = _never, *, at_once: bool = False) -> Result | None:
-            if at_once and in_thread and not self._is_there(arguments, sampling, backend, options, mode):
-                return None
-            return self._start(
-                (arguments, sampling),
-                self._chosen(backend, options.get("passes")),
-                seed,
-                None,
-                limits,
-                {name: options[name] for name in WATCHES if name in options},
-                place,
-                live=live or bool(options.get("stream")),
-                in_thread=in_thread,
-                outputs=self._ahead.outputs(options["outputs"], sampling) if "outputs" in options else None,
-                mode=mode,
-                given_up=given_up,
-            )
-
-        return begin, limits
+        chosen = self._chosen(backend, options.get("passes"))
+        watches = {name: value for name, value in options.items() if name in WATCHES}
+        outputs = self._ahead.outputs(options["outputs"], sampling) if "outputs" in options else None
+        check_mode(mode)
+        call = set_up(self.__name__, chosen, seed, None, limits, watches, place, outputs)
+        return self._start((arguments, sampling), call, mode, None, live, in_thread, given_up)
 
     def _is_there(
         self, arguments: Mapping[str, Any], sampling: Sampling, backend: Backend | str | None,
@@ -256,7 +266,7 @@ class Function:
             import asyncio
 
             await asyncio.to_thread(importlib.import_module, _RUNS)
-        begin, limits = self._beginning(args, given_of(kwargs))
+        begin, limits = self._beginning(args, *parted(given_of(kwargs.items())))
         result = begin(at_once=alone)
         if result is None:
             assert limits is not None
@@ -274,7 +284,7 @@ class Function:
         Raises:
             the run's error, after the last piece.
         """
-        result = self._run(args, kwargs, live=True)
+        result = self._run(args, *parted(kwargs), live=True)
 
         def pieces() -> Iterator[Any]:
             try:
@@ -299,34 +309,27 @@ class Function:
         outputs: Sequence[str] | None = None,
     ) -> Result:
         """`run`, with a function that gets every piece of generated text as it comes, None at its end."""
+        from sglc.api.start import set_up
+        from sglc.execution.lifecycle import NO_LIMITS
+
         fitting = fitted(self.definition, self.bound, (), arguments)
         asked = self._ahead.outputs(outputs, fitting[1])
-        return self._start(fitting, backend, seed, on_text, limits, watches, mode=mode, outputs=asked)
+        check_mode(mode)
+        call = set_up(self.__name__, backend, seed, None, limits or NO_LIMITS, watches, outputs=asked)
+        return self._start(fitting, call, mode, on_text)
 
     def _start(
-        self,
-        fitting: Fitting,
-        backend: Backend,
-        seed: int | None,
-        on_text: Callable[[Site, str | None], None] | None,
-        limits: Limits | None,
-        watches: Mapping[str, Any],
-        place: CallPlace | None = None,
-        *,
-        live: bool = False,
-        in_thread: bool = True,
-        mode: Mode = "auto",
-        outputs: tuple[str, ...] | None = None,
-        given_up: Callable[[], bool] = _never,
-    ) -> Result:
-        from sglc.api.start import beginning, set_up
-        from sglc.execution.lifecycle import Limits, RunSetup
+        self, fitting: Fitting, call: CallSetup, mode: Mode, on_text: Callable[[Site, str | None], None] | None,
+        live: bool = False, in_thread: bool = True, given_up: Callable[[], bool] = _never,
+    ) -> Result:  # fmt: skip
+        from sglc.execution.lifecycle import RunSetup
 
-        check_mode(mode)
-        call = set_up(self.__name__, backend, seed, None, limits or Limits(), watches, place, outputs)
-        with beginning(call):
+        try:
             call.backend.start()
             run = self._made(fitting, RunSetup(call, 0, contextvars.copy_context(), on_text, live), mode)
+        except BaseException as error:
+            call.failed(error)
+            raise
         assert run is not None
         if given_up():
             run.result.stop()
@@ -599,7 +602,7 @@ class Function:
         Raises:
             SglcError: as of `compile`; an argument that the program does not have.
         """
-        parameters = not_by_position(self.definition, ())
+        parameters = self.definition.names
         named = {"backend": backend, "rows": rows, "passes": passes, "outputs": outputs}
         given = {name: value for name, value in named.items() if name in parameters and value is not None}
         options: dict[str, Any] = {name: None if name in given else value for name, value in named.items()}
@@ -615,7 +618,7 @@ class Function:
         """`explain` with arguments of any names."""
         from sglc.explain.explanation import explained
 
-        own, _ = split(self.definition, kwargs, not_by_position(self.definition, ()))
+        own, _ = split(self.definition, kwargs, self.definition.names)
         sampling = {key: kwargs[key] for key in kwargs if key not in own} | {"outputs": outputs}
         made = explained(self, self._chosen(target, passes), rows, own, sampling)
         return replace(made, leaves=self._plans.seen(), last_miss=self._plans.last_miss)
@@ -645,7 +648,7 @@ class Function:
         Raises:
             UsageError: SGLC021, the program has no such parameter.
         """
-        names = [parameter.name for parameter in self.definition.parameters]
+        names = self.definition.names
         more = {name: value for name, value in (args or {}).items() if name not in names}
         rest = next((p.name for p in self.definition.parameters if p.kind is p.VAR_KEYWORD), None)
         if more and rest is None:
@@ -783,6 +786,8 @@ class CompiledFunction:
 def _affords(limits: Limits, outer: RunContext | None, prepared: Prepared) -> bool:
     """Whether a budget of calls, or that of the run around, ends a plan where it ends Python: the order of the
     program shows then."""
+    if limits.budget is None and outer is None:
+        return True
     calls = None if limits.budget is None else limits.budget.calls
     left = None if outer is None else outer.calls_left
     return prepared.at_once or all(most is None or prepared.most_calls <= most for most in (calls, left))

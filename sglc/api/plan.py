@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sglc.api.start import beginning, called_at, limits_of_batch, limits_of_run, maker, run_rows, set_up
+from sglc.api.start import called_at, limits_of_batch, limits_of_run, maker, run_rows, set_up
 from sglc.errors import SglcError, UsageError
 from sglc.execution.batch.order import begins, plan_order, zero_first
 from sglc.execution.batch.runner import BatchControl, delivery_of
@@ -144,10 +144,13 @@ class LoadedPlan:
         given = bound(self.plan, arguments)
         backend, seed, place = called_at(self.__name__, backend, seed)
         call = self._set_up(backend, seed, None, limits or Limits(), watches, place)
-        with beginning(call):
+        try:
             call.backend.start()
             setup = RunSetup(call, 0, contextvars.copy_context(), on_text, live)
             run = plan_run(self._prepared, setup, given, self.tools)
+        except BaseException as error:
+            call.failed(error)
+            raise
         run.start()
         run.take_turn()
         return run.result
@@ -232,9 +235,12 @@ class LoadedPlan:
     ) -> CallSetup:  # fmt: skip
         outputs = self.plan.outputs
         call = set_up(self.__name__, resolve(backend), seed, rows, limits, watches, place, outputs)
-        with beginning(call):
+        try:
             tools = self.tools if call.observer is None else call.observer.functions(self.tools, self.plan)
             check_plan_runs(self.plan, call.backend, tools)
+        except BaseException as error:
+            call.failed(error)
+            raise
         return call
 
     def _row(self, skip: Container[int], number: int, row: Any) -> dict[str, Any]:

@@ -140,8 +140,7 @@ class PlanTree:
             leaf.hits += 1
             if leaf.program is None:
                 return Choice(None, leaf.why)
-            asked = leaf.program if outputs is None else replace(leaf.program, outputs=outputs)
-            return self._for(leaf, asked, backend)
+            return self._for(leaf, leaf.program, outputs, backend)
         finally:
             self._turn.release()
 
@@ -214,23 +213,20 @@ class PlanTree:
         """Whether the newest leaves were hardly worth it, as where a number is another one in each call."""
         return len(self._newest) == _NEWEST and sum(leaf.hits for leaf in self._newest) < _WORTH
 
-    def _for(self, leaf: Leaf, program: Program, backend: Backend) -> Choice:
+    def _for(self, leaf: Leaf, program: Program, outputs: Outputs, backend: Backend) -> Choice:
         try:
             target = backend.target
         except SglcError as error:  # the run meets it, or does not need it
             return Choice(None, error.message)
-        if (newest := _newest(leaf, target, program.outputs)) is not None:
+        if (newest := _newest(leaf, target, outputs)) is not None:
             return newest
-        key = (
-            program.outputs,
-            replace(target, tokenizer=None),
-            target.tokenizer.hash if target.tokenizer else "",
-        )
+        key = outputs, replace(target, tokenizer=None), target.tokenizer.hash if target.tokenizer else ""
         ready = leaf.plans.get(key)
         if ready is None:
-            ready = leaf.plans[key] = _ready(program, leaf, backend)
+            asked = program if outputs is None else replace(program, outputs=outputs)
+            ready = leaf.plans[key] = _ready(asked, leaf, backend)
         choice = Choice(None, ready) if isinstance(ready, str) else Choice(ready)
-        leaf.newest = target, program.outputs, choice
+        leaf.newest = target, outputs, choice
         return choice
 
 

@@ -9,7 +9,6 @@ import asyncio
 import contextvars
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 from weakref import finalize
@@ -100,13 +99,14 @@ def set_up(
         observer, seed = open_observer(name, random_seed, seed, rows, outer, watches)
     seed = random_seed() if seed is None else seed
     if observer is None or observer.is_journal:
-        duplicates = duplicates or Duplicates(backend)
-        return CallSetup(name, backend, seed, limits, observer, duplicates, place, outputs, drawn)
+        if rows is not None and duplicates is None:
+            duplicates = Duplicates(backend)
+        return CallSetup(name, backend, seed, limits, observer, duplicates, False, place, outputs, drawn)
     from sglc.execution.answers.unified_backend import UnifiedBackend
 
     if context is None or backend is not context.backend:  # else it is unified already
         backend = UnifiedBackend(backend)
-    return CallSetup(name, observer.backend(backend), seed, limits, observer, None, place, outputs, drawn)
+    return CallSetup(name, observer.backend(backend), seed, limits, observer, None, True, place, outputs, drawn)
 
 
 async def begun_beside(
@@ -200,17 +200,6 @@ def run_rows(
     observed = _observed(results, call.observer)
     finalize(observed, call.observer.close)  # a generator that nobody reads ends nothing itself
     return observed
-
-
-@contextmanager
-def beginning(call: CallSetup) -> Iterator[None]:
-    """What is to begin inside, or the call has failed, and who observes it is told."""
-    try:
-        yield
-    except BaseException as error:
-        if call.observer is not None:
-            call.observer.close(error)
-        raise
 
 
 def _observed(results: Iterator[Result], observer: CallObserver) -> Iterator[Result]:

@@ -89,7 +89,7 @@ class Rule:
         site = asked.site
         return (
             self.name in (None, site.name)
-            and self.function in (None, site.function, site.written)
+            and (self.function is None or self.function in (site.function, site.written))
             and self.branch in (None, site.fork)
             and self.occurrence in (None, site.occurrence)
             and self.sample in (None, asked.sample)

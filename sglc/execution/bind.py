@@ -90,7 +90,7 @@ def _filler(node: Node, placed: bool) -> Callable[[Own], Node] | None:
                 stream, tuple([part if name is None else own.texts[name] for name, part in named])
             )
         case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key, unify=unify, fused=fused) as node:
-            told = _told(node)
+            next_use, most, behind = _told(node)
             name = str(site).encode()
 
             def filled(own: Own) -> Node:
@@ -98,16 +98,17 @@ def _filler(node: Node, placed: bool) -> Callable[[Own], Node] | None:
                 seed = _seed(own.seeds, str(at).encode() if placed else name)
                 return GenNode(
                     stream, at, sampling, loc, seed, ahead, _key(own.cache_keys, site, key), unify,
-                    fused=fused, drawn=own.drawn, **told,
+                    fused=fused, drawn=own.drawn, next_use=next_use, most=most, behind=behind,
                 )  # fmt: skip
 
             return filled
         case SelectNode(stream, site, choices, method, loc, key, unify, fused=fused) as node:
-            told = _told(node)
+            next_use, most, behind = _told(node)
             return lambda own: SelectNode(
                 stream, site.inside(own.call, own.iterations) if placed else site,
                 tuple([_choice(choice, own.texts) for choice in choices]),
-                method, loc, _key(own.cache_keys, site, key), unify, fused=fused, **told,
+                method, loc, _key(own.cache_keys, site, key), unify, fused=fused,
+                next_use=next_use, most=most, behind=behind,
             )  # fmt: skip
         case OpenNode(str() as opened):
             return lambda own: OpenNode(own.opened.get(opened))
@@ -131,11 +132,9 @@ def _limited(node: GenNode, placed: bool) -> Callable[[Own], Node]:
     return filled
 
 
-def _told(node: GenNode | SelectNode) -> dict[str, Any]:
+def _told(node: GenNode | SelectNode) -> tuple[str, int, int]:
     """What engines are told ahead of it, which is of every row the same."""
-    if not node.next_use:
-        return {}
-    return {"next_use": node.next_use, "most": node.most, "behind": node.behind}
+    return (node.next_use, node.most, node.behind) if node.next_use else ("", 0, 0)
 
 
 def _key(keys: Mapping[Site, str] | None, site: Site, usual: str) -> str:

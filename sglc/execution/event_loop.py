@@ -33,18 +33,14 @@ def executor_loop() -> asyncio.AbstractEventLoop:
 class Job:
     """A coroutine function on the loop. It is always entered, so its `finally` always runs."""
 
-    __slots__ = ("_cancelled", "_context", "_make", "_task")
+    _task: asyncio.Task[None] | None = None
+    _cancelled = False
 
-    def __init__(self, make: Callable[[], Coroutine[Any, Any, None]], context: Context) -> None:
-        self._make = make
-        self._context = context
-        self._task: asyncio.Task[None] | None = None
-        self._cancelled = False
-
-    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+    def begin(
+        self, loop: asyncio.AbstractEventLoop, make: Callable[[], Coroutine[Any, Any, None]], context: Context
+    ) -> None:
         """Enter the coroutine; called in the loop's thread."""
-        self._task = loop.create_task(self._make(), context=self._context)
-        del self._make, self._context  # it holds whoever started it, who holds this
+        self._task = loop.create_task(make(), context=context)
         if self._cancelled:
             loop.call_soon(self._task.cancel)  # behind the task's first step
 
@@ -63,12 +59,20 @@ def in_loop() -> bool:
 def start(make: Callable[[], Coroutine[Any, Any, None]], context: Context | None = None) -> Job:
     """Run a coroutine function on the loop. It sees the variables of `context` (None: of here) as now."""
     loop = _loop or executor_loop()
-    job = Job(make, copy_context() if context is None else context.copy())
+    job, own = Job(), copy_context() if context is None else context.copy()
     if in_loop():
-        job.begin(loop)
+        job.begin(loop, make, own)
     else:
-        _send(partial(job.begin, loop))
+        _send(partial(job.begin, loop, make, own))
     return job
+
+
+def on_loop(call: Callable[[], None]) -> None:
+    """Call this on the loop: now, if this is its thread."""
+    if in_loop():
+        call()
+    else:
+        _send(call)
 
 
 def soon(call: Callable[[], None]) -> None:

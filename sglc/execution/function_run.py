@@ -16,7 +16,6 @@ from sglc.errors import Loc, Paused, RunError
 from sglc.execution.budget import is_budget
 from sglc.execution.deadline import Deadline
 from sglc.execution.lifecycle import Part, Run
-from sglc.execution.options import by_name
 from sglc.execution.outputs import stopped, values
 from sglc.execution.readers import TextReader
 from sglc.execution.result import RunOutcome
@@ -203,7 +202,7 @@ class PythonPart(Part):
 
     def _call(self, state: State) -> Any:
         """The function's value. A coroutine function runs on an event loop of its own, in this thread."""
-        if by_name(self._definition) is not None:
+        if self._definition.by_name:
             value = self._definition.call(state, **self._run.arguments)
         else:
             signature = inspect.Signature(self._definition.parameters)

@@ -34,6 +34,7 @@ class Limits:
 NO_LIMITS = Limits()
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class CallSetup:
     """What all runs have in common that one call of `run` or `run_batch` starts."""
@@ -43,10 +44,22 @@ class CallSetup:
     seed: int
     limits: Limits = NO_LIMITS
     observer: CallObserver | None = None
-    duplicates: Duplicates | None = None
+    duplicates: Duplicates | None = None  # of several runs
+    unified: bool = False  # the back end itself answers once what is asked for twice
     place: CallPlace | None = None  # where it stands in another run's body
     outputs: tuple[str, ...] | None = None  # the variables that are asked for; None: all, and the prompt
     drawn: bool = False  # nobody asked for the seed
+
+    def backend_for(self, asked: Asked | None, arguments: Mapping[str, Any]) -> Backend:
+        """The one for a run: of a plan that asks for so much, or of Python (None), of which nobody knows."""
+        if self.unified or asked is NOTHING_ASKED:
+            return self.backend
+        return (self.duplicates or Duplicates(self.backend)).backend(asked, arguments)
+
+    def failed(self, error: BaseException) -> None:
+        """None of them begins, and who observes it is told."""
+        if self.observer is not None:
+            self.observer.close(error)
 
 
 @made_often
@@ -72,17 +85,18 @@ class Run:
         cancel: called when it is stopped, in whatever thread, while its body is a coroutine.
     """
 
+    ended: Callable[[], None] | None = None
+    cancel: Callable[[], None] | None = None
+    _alarm: Alarm | None = None
+
     def __init__(
         self, setup: RunSetup, arguments: Mapping[str, Any], make: Callable[[Run], Part],
         asked: Asked | None = None, single_call: bool = False, why_python: str = "",
     ) -> None:  # fmt: skip
         """Of a plan that runs it: what that `asked` for, and whether it makes one call at most, of a model."""
         call = setup.call
-        same = None if asked is NOTHING_ASKED else call.duplicates
         self.result = result = Result(call.name, call.seed, setup.number, live=setup.live)
         result.asked, result.in_batch = call.outputs, setup.in_batch
-        self.ended: Callable[[], None] | None = None
-        self.cancel: Callable[[], None] | None = None
         result.why_python = why_python
         self.arguments = arguments
         self.observer = (
@@ -95,15 +109,12 @@ class Run:
         tracker = tracker if budget is None else BudgetTracker(budget, tracker)
         on_text = outer.on_text if place is not None and outer is not None else setup.on_text
         self.session = session = Session(
-            call.backend if same is None else same.backend(asked, arguments),
-            call.seed, row, on_text, result.outputs, tracker, budget is not None, observer=self.observer,
-            drawn=call.drawn, context=setup.context,
+            call.backend_for(asked, arguments), call.seed, row, on_text, result.outputs, tracker,
+            own_budget=budget is not None, observer=self.observer, drawn=call.drawn, context=setup.context,
         )  # fmt: skip
         if place is not None:
             result.outputs.call, result.outputs.outer = place.site, place.outputs
             session.served = None if outer is None else outer.served
-        self._clock = call.limits.clock
-        self._alarm: Alarm | None = None
         self._outer = outer
         self._setup = setup
         self.part = make(self)
@@ -116,7 +127,7 @@ class Run:
         """This run, for Python that runs in it: most plans have none."""
         call, session, outer = self._setup.call, self.session, self._outer
         return RunContext(
-            call.backend if call.duplicates is None else session.backend, call.seed, session.row,
+            call.backend if call.unified else session.backend, call.seed, session.row,
             lambda: session.why_over,  # and not of the run, which would hold itself
             observer=self.observer, call=session.outputs.call, outputs=session.outputs,
             on_text=session.on_text, tracker=session.tracker, served=session.served,
@@ -143,9 +154,11 @@ class Run:
         """Where it is a call of a program that goes on as Python: wait until the tools that the plan has called
         in it are behind it. Where a program counts calls, wait for its end."""
         outer, served = self._outer, self.session.served
-        if outer is not None and served is not None:
+        if outer is None:
+            return
+        if served is not None:
             served.wait(lambda: id(self) not in outer.inner)
-        if outer is not None and outer.calls_left is not None:
+        if outer.calls_left is not None:
             self.result.sync()
 
     def stop(self, reason: RunError | None = None) -> None:
@@ -160,7 +173,8 @@ class Run:
     def begin(self) -> bool:
         """Its time begins; gives whether there is any."""
         self.session.begin()
-        deadline = None if self._clock is None else self._clock.deadline()
+        clock = self._setup.call.limits.clock
+        deadline = None if clock is None else clock.deadline()
         if deadline is None:
             return True
         if deadline.passed:

@@ -12,7 +12,6 @@ from collections.abc import (
     Container,
     Iterable,
     Iterator,
-    KeysView,
     Mapping,
     Sequence,
 )
@@ -59,12 +58,16 @@ _SAMPLING = {
         "return_text_in_logprobs",
     )},
 }  # fmt: skip
-WATCHES = ("record", "replay", "trace", "cache", "resume", "retry_failed", "redo", "answers")
-OPTIONS = (
-    "backend", "seed", "stream", "use_thread", "max_calls", "max_tokens", "timeout", "mode", "passes",
-    "outputs", *WATCHES,
-)  # fmt: skip
-_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+# Each with what asks for nothing.
+WATCHES: dict[str, Any] = {
+    "record": None, "replay": None, "trace": None, "cache": None, "resume": False, "retry_failed": False,
+    "redo": (), "answers": None,
+}  # fmt: skip
+LIMITS = ("max_calls", "max_tokens", "timeout")
+OPTIONS: dict[str, Any] = {
+    **dict.fromkeys(("backend", "seed", "stream", "use_thread", *LIMITS, "mode", "passes", "outputs")),
+    **WATCHES,
+}  # fmt: skip
 
 
 def check_mode(mode: Any) -> None:
@@ -91,7 +94,10 @@ def fitted(
     Raises:
         UsageError: SGLC011, they do not fit.
     """
-    parameters = not_by_position(definition, args)
+    names = definition.names
+    if definition.by_name and not args and not bound and kwargs.keys() == set(names):
+        return {name: kwargs[name] for name in names}, DEFAULTS  # as most come
+    parameters = names[len(args) :]
     own, sampling = split(definition, kwargs, parameters)
     own.update((name, value) for name, value in bound.items() if name in parameters)
     return {**bind(definition, args, own), **bound}, sampling
@@ -103,9 +109,9 @@ def bind(definition: Definition, args: Sequence[Any], kwargs: Mapping[str, Any])
     Raises:
         UsageError: SGLC011, naming what is missing, unknown or given twice.
     """
-    names = None if args else by_name(definition)
-    if names is not None and kwargs.keys() == names:
-        return {name: kwargs[name] for name in names}  # as most come, and ten times as fast
+    names = definition.names
+    if definition.by_name and not args and kwargs.keys() == set(names):
+        return {name: kwargs[name] for name in names}  # ten times as fast
     signature = inspect.Signature(definition.parameters)
     try:
         bound = signature.bind(*args, **kwargs)
@@ -124,24 +130,12 @@ def bind(definition: Definition, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 def check_names(definition: Definition, names: Collection[str]) -> None:
     """Raises UsageError: SGLC011, one of the names is that of no argument."""
-    known = {parameter.name for parameter in definition.parameters}
     open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in definition.parameters)
-    if not open_ended and (unknown := sorted({*names} - known)):
+    if not open_ended and (unknown := sorted({*names}.difference(definition.names))):
         raise UsageError(
             "SGLC011", f"`{definition.name}`: got an unexpected keyword argument `{unknown[0]}`",
             definition.loc, note=f"its arguments are: {describe(definition) or 'none'}",
         )  # fmt: skip
-
-
-def by_name(definition: Definition) -> KeysView[str] | None:
-    """The names of the parameters, in order, if each takes one argument, by its name."""
-    names = {p.name: None for p in definition.parameters if p.kind in _BY_NAME}
-    return names.keys() if len(names) == len(definition.parameters) else None
-
-
-def not_by_position(definition: Definition, args: Sequence[Any]) -> tuple[str, ...]:
-    """Names of the parameters that arguments by position leave open."""
-    return tuple([parameter.name for parameter in definition.parameters[len(args) :]])
 
 
 def fitted_rows(
@@ -155,13 +149,10 @@ def fitted_rows(
     Raises:
         UsageError: SGLC017, SGLC011, no rows, or one that does not fit.
     """
-    plain = None if bound or kwargs else by_name(definition)
 
     def fitting(number: int, row: Row) -> Fitting:
         if number in skip:
             return {}, DEFAULTS
-        if plain is not None and type(row) is dict and row.keys() == plain:  # as most rows come
-            return {name: row[name] for name in plain}, DEFAULTS
         try:
             match row:
                 case Mapping():
@@ -222,11 +213,21 @@ def watches_of(**given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None and value is not False}
 
 
-def given_of(keywords: Mapping[str, Any]) -> dict[str, Any]:
+def given_of(keywords: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Keywords of a run without the options that ask for nothing."""
-    given = {name: value for name, value in keywords.items() if name not in OPTIONS or value is not None}
-    idle = [name for name in WATCHES if given.get(name) is False or (name == "redo" and not given.get(name))]
-    return {name: value for name, value in given.items() if name not in idle}
+    return {
+        name: value
+        for name, value in keywords
+        if (value is not None or name not in OPTIONS)
+        and (value is not False or name not in WATCHES)
+        and (name != "redo" or value)
+    }
+
+
+def parted(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options among them, and the others."""
+    options = {name: value for name, value in keywords.items() if name in OPTIONS}
+    return options, {name: value for name, value in keywords.items() if name not in OPTIONS}
 
 
 def random_seed() -> int:

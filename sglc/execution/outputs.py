@@ -29,18 +29,16 @@ _NONE: dict[Any, Any] = {}
 Part = str | Site  # of a prompt: a literal, or whose (first) text stands there
 
 
-@dataclass(slots=True)
 class PendingOutput:
     """The place of one generation's outcome. `pieces` add up to the text of its first sample.
 
     A run that is not read while it goes on has no pieces: a text is there at once.
+
+    Args:
+        several: its value is a list.
+        place: among the nodes of its segment.
     """
 
-    node: GenNode | SelectNode
-    order: int
-    started_s: float
-    several: bool  # its value is a list
-    place: int = 0  # among the nodes of its segment
     pieces: list[str] | None = None
     deltas: list[Delta] | None = None  # what `pieces` are of, where they came as such
     text: str | list[str] | None = None
@@ -52,6 +50,15 @@ class PendingOutput:
     raised: bool = False  # to the program, which may have caught it
     replaced: bool = False  # another one was made for it
     spent: Usage | None = None  # what it took to fail
+
+    def __init__(
+        self, node: GenNode | SelectNode, order: int, started_s: float, several: bool, place: int
+    ) -> None:
+        self.node = node
+        self.order = order
+        self.started_s = started_s
+        self.several = several
+        self.place = place
 
     @property
     def site(self) -> Site:
@@ -192,13 +199,14 @@ class RunOutputs:
     """
 
     __slots__ = (
-        "before", "call", "change", "content", "done", "ended", "error", "failed", "generations",
-        "live", "outer", "pieces", "refused", "text", "variables",
+        "_by_site", "at_end", "before", "begun", "call", "change", "content", "done", "ended", "error",
+        "failed", "live", "outer", "pieces", "refused", "text", "variables",
     )  # fmt: skip
 
     def __init__(self, *, live: bool = False) -> None:
         self.live = live
-        self.generations: dict[Site, PendingOutput] = {}
+        self.begun: list[PendingOutput] = []  # in the order of the program
+        self._by_site: dict[Site, PendingOutput] = {}  # those that somebody has asked for, and those before
         self.before: dict[Site, PendingOutput] = {}  # of the plan, where the program goes on as Python
         self.done: list[PendingOutput] = []  # in order of completion
         self.failed: list[PendingOutput] = []  # those of called programs among them
@@ -211,6 +219,7 @@ class RunOutputs:
         self.call = ""  # the site of the call that the run is, in another run's body
         self.outer: RunOutputs | None = None  # that one's, which has these calls and pieces too
         self.ended = False
+        self.at_end: tuple[Callable[[], object], ...] = ()  # is to be called when it has
         self.error: BaseException | None = None
         self.content: Callable[[str], Sequence[Part] | None] = nothing  # of a stream, once it was launched
 
@@ -226,7 +235,7 @@ class RunOutputs:
             answers: those that are there already, by site; what is asked for is taken out.
         """
         made: dict[int, PendingOutput] = {}
-        generations, order = self.generations, len(self.generations)
+        order = len(self.begun)
         for number, node in asked.items():
             output = answers.pop(node.site, None) if answers else None
             if output is None:
@@ -236,7 +245,8 @@ class RunOutputs:
                 output.order, output.place = order, number
                 if self.outer is not None:  # the run around has it
                     (self.failed if output.error else self.done).append(output)
-            made[number] = generations[node.site] = output
+            made[number] = output
+            self.begun.append(output)
             order += 1
         return made
 
@@ -244,7 +254,7 @@ class RunOutputs:
         """The program runs from its top once more: gives the answers that there are, of which nothing is told
         twice."""
         with self.change:
-            self.before, self.generations = self.generations, {}
+            self.before, self.begun, self._by_site = self.generations, [], {}
             self.variables = Variables(self.change)
         return {site: output for site, output in self.before.items() if output.ready}
 
@@ -327,6 +337,10 @@ class RunOutputs:
         self.error = error
         self.content = nothing
         self.change = self.variables.change = _OVER
+        calls, self.at_end = self.at_end, ()
+        for call in calls:
+            with suppress(RuntimeError):  # its event loop was closed while it waited
+                call()
 
     def first_text(self, site: Site) -> str:
         """What a generation that has ended well left in its prompt."""
@@ -335,6 +349,18 @@ class RunOutputs:
         return text if isinstance(text, str) else text[0]
 
     # -- waiting ---------------------------------------------------------------------------------
+
+    def when_over(self, call: Callable[[], object]) -> None:
+        """Call this when the run is over, now or inside `change`: who waits for that is not woken before."""
+        change = self.change
+        change.acquire()
+        try:
+            if not self.ended:
+                self.at_end = (*self.at_end, call)
+                return
+        finally:
+            change.release()
+        call()
 
     def wait(self, look: Callable[[], _T | None]) -> _T:
         """What `look` finds, as soon as it finds something; it is called at every change."""
@@ -364,6 +390,14 @@ class RunOutputs:
                 change.listeners.remove(listener)
 
     # -- looking ---------------------------------------------------------------------------------
+
+    @property
+    def generations(self) -> dict[Site, PendingOutput]:
+        """Those that have begun, by their sites, which take time to hash: of most runs nobody asks for one."""
+        known = self._by_site
+        for output in self.begun[len(known) :]:
+            known[output.site] = output
+        return known
 
     def find(self, name: str) -> tuple[Variable, ...] | None:
         """The newest variable of that name, alone; () if the run ended without one, None if it may yet come.

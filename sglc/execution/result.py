@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NoReturn, TypeVar
@@ -60,18 +61,18 @@ class Result(CallText):
     """
 
     raised_at: Loc | None = None  # where its error came from: who reads it raises it again
+    in_batch = False
+    asked: Sequence[str] | None = None
+    why_python = ""
     _outcome: RunOutcome | None = None
+    _stop: Callable[[], None] | None = None
+    _seen = False
 
     def __init__(self, name: str, seed: int, row: int = 0, *, live: bool = False) -> None:
         self.seed = seed
         self.row = row
-        self.in_batch = False
         self.outputs = RunOutputs(live=live)
         self.name = name
-        self.asked: Sequence[str] | None = None
-        self.why_python = ""
-        self._stop: Callable[[], None] | None = None
-        self._seen = False
 
     # -- one variable ----------------------------------------------------------------------------
 
@@ -286,8 +287,12 @@ class Result(CallText):
 
     async def sync_async(self) -> Result:
         """`sync` without blocking the event loop. A cancelled wait stops the run."""
+        if self._outcome is not None:
+            return self
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        self.outputs.when_over(lambda: loop.call_soon_threadsafe(over.set))
         try:
-            await self.outputs.wait_async(lambda: self._outcome)
+            await over.wait()
         except asyncio.CancelledError:
             self.stop()
             raise
@@ -376,6 +381,7 @@ class Result(CallText):
         self._seen = True
         outputs = self.outputs
         outputs.change = outputs.variables.change = Change()  # a thread that is not here may hold the other one
+        outputs.at_end = ()  # who waits is not here either
         outputs.give_up(outputs.generations.values(), error)
         self.finish(RunOutcome(None, error, {}, {}, "", list, 0.0))
 
@@ -404,7 +410,17 @@ class Result(CallText):
             raise
 
     def _wait(self) -> RunOutcome:
-        return self._outcome or self._until(lambda: self._outcome)
+        if self._outcome is None:
+            over = threading.Lock()
+            over.acquire()
+            try:
+                self.outputs.when_over(over.release)
+                over.acquire()
+            except KeyboardInterrupt:
+                self.stop()
+                raise
+        assert self._outcome is not None
+        return self._outcome
 
     def _unspelled(self) -> Iterator[Failure]:
         for found in self._wait().unspelled.values():

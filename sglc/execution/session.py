@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from functools import partial
-from hashlib import blake2b
 from itertools import count
 from typing import Any
 
@@ -73,27 +72,21 @@ class _Launches:
     refused: dict[str, SglcError] = field(default_factory=dict)  # streams of launches that did not begin
 
 
-@dataclass(slots=True)
 class Session:
     """One instance's side of the executor (the frontend's `Launcher`).
 
     What it makes goes into `outputs`. `on_text` is called with every piece of generated text as it
     comes, and with None when its generation is over, in the loop's thread. After every launch readers of the
     whole text see `stream`, that of the body, as far as it came; the body reads inside of `waiting`.
+
+    Args:
+        tracker: of its budget (`own_budget`), or that of a run around.
+        drawn: nobody asked for the seed.
+        context: the variables that back ends see; None: those of whoever launches.
     """
 
-    backend: Backend
-    seed: int
-    row: int = 0
-    on_text: Callable[[Site, str | None], None] | None = None
-    outputs: RunOutputs = field(default_factory=RunOutputs)
-    tracker: BudgetTracker | None = None  # of its budget, or that of a run around
-    own_budget: bool = False
     cache_keys: Mapping[Site, str] | None = None  # what the whole program says of its launches
-    observer: Observer | None = None
     served: Served | None = None  # what is there already
-    drawn: bool = False  # nobody asked for the seed
-    context: Context | None = None  # the variables that back ends see; None: those of whoever launches
     stream: RecordedStream | None = None
     waiting: Callable[[str], AbstractContextManager[None]] | None = None
     when_stopped: Callable[[], None] | None = None  # is called when the run is stopped, in any thread
@@ -101,17 +94,31 @@ class Session:
     stopped: bool = False
     ended_by: RunError | None = None  # why nothing begins any more, though what runs goes on to its end
     _reason: RunError | None = None  # why it was stopped, if nobody asked for it
-    seeds: blake2b = field(init=False)
-    began_s: float = field(default_factory=time.perf_counter)  # when the run began
     _launched_before: _Launches | None = None  # of a program that runs as Python
-    _jobs: list[Job] = field(default_factory=list)
     _running: int = 0  # changes inside `outputs.change`
     _then: Callable[[], None] | None = None  # to be called when nothing runs
     _cut: frozenset[Site] = frozenset()  # what ran when a budget was passed
 
-    def __post_init__(self) -> None:
-        self.outputs.content = self.content
-        self.seeds = seeds_of(self.seed, self.row)
+    def __init__(
+        self, backend: Backend, seed: int, row: int = 0,
+        on_text: Callable[[Site, str | None], None] | None = None, outputs: RunOutputs | None = None,
+        tracker: BudgetTracker | None = None, *, own_budget: bool = False, observer: Observer | None = None,
+        drawn: bool = False, context: Context | None = None,
+    ) -> None:  # fmt: skip
+        self.backend = backend
+        self.seed = seed
+        self.row = row
+        self.on_text = on_text
+        self.outputs = outputs = outputs or RunOutputs()
+        self.tracker = tracker
+        self.own_budget = own_budget
+        self.observer = observer
+        self.drawn = drawn
+        self.context = context
+        outputs.content = self.content
+        self.seeds = seeds_of(seed, row)
+        self.began_s = time.perf_counter()  # when the run began
+        self._jobs: list[Job] = []
 
     @property
     def _launches(self) -> _Launches:
@@ -346,7 +353,6 @@ class Session:
             if self.stopped or self.ended_by is not None:
                 raise self.why_over or stopped()
             over: Mapping[Site, RunError] = {}
-            live = self.served is None or self.served.over
             answers = {} if self.served is None else self.served.answers
             there = {node.site for node in asked.values() if node.site in answers} if answers else set()
             if self.tracker is not None:
@@ -359,7 +365,11 @@ class Session:
                 return
         for site, error in over.items():
             self.outputs.fail(self.outputs.generations[site], error, None)
-        if not live and there.issuperset(node.site for node in asked.values()):
+        if (
+            self.served is not None
+            and not self.served.over
+            and there.issuperset(node.site for node in asked.values())
+        ):
             self._launches.gone |= {
                 n.handle for n in segment.nodes if isinstance(n, KeepNode) and type(n.handle) is int
             }
@@ -591,7 +601,7 @@ class Session:
 
     @property
     def _launched(self) -> Launched:
-        generations = self.outputs.generations
+        outputs = self.outputs
 
         def stream(handle: int) -> StreamAt | None:
             if handle in self._launches.mended:
@@ -600,13 +610,13 @@ class Session:
             return None if kept is None else (kept.segment, kept.node)
 
         def parts(node: GenNode | SelectNode) -> tuple[Part, ...]:
-            output = generations[node.site]
-            self.outputs.wait(lambda: output.ready or None)
+            output = outputs.generations[node.site]
+            outputs.wait(lambda: output.ready or None)
             self._text_of(output)
             assert output.event is not None
             return (left_in_prompt(output.event, self.backend.target),)
 
-        return Launched(stream, lambda node: generations[node.site], parts, self._launches.gone)
+        return Launched(stream, lambda node: outputs.generations[node.site], parts, self._launches.gone)
 
     def _content(self, kept: _Kept, since: _Kept | None) -> list[TextPart]:
         """The text of a stream behind `since` (or its beginning): literals, and whose text stands there."""

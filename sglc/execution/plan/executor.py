@@ -101,14 +101,19 @@ class PlanExecutor:
         chosen: is told the number of the block of an arm, when that begins.
     """
 
+    needs_python = ""  # why something came that only Python can do, or tell of
+    handed_over = False  # whether the program itself is to go on as Python
+    _going = False
+    _over = False
+    _failed = False  # whether anything has
+    _then: Ended
+
     def __init__(
         self, prepared: Prepared, session: Session, tools: Tools, context: Callable[[], contextvars.Context],
         meter: Meter | None = None, chosen: Callable[[int], object] = lambda _: None,
     ) -> None:  # fmt: skip
         self.chosen = chosen
         self.program = prepared.plan.program
-        self.needs_python = ""  # why something came that only Python can do, or tell of
-        self.handed_over = False  # whether the program itself is to go on as Python
         self._prepared = prepared
         self._tools = tools
         self._context = context
@@ -118,10 +123,6 @@ class PlanExecutor:
         self._known: dict[str, Value] = {}  # the variables
         self._frames: dict[Frame, None] = {}  # those that go on, inner ones behind those around
         self.ready: deque[tuple[Frame, int]] = deque()  # steps that wait for nothing, and blocks that are done
-        self._going = False
-        self._over = False
-        self._failed = False  # whether anything has
-        self._then: Ended
 
     @cached_property
     def functions(self) -> Functions:
@@ -163,10 +164,10 @@ class PlanExecutor:
         if self._session.stopped:
             self._finish(None, self._session.why_over or stopped())
             return
-        given: list[Value] = []
-        for param in self._prepared.plan.params:
-            value = arguments[param.name]
-            given.append(value if param.kind in _AS_THEY_ARE else Exact(value))
+        given: list[Value] = [
+            arguments[param.name] if param.kind in _AS_THEY_ARE else Exact(arguments[param.name])
+            for param in self._prepared.plan.params
+        ]
         at = Placed(self._session.outputs.call) if self._session.outputs.call else _HERE
         frame = self.enter(self._prepared.top, given, at, None, self._known, self._done)
         for number, call in behind.items():
@@ -203,10 +204,12 @@ class PlanExecutor:
             return None
         frame = Frame(block, at, outer, variables, then, before, ended, self.meter)
         self._frames[frame] = None
-        for number, value in enumerate(given):
-            self.give(frame, number, value)
-        first = block.first if block.order is None else self._in_turn(frame)
-        for number in first:
+        frame.values[: len(given)] = given  # no step waits for them
+        if block.held:
+            for number, value in enumerate(given):
+                if frame.left[number] and type(value) is Kept:
+                    value.hold()
+        for number in block.first if block.order is None else self._in_turn(frame):
             self.ready.append((frame, number))
         if not frame.unfinished:
             self.ready.append((frame, _END))

@@ -144,7 +144,7 @@ class Frame(Environment):
                             continue
                     site = variable.site
                     if site is not None and value is not None:
-                        value = Made(site.inside("", self.at.iterations), value)
+                        value = Made(site.inside("", self.at.iterations) if self.at.iterations else site, value)
                     self.variables[name] = value
                 case PreparedPrompt():
                     self.variables[PROMPT] = self._prompt(variable, whole=whole)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from sglc.errors import Loc, RunError
 from sglc.execution.deadline import Deadline
-from sglc.execution.event_loop import in_loop, soon
+from sglc.execution.event_loop import on_loop
 from sglc.execution.lifecycle import Part, Run, RunSetup
 from sglc.execution.outputs import Failure, RunOutputs, values
 from sglc.execution.plan.executor import PlanExecutor
@@ -93,8 +93,7 @@ def _without_unread(late: list[Any]) -> list[Any]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class GoOn:
+class GoOn(NamedTuple):
     """How a program goes on as Python from its top, with what its plan has had.
 
     `unlike_before` says whether it would find something else there.
@@ -115,6 +114,8 @@ class PlanPart(Part):
         meter: as of `PlanExecutor`. What a failed run had put together is not shown then.
     """
 
+    _over = False
+
     def __init__(
         self, run: Run, prepared: Prepared, tools: Tools, go_on: GoOn | None = None,
         meter: Meter | None = None,
@@ -124,7 +125,6 @@ class PlanPart(Part):
         self._session = run.session
         self._prepared = prepared
         self._go_on = go_on
-        self._over = False
         if run.observer is not None and prepared.calls_functions:
             tools = run.observer.tools(tools, prepared.plan)
         self._meter = meter
@@ -135,10 +135,7 @@ class PlanPart(Part):
 
     def start(self) -> None:
         """Returns at once."""
-        if in_loop():
-            self.begin()
-        else:
-            soon(self.begin)
+        on_loop(self.begin)
 
     def begin(self) -> None:
         """Called in the loop's thread."""

@@ -58,8 +58,8 @@ class Segments:
         if prepared.empty:
             run.end(frame, number, None)
             return
-        at = frame.at
-        numbers = {keep.handle: next(HANDLES) for keep, _, _ in prepared.keeps} if prepared.keeps else {}
+        at, keeps = frame.at, prepared.keeps
+        numbers = {keep.handle: next(HANDLES) for keep, _, _ in keeps} if keeps else {}
         own = Own(
             {name: text(value(frame)) for name, value in prepared.texts},
             {name: self._number(value(frame)) for name, value, _ in prepared.opened} if prepared.opened else {},
@@ -72,22 +72,21 @@ class Segments:
         # What ends it tells whether the back end has done all of it.
         over = self._over(frame, prepared) if self.kept and prepared.asked else ()
         running = RunningSegment(run, self, frame, number, prepared, over)
-        if self._traced is not None:
-            for keep, _, _ in prepared.keeps:
-                self._traced[numbers[keep.handle]] = (bound, keep.stream)
-        if prepared.keeps:
-            running.keeps = [
-                (name, Kept(numbers[keep.handle], self._release)) for keep, name, _ in prepared.keeps
-            ]
-            running.left = [waits for _, _, waits in prepared.keeps]
+        if keeps:
+            if self._traced is not None:
+                self._traced |= {numbers[keep.handle]: (bound, keep.stream) for keep, _, _ in keeps}
+            running.keeps = [(name, Kept(numbers[keep.handle], self._release)) for keep, name, _ in keeps]
+            running.left = [waits for _, _, waits in keeps]
         asked = {index: bound.nodes[index] for index in prepared.asked}
         whole = Segment((*bound.nodes, *map(ReleaseNode, over))) if over else bound
         self.session.submit(whole, asked, running.told)  # type: ignore[arg-type]  # they are what was asked
-        self.kept.update(dict.fromkeys(over))
-        self.kept.update(dict.fromkeys(numbers.values(), True))
-        for place, waits in enumerate(running.left):
-            if not waits:
-                run.give(frame, *running.keeps[place])
+        if over:
+            self.kept.update(dict.fromkeys(over))
+        if keeps:
+            self.kept.update(dict.fromkeys(numbers.values(), True))
+            for place, waits in enumerate(running.left):
+                if not waits:
+                    run.give(frame, *running.keeps[place])
         if not asked:
             run.end(frame, number, None)
 

@@ -20,6 +20,8 @@ class Definition:
     name: str
     loc: Loc
     parameters: tuple[inspect.Parameter, ...]
+    names: tuple[str, ...]  # of the parameters
+    by_name: bool  # each of them takes one argument, by its name
     fullgraph: bool = False  # compiling it refuses what is left to ordinary Python
     num_api_spec_tokens: int | None = None  # tokens that one request of an API may guess ahead
 
@@ -55,7 +57,9 @@ def define(call: Callable[..., Any]) -> Definition:
             "SGLC101", f"`{call.__name__}` has no parameter for the prompt state", loc,
             hint=f"write `def {call.__name__}(s, ...)`: the first parameter is the state",
         )  # fmt: skip
-    return Definition(call, call.__name__, loc, parameters[1:])
+    own = parameters[1:]
+    by_name = all(one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) for one in own)
+    return Definition(call, call.__name__, loc, own, tuple([one.name for one in own]), by_name)
 
 
 def describe(definition: Definition) -> str:

@@ -96,14 +96,6 @@ class Read:
             return Same(object())
 
     @property
-    def same(self) -> bool:
-        """Whether the very object is there that was known by identity: the quick way."""
-        if type(self.found) is not Same:
-            return False
-        now = self.look(self.owner, self.name)
-        return now is self.found.item and type(now) is self.found.kind
-
-    @property
     def shown(self) -> str:
         """The place, for people."""
         match self.owner:
@@ -164,8 +156,11 @@ class Reads(dict[_Key, Read]):
         """
         seen = {} if seen is None else seen
         for key, read in self.items():
-            if read.same:
-                continue
+            found = read.found
+            if type(found) is Same:  # known by identity: the quick way
+                made = read.look(read.owner, read.name)
+                if made is found.item and type(made) is found.kind:
+                    continue
             if key not in seen:
                 seen[key] = read.now()
             if seen[key] != read.found:
