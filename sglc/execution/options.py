@@ -154,18 +154,27 @@ def fitted_rows(
         if number in skip:
             return {}, DEFAULTS
         try:
-            match row:
-                case Mapping():
-                    return fitted(definition, bound, (), {**kwargs, **row})
-                case str() | bytes():
-                    pass
-                case Sequence():
-                    return fitted(definition, bound, row, kwargs)
-            raise UsageError("SGLC017", f"a row is a dict or a tuple of arguments, not `{type(row).__name__}`")
+            return fitted_row(definition, bound, row, kwargs)
         except SglcError as error:
             raise in_row(number, error) from None
 
     return each_fitted(rows, fitting)
+
+
+def fitted_row(
+    definition: Definition, bound: Mapping[str, Any], row: Row, kwargs: Mapping[str, Any]
+) -> Fitting:
+    """A row of a batch, as `fitted`. `kwargs` are of all rows.
+
+    Raises:
+        UsageError: SGLC017, SGLC011, it does not fit.
+    """
+    match row:
+        case Mapping():
+            return fitted(definition, bound, (), {**kwargs, **row})
+        case Sequence() if not isinstance(row, str | bytes):
+            return fitted(definition, bound, row, kwargs)
+    raise UsageError("SGLC017", f"a row is a dict or a tuple of arguments, not `{type(row).__name__}`")
 
 
 def each_fitted(rows: Any, fit: Callable[[int, Any], _T]) -> Iterable[Any]:

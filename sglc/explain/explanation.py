@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sglc.errors import Loc, SglcError, UsageError
 from sglc.execution.batch.prefixes import Beginnings, remark
-from sglc.execution.options import fitted, in_row
+from sglc.execution.options import fitted_row, in_row
 from sglc.explain.estimate.estimate import estimated
 from sglc.explain.estimate.forecast import Forecast
 from sglc.explain.estimate.price import Price, price_of
@@ -148,10 +148,12 @@ def explained(
     first_row: Mapping[str, Any] = {}
     for number, row in enumerate([own] if rows is None else rows):
         try:
-            arguments = {**own, **_named(function.definition, row)}
+            if isinstance(row, Mapping):
+                _check(function.definition, row)
             if rows is not None:  # of one run some may be left open
-                given = ((), arguments) if isinstance(row, Mapping) else (row, own)
-                fitted(function.definition, function.bound, *given)
+                fitted_row(function.definition, function.bound, row, own)
+            named = row if isinstance(row, Mapping) else zip(function.definition.names, row, strict=False)
+            arguments = {**own, **dict(named)}
             first_row = first_row if made else arguments
             made.append(_row(function, made[0][0].backend if made else target, arguments, sampling))
         except SglcError as error:
@@ -280,12 +282,3 @@ def _check(definition: Definition, arguments: Iterable[str]) -> None:
                 "SGLC060", f"`{definition.name}` has no argument `{name}` to explain it with", definition.loc,
                 note=f"its arguments are: {describe(definition) or 'none'}",
             )  # fmt: skip
-
-
-def _named(definition: Definition, row: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
-    """A row's arguments by name."""
-    if isinstance(row, Mapping):
-        _check(definition, row)
-        return row
-    names = [parameter.name for parameter in definition.parameters]
-    return dict(zip(names, row, strict=False))

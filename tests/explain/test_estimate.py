@@ -305,6 +305,13 @@ def test_a_row_that_a_run_would_refuse_is_refused() -> None:
         assert caught.value.note.startswith("row 1 of the batch")
 
 
+@pytest.mark.parametrize("row", [None, 3, "x"])
+def test_a_row_that_is_no_row_is_refused(row: Any) -> None:
+    with pytest.raises(UsageError, match="SGLC017") as caught:
+        judge().explain(small()[0], rows=[("x",), row])
+    assert caught.value.note == "row 1 of the batch"
+
+
 def test_a_batch_without_rows_is_refused() -> None:
     with pytest.raises(UsageError, match="SGLC064"):
         judge().explain(small()[0], rows=[])
