@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from itertools import chain, count
 from operator import attrgetter, is_
 from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
 from sglc.errors import Loc
+from sglc.ir.made_often import replaced
 
 NOWHERE = Loc("<none>", 0)
 
@@ -73,7 +75,7 @@ class Site:
         if not call and not iterations:
             return self
         function = repeated(self.function, iterations)
-        return replace(self, function=f"{call}/{function}" if call else function)
+        return replaced(self, function=f"{call}/{function}" if call else function)
 
     @property
     def counted(self) -> bool:
@@ -106,11 +108,12 @@ def in_comprehension(function: str, turns: int) -> bool:
 
 
 class _Read:
-    """What an op reads, once it was asked for: every pass asks several times, and an op never changes."""
+    """What an op reads and holds, once that was asked for: every pass asks often, and an op never changes."""
 
-    __slots__ = ("_inputs", "_operands")
+    __slots__ = ("_inputs", "_operands", "_regions")
     _inputs: tuple[Value, ...]
     _operands: tuple[Value, ...]
+    _regions: tuple[Region, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,29 +239,12 @@ def values_in(item: object) -> Iterator[Value]:
         case str() | None:
             return
         case Region():
-            inner = {*item.params, *definitions(item.ops)}
-            reads: list[Value] = []
-            _read_in(item, reads)
-            yield from (value for value in reads if value not in inner)
+            inner = {*item.params, *[value for op in item.ops for value in op.results]}
+            reads = [value for op in item.ops for value in operands(op)]
+            yield from [value for value in (*reads, *item.results) if value not in inner]
         case Mapping():
             for part in item.values():
                 yield from values_in(part)
-
-
-def _read_in(region: Region, reads: list[Value]) -> None:
-    """Everything that a region and those in it read, what they define themselves included, in field order."""
-    for op in region.ops:
-        if not op.region_fields:
-            reads += inputs(op)
-            continue
-        for name in op.own_fields:
-            held = getattr(op, name)
-            if name not in op.region_fields:
-                reads += values_in(held)
-            else:
-                for inner in (held,) if isinstance(held, Region) else held or ():
-                    _read_in(inner, reads)
-    reads += region.results
 
 
 def substitute(item: Any, rename: Mapping[Value, Value]) -> Any:
@@ -271,7 +257,7 @@ def substitute(item: Any, rename: Mapping[Value, Value]) -> Any:
         case str() | None:
             return item
         case Region():
-            return replace(
+            return replaced(
                 item,
                 params=substitute(item.params, rename),
                 ops=tuple(renamed(op, rename) for op in item.ops),
@@ -292,25 +278,29 @@ def renamed(o: Op, rename: Mapping[Value, Value]) -> Op:
     """The op with every value replaced as `rename` says: what it reads, what it gives, and in its regions."""
     names = (*o.input_fields, *o.region_fields)
     changed = {name: substitute(getattr(o, name), rename) for name in names}
-    return replace(o, results=substitute(o.results, rename), **changed)
+    return replaced(o, results=substitute(o.results, rename), **changed)
 
 
 def reading(o: Op, rename: Mapping[Value, Value]) -> Op:
     """The op with what it reads by itself replaced as `rename` says; its regions and results stay."""
     if rename.keys().isdisjoint(inputs(o)):
         return o
-    return replace(o, **{name: substitute(getattr(o, name), rename) for name in o.input_fields})
+    return replaced(o, **{name: substitute(getattr(o, name), rename) for name in o.input_fields})
 
 
 def regions(o: Op) -> tuple[Region, ...]:
     """The op's own regions in the order of the text."""
     if not o.region_fields:
         return ()
-    found: list[Region] = []
-    for name in o.region_fields:
-        held = getattr(o, name)
-        found += (held,) if isinstance(held, Region) else held or ()
-    return tuple(found)
+    try:
+        return o._regions
+    except AttributeError:
+        found: list[Region] = []
+        for name in o.region_fields:
+            held = getattr(o, name)
+            found += (held,) if isinstance(held, Region) else held or ()
+        object.__setattr__(o, "_regions", tuple(found))
+        return o._regions
 
 
 _Data = TypeVar("_Data", bound=Op | Region | Program)
@@ -324,7 +314,7 @@ def with_fields(o: _Data, **fields: Any) -> _Data:
             type(old) is type(new) is tuple and len(old) == len(new) and all(map(is_, old, new))
         )
         if not same:
-            return replace(o, **fields)
+            return replaced(o, **fields)
     return o
 
 
@@ -347,19 +337,20 @@ def walk(ops: Iterable[Op]) -> Iterator[Op]:
         for o in stack[-1]:
             yield o
             if o.region_fields:
-                stack.append(iter([inner for region in regions(o) for inner in region.ops]))
+                stack.append(chain.from_iterable([region.ops for region in regions(o)]))
                 break
         else:
             stack.pop()
 
 
-def definitions(ops: Iterable[Op]) -> Iterator[Value]:
+def definitions(ops: Iterable[Op]) -> list[Value]:
     """Every value that is defined, regions included, in order: an op's results behind its regions' values."""
+    found: list[Value] = []
     stack: list[Iterator[Op | tuple[Value, ...]]] = [iter(ops)]
     while stack:
         for o in stack[-1]:
             if isinstance(o, tuple):
-                yield from o
+                found += o
             elif o.region_fields:
                 inner: list[Op | tuple[Value, ...]] = []
                 for region in regions(o):
@@ -367,9 +358,15 @@ def definitions(ops: Iterable[Op]) -> Iterator[Value]:
                 stack.append(iter([*inner, o.results]))
                 break
             else:
-                yield from o.results
+                found += o.results
         else:
             stack.pop()
+    return found
+
+
+def fresh_ids(program: Program) -> Iterator[int]:
+    """Ids above all that the program uses, which is not asked before the first is."""
+    yield from count(next_id(program))
 
 
 def next_id(program: Program) -> int:

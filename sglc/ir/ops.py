@@ -452,12 +452,9 @@ def hands_over(region: Region) -> bool:
 
 def continued(o: Op) -> tuple[Value, ...]:
     """Streams that the op goes on from by itself: on one path only one op may do so without a `fork`."""
-    match o:
-        case Gen() | Select():
-            return (o.stream,)
-        case Loop():
-            return tuple(value for value in o.init if value.type is S)
-        case Call():
-            return tuple(item for item in o.args if isinstance(item, Value) and item.type is S)
-        case _:
-            return ()
+    if isinstance(o, Gen | Select):
+        return (o.stream,)
+    if isinstance(o, Loop | Call):
+        items = o.init if isinstance(o, Loop) else o.args
+        return tuple([item for item in items if isinstance(item, Value) and item.type is S])
+    return ()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from itertools import count
 
 from sglc.ir.core import (
     Op,
@@ -13,8 +11,8 @@ from sglc.ir.core import (
     Region,
     Type,
     Value,
+    fresh_ids,
     inputs,
-    next_id,
     reading,
     regions,
     substitute,
@@ -23,6 +21,7 @@ from sglc.ir.core import (
     with_fields,
     with_regions,
 )
+from sglc.ir.made_often import replaced
 from sglc.ir.ops import Append, Call, Format, Select, continued
 from sglc.ir.plan.segment import joined
 from sglc.ir.rewrite import rewritten
@@ -102,7 +101,7 @@ class _Appends:
             if isinstance(op, Format):
                 self.flat[op.results[0]] = op.parts
         self.uses, self.continued = Counter(read), Counter(gone_on)
-        self.fresh = count(next_id(program))
+        self.fresh = fresh_ids(program)
         self.rename: dict[Value, Value] = {}
 
     def program(self) -> Program:
@@ -156,7 +155,7 @@ class _Appends:
             case parts:
                 text = Value(next(self.fresh), Type.TEXT)
                 yield Format(parts, results=(text,), loc=op.loc)
-                yield replace(op, stream=base, text=text)
+                yield replaced(op, stream=base, text=text)
 
 
 def _without_unused_formats(program: Program) -> Program:

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import count
 from typing import get_args
 
 from sglc.ir.core import (
@@ -25,7 +23,7 @@ from sglc.ir.core import (
     Region,
     Type,
     Value,
-    next_id,
+    fresh_ids,
     operands,
     renamed,
     values_in,
@@ -33,6 +31,7 @@ from sglc.ir.core import (
     with_fields,
     with_regions,
 )
+from sglc.ir.made_often import replaced
 from sglc.ir.ops import Cond, Format, Gen, Prompt, ScopeBegin, ScopeEnd, Select, Switch, arms_of, hands_over
 from sglc.passes.lowering.segments import StreamOp
 
@@ -47,7 +46,7 @@ def with_arm_tails(program: Program, prompts: Mapping[Value, Sequence[Value | st
         prompts: what its `prompt` ops say, by their streams.
     """
     given = {value for op in program.params for value in op.results}
-    ops = _Tails(count(next_id(program)), prompts).block(program.ops, given, values_in(program.returns))
+    ops = _Tails(fresh_ids(program), prompts).block(program.ops, given, values_in(program.returns))
     return with_fields(program, ops=ops)
 
 
@@ -98,9 +97,9 @@ class _Tails:
             for other in tail:
                 rename.update((value, Value(next(self.ids), value.type)) for value in other.results)
             ops = (*region.ops, *(renamed(other, rename) for other in tail))
-            return replace(region, ops=ops, results=tuple([rename[value] for value in gives]))
+            return replaced(region, ops=ops, results=tuple([rename[value] for value in gives]))
 
-        return replace(with_regions(op, arm), results=gives)
+        return replaced(with_regions(op, arm), results=gives)
 
     def tail(self, op: Cond | Switch, behind: Iterable[Op], given: set[Value]) -> list[Op]:
         """The ops behind a branch that go on from it, up to one that decides, or waits for something else."""

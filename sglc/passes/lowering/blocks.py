@@ -164,7 +164,7 @@ class _BlockLowering:
         live = dict.fromkeys(wanted)
         kept: list[Op] = []
         for op in reversed(self.flat):
-            if any_effect(op, _NOTICED) or not live.keys().isdisjoint(op.results):
+            if not live.keys().isdisjoint(op.results) or any_effect(op, _NOTICED):
                 kept.append(op)
                 read = (*operands(op), *self.in_prompts(op)) if op.region_fields else inputs(op)
                 live.update(dict.fromkeys(self.scope.own(value) for value in read))

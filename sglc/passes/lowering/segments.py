@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from sglc.errors import LegalizeError
 from sglc.ir.core import Program, Tree, Type, Value
 from sglc.ir.grammar.form_key import form_key
+from sglc.ir.made_often import replaced
 from sglc.ir.ops import Append, Arg, Control, Fork, Gen, Image, Resume, RoleClose, RoleOpen, Select
 from sglc.ir.plan.plan import Joined, OutputTree
 from sglc.ir.plan.segment import (
@@ -267,18 +267,18 @@ class Nodes:
         return Segment((*self.nodes, *keeps), tuple((name, node) for name, node in texts if name is not None))
 
 
+_REAL = (
+    "temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
+)  # fmt: skip
+
+
 def _normal(sampling: Sampling) -> Sampling:
     """Real fields as floats: `temperature=0` and `temperature=0.0` give one plan, as they are one text."""
-    return replace(
-        sampling,
-        temperature=float(sampling.temperature),
-        top_p=float(sampling.top_p),
-        min_p=float(sampling.min_p),
-        frequency_penalty=float(sampling.frequency_penalty),
-        presence_penalty=float(sampling.presence_penalty),
-        repetition_penalty=float(sampling.repetition_penalty),
-        logit_bias=tuple((token, float(bias)) for token, bias in sampling.logit_bias),
-    )
+    whole = [name for name in _REAL if type(getattr(sampling, name)) is not float]
+    if not whole and not sampling.logit_bias:
+        return sampling
+    bias = tuple((token, float(bias)) for token, bias in sampling.logit_bias)
+    return replaced(sampling, logit_bias=bias, **{name: float(getattr(sampling, name)) for name in whole})
 
 
 def _paths(tree: Tree, path: tuple[str, ...]) -> Iterable[str]:
