@@ -416,6 +416,8 @@ class HostCall(Op):
 
 def types_of(o: Op, names: int) -> tuple[Type, ...]:
     """The types of the results that the op must have; for a fork, of `names` branches."""
+    if o.result_types is not None:
+        return o.result_types
     match o:
         case Arg():
             return ({"str": T, "bool": B}.get(o.kind, J),)
@@ -433,9 +435,7 @@ def types_of(o: Op, names: int) -> tuple[Type, ...]:
             return tuple(value.type for value in values_in(o.program.returns))
         case Tool() | PureCall():
             return () if o.gives not in GIVES else (J,) if o.gives == "object" else (Type(o.gives),)
-        case _:
-            assert o.result_types is not None, o.mnemonic
-            return o.result_types
+    raise AssertionError(o.mnemonic)
 
 
 def arms_of(o: Cond | Switch) -> tuple[Region, ...]:

@@ -173,19 +173,19 @@ class PreparedBlock:
         self.params = len(block.params)
         self.count = len(own)
         reads = [plan.uses.reads(step) for step in block.steps]
-        self.steps = [self._step(step, names) for step, names in zip(block.steps, reads, strict=True)]
+        self.steps = [self._step(*each) for each in zip(block.steps, reads, gives, strict=True)]
         self.order = _order(block, plan.uses) if plan.ordered else None
         self.waiting: list[list[int]] = [[] for _ in own]
         self.missing = [0] * len(block.steps)
         self.left = [0] * len(own)
         for number, names in enumerate(reads):
             for name in names:
-                if name in own and own[name] >= self.params:
-                    self.waiting[own[name]].append(number)
+                if (place := own.get(name, NOBODY)) >= self.params:
+                    self.waiting[place].append(number)
                     self.missing[number] += 1
         self.first = [number for number, count in enumerate(self.missing) if not count]
         ends = [
-            own[name] for name in dict.fromkeys(block_ends(block)) if name in own and isinstance(name, Held)
+            own[name] for name in dict.fromkeys(block_ends(block)) if isinstance(name, Held) and name in own
         ]
         self.ends = tuple(ends)
         for number in (*ends, *(number for step in self.steps for number in step.held)):
@@ -207,8 +207,8 @@ class PreparedBlock:
             step.inner[place] = found
         return found
 
-    def _step(self, step: Step, names: Iterable[Name]) -> PreparedStep:
-        gives, own = gives_of(step), self.names.own
+    def _step(self, step: Step, names: Iterable[Name], gives: Iterable[Name]) -> PreparedStep:
+        own = self.names.own
         segment = PreparedSegment(step, self.names) if isinstance(step, Segment) else None
         named: Mapping[str, OutputTree] = step.named if isinstance(step, FunctionStep) else {}
         return PreparedStep(
@@ -217,7 +217,7 @@ class PreparedBlock:
             {key: self.names.reader(tree) for key, tree in named.items()},
             tuple([self.names.reader(name) for name in names]),
             tuple([own[name] for name in gives]),
-            tuple([own[name] for name in names if name in own and isinstance(name, Held)]),
+            tuple([own[name] for name in names if isinstance(name, Held) and name in own]),
             any(isinstance(name, Held) for name in gives),
             segment,
             [None] * len(blocks_of(step)),

@@ -82,6 +82,11 @@ class StreamParts:
                 parts = (*more, *parts)
         return parts
 
+    @property
+    def widens(self) -> bool:
+        """Whether ops are given further results, for what was asked."""
+        return bool(self._more)
+
     def rebuilt(self, change: Callable[[Op], Op]) -> tuple[Op, ...]:
         """The ops of the program, each as `change` makes it, and with the results that were asked for."""
         return self._block(self.program.ops, change)

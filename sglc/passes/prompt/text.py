@@ -52,7 +52,7 @@ def with_texts(program: Program) -> tuple[Program, PromptTexts]:
             return Format(texts[op.results[0]], results=op.results, loc=op.loc)
         return op
 
-    ops = streams.rebuilt(change)
+    ops = streams.rebuilt(change) if texts or streams.widens else program.ops
     live = {*values_in(program.returns)}
     return with_fields(program, ops=_needed(ops, live, prompts)), prompts
 
@@ -80,8 +80,7 @@ def _needed(ops: Iterable[Op], live: set[Value], prompts: PromptTexts) -> tuple[
             live.update(values_in(op.turns))
             kept.append(op)
             continue
-        of_prompts = op.pure and all(value.type is Type.STREAM for value in op.results)
-        if (of_prompts or isinstance(op, Format)) and live.isdisjoint(op.results):
+        if live.isdisjoint(op.results) and (isinstance(op, Format) or _of_prompts(op)):
             continue
         if isinstance(op, Cond | Switch):
             wanted = [number for number, value in enumerate(op.results) if value in live]
@@ -92,6 +91,11 @@ def _needed(ops: Iterable[Op], live: set[Value], prompts: PromptTexts) -> tuple[
         live.update(inputs(op))
         kept.append(op)
     return tuple(reversed(kept))
+
+
+def _of_prompts(op: Op) -> bool:
+    """Whether all that it does is to make prompts."""
+    return op.pure and all(value.type is Type.STREAM for value in op.results)
 
 
 def _arm(region: Region, wanted: list[int], live: set[Value], prompts: PromptTexts) -> Region:
