@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from itertools import chain, count
+from itertools import chain, count, islice
 from operator import attrgetter, is_
 from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
@@ -187,6 +187,7 @@ def op(mnemonic: str, *results: Type, pure: bool = False, variadic: bool = False
         made.own_fields = tuple(f.name for f in fields(made) if f.name not in ("results", "loc"))
         nested = {f.name for f in fields(made) if f.type in _HOLDS_REGIONS}
         made.region_fields = tuple(name for name in made.own_fields if name in nested)
+        assert not nested or made.own_fields[-len(nested) :] == made.region_fields, mnemonic  # `operands`
         made.input_fields = tuple(f.name for f in fields(made) if f.name in made.own_fields and _reads(f.type))
         made.tree_fields = tuple(f.name for f in fields(made) if f.type in _HOLDS_TREES)
         OPS[mnemonic] = made
@@ -197,15 +198,13 @@ def op(mnemonic: str, *results: Type, pure: bool = False, variadic: bool = False
 
 def operands(o: Op) -> tuple[Value, ...]:
     """Every value the op reads, in field order; what its regions read from outside is among them."""
-    if not o.region_fields:
-        return inputs(o)
     try:
         return o._operands
     except AttributeError:
-        names = [name for name in o.own_fields if name in o.input_fields or name in o.region_fields]
-        object.__setattr__(
-            o, "_operands", tuple([value for name in names for value in values_in(getattr(o, name))])
-        )
+        found = list(inputs(o))
+        for region in regions(o):  # whose fields are the last
+            found += _from_outside(region)
+        object.__setattr__(o, "_operands", tuple(found))
         return o._operands
 
 
@@ -239,16 +238,25 @@ def values_in(item: object) -> Iterator[Value]:
         case str() | None:
             return
         case Region():
-            inner = {*item.params, *[value for op in item.ops for value in op.results]}
-            reads = [value for op in item.ops for value in operands(op)]
-            yield from [value for value in (*reads, *item.results) if value not in inner]
+            yield from _from_outside(item)
         case Mapping():
             for part in item.values():
                 yield from values_in(part)
 
 
+def _from_outside(region: Region) -> list[Value]:
+    """What a region reads of what stands before the op that holds it."""
+    inner, reads = set(region.params), list[Value]()
+    for op in region.ops:
+        inner.update(op.results)
+        reads += operands(op)
+    return [value for value in (*reads, *region.results) if value not in inner]
+
+
 def substitute(item: Any, rename: Mapping[Value, Value]) -> Any:
     """`item` (a field or a return tree) with every value replaced as `rename` says, in regions too."""
+    if not rename:
+        return item
     match item:
         case Value():
             return rename.get(item, item)
@@ -283,7 +291,7 @@ def renamed(o: Op, rename: Mapping[Value, Value]) -> Op:
 
 def reading(o: Op, rename: Mapping[Value, Value]) -> Op:
     """The op with what it reads by itself replaced as `rename` says; its regions and results stay."""
-    if rename.keys().isdisjoint(inputs(o)):
+    if not rename or rename.keys().isdisjoint(inputs(o)):
         return o
     return replaced(o, **{name: substitute(getattr(o, name), rename) for name in o.input_fields})
 
@@ -322,12 +330,17 @@ def with_regions(o: Op, change: Callable[[Region], Region]) -> Op:
     """The op with `change` made to each of its own regions, in the order of the text."""
     if not o.region_fields:
         return o
+    before = regions(o)
+    after = [change(region) for region in before]
+    if all(map(is_, before, after)):
+        return o
+    left = iter(after)
     changed: dict[str, Any] = {}
     for name in o.region_fields:
         held = getattr(o, name)
         if held is not None:
-            changed[name] = change(held) if isinstance(held, Region) else tuple([change(part) for part in held])
-    return with_fields(o, **changed)
+            changed[name] = next(left) if isinstance(held, Region) else tuple(islice(left, len(held)))
+    return replaced(o, **changed)
 
 
 def walk(ops: Iterable[Op]) -> Iterator[Op]:

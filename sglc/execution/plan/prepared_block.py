@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,7 +27,7 @@ from sglc.ir.plan.plan import (
     blocks_of,
 )
 from sglc.ir.plan.segment import GenNode, Held, KeepNode, Segment, SelectNode, Slot, behind
-from sglc.ir.plan.uses import Name, Uses, block_ends, gives_of, names_in, own_reads
+from sglc.ir.plan.uses import Name, Uses, block_ends, gives_of, names_in
 from sglc.ir.pure import STORED
 
 NOBODY = -1
@@ -50,10 +50,9 @@ class PreparedSegment:
     `keeps` are (node, handle, number of its name, generations that it waits for).
     """
 
-    def __init__(self, segment: Segment, names: Names) -> None:
+    def __init__(self, segment: Segment, read: Collection[Name], names: Names) -> None:
         self.segment = segment
         self.empty = not segment.nodes
-        read: list[Slot | Held] = list(dict.fromkeys(own_reads(segment)))
         self.texts: list[tuple[str, Read]] = [
             (name.name, names.reader(name)) for name in read if isinstance(name, Slot)
         ]
@@ -207,9 +206,9 @@ class PreparedBlock:
             step.inner[place] = found
         return found
 
-    def _step(self, step: Step, names: Iterable[Name], gives: Iterable[Name]) -> PreparedStep:
+    def _step(self, step: Step, names: Collection[Name], gives: Iterable[Name]) -> PreparedStep:
         own = self.names.own
-        segment = PreparedSegment(step, self.names) if isinstance(step, Segment) else None
+        segment = PreparedSegment(step, names, self.names) if isinstance(step, Segment) else None
         named: Mapping[str, OutputTree] = step.named if isinstance(step, FunctionStep) else {}
         return PreparedStep(
             step,

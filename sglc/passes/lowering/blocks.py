@@ -113,6 +113,7 @@ class _BlockLowering:
         self.made: set[Value] = set()  # values that are not there from the beginning
         self.keys: list[int] = []  # of each op that belongs into a segment, and of those that do not -1
         self.before: list[int] = []  # of each op: one more than the bits of all decisions before it
+        self.leaving: set[int] = set()  # ops at which Python may take over
         self.segments: dict[int, Unit] = {}
         self.units: list[Unit] = []
         self.makers: dict[Value, tuple[Unit, ...]] = {}
@@ -211,7 +212,9 @@ class _BlockLowering:
                         needs |= self.decision()
                     for value in op.results:
                         named(self.scope, value)
-                    barrier = needs if may_hand_over(op) else barrier
+                    if may_hand_over(op):
+                        self.leaving.add(number)
+                        barrier = needs
             if late:
                 self.made.update(op.results)
             self.masks.update(dict.fromkeys(op.results, needs))
@@ -263,37 +266,35 @@ class _BlockLowering:
         effects: Unit | None = None
         barrier: tuple[Unit, ...] = ()
         for number, op in enumerate(ops):
-            sources: dict[Unit, None] = {}
+            if isinstance(op, Store):
+                continue
+            sources = dict.fromkeys(barrier)
             for value in operands(op):
                 sources.update(dict.fromkeys(self.makers.get(value, ())))
-            sources.update(dict.fromkeys(barrier))
             for value in joined.get(number, ()):
                 if value not in self.joining:
                     step = put_together(value, self.scope, op)
                     self.joining[value] = self.unit(number, step, self.makers.get(value, ()))
                 sources[self.joining[value]] = None
-            match op:
-                case Format() | Join():
-                    self.makers[op.results[0]] = tuple(sources)
-                    continue
-                case Store():
-                    continue
-                case _ if isinstance(op, _STREAM_OPS):
-                    unit = self.segment(number, self.keys[number])
-                    unit.ops.append(op)
-                    unit.after.update(sources)
-                    unit.after.pop(unit, None)
-                case _:
-                    leaves, waits = may_hand_over(op), list(sources)
-                    if leaves:  # for what needs no decision from here on
-                        waits = [other for other in self.units if other.key < self.before[number]]
-                    step = decision(op, self.scope, self.lowering.region, self.lowering.called)
-                    unit = self.unit(number, step, waits)
-                    barrier = (unit,) if leaves else barrier
-                    if any_effect(op, _TOOLS):
-                        if effects is not None:
-                            unit.after[effects] = None
-                        effects = unit
+            if isinstance(op, Format | Join):
+                self.makers[op.results[0]] = tuple(sources)
+                continue
+            if isinstance(op, _STREAM_OPS):
+                unit = self.segment(number, self.keys[number])
+                unit.ops.append(op)
+                unit.after.update(sources)
+                unit.after.pop(unit, None)
+            else:
+                leaves, waits = number in self.leaving, list(sources)
+                if leaves:  # for what needs no decision from here on
+                    waits = [other for other in self.units if other.key < self.before[number]]
+                step = decision(op, self.scope, self.lowering.region, self.lowering.called)
+                unit = self.unit(number, step, waits)
+                barrier = (unit,) if leaves else barrier
+                if any_effect(op, _TOOLS):
+                    if effects is not None:
+                        unit.after[effects] = None
+                    effects = unit
             self.units_of[number] = unit
             self.makers.update(dict.fromkeys(op.results, (unit,)))
 

@@ -60,6 +60,9 @@ def with_chosen_texts(program: Program) -> Program:
 
 def _changed(ops: Iterable[Op], ids: Iterator[int]) -> Iterator[Op]:
     for op in ops:
+        if not op.region_fields:
+            yield op
+            continue
         inner = with_regions(op, lambda region: with_fields(region, ops=tuple(_changed(region.ops, ids))))
         match inner:
             case Cond() | Switch():
