@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 from sglc.ir.core import (
+    OPS,
     Op,
     Program,
     Region,
@@ -30,8 +31,6 @@ from sglc.ir.ops import (
     Fork,
     Gen,
     Loop,
-    Pack,
-    ParseJson,
     PureCall,
     Select,
     Switch,
@@ -42,7 +41,9 @@ from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Kind, Rewrite, register
 
 _Merged = tuple[Op, ...]
-_MAKERS = (PureCall, ParseJson, Pack)  # the pure ops that may give an object
+# The ops that merge and may give an object.
+_PURE = [kind for kind in OPS.values() if kind.pure and kind is not Fork]
+_MAKERS = tuple(kind for kind in _PURE if kind.result_types in (None, (Type.JSON,)))
 
 
 @register("share_prefixes", Exactness.TOKENS, "equal prompts become one, computed once", Kind.ENABLING)
