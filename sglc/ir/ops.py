@@ -414,6 +414,9 @@ class HostCall(Op):
     error: str = ""
 
 
+_ASKED, _RUNS = (Gen, Select), (Loop, Call)
+
+
 def types_of(o: Op, names: int) -> tuple[Type, ...]:
     """The types of the results that the op must have; for a fork, of `names` branches."""
     if o.result_types is not None:
@@ -452,9 +455,9 @@ def hands_over(region: Region) -> bool:
 
 def continued(o: Op) -> tuple[Value, ...]:
     """Streams that the op goes on from by itself: on one path only one op may do so without a `fork`."""
-    if isinstance(o, Gen | Select):
+    if isinstance(o, _ASKED):
         return (o.stream,)
-    if isinstance(o, Loop | Call):
+    if isinstance(o, _RUNS):
         items = o.init if isinstance(o, Loop) else o.args
         return tuple([item for item in items if isinstance(item, Value) and item.type is S])
     return ()

@@ -37,6 +37,7 @@ from sglc.ir.text.printer import value_names
 from sglc.ir.verify.fields import check_fields, operand_types, problem
 from sglc.ir.verify.scopes import Place, Places, is_open
 
+_SITED = (Gen, Select, Join, Call)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
@@ -137,7 +138,7 @@ class _Verifier:
             self.places.put(op.results, places)
         for stream in continued(op):
             self.go_on(stream, op)
-        if isinstance(op, Gen | Select | Join | Call):
+        if isinstance(op, _SITED):
             self.unique(op)
 
     # -- values --------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ _STREAM_OPS = get_args(StreamOp)
 _PROMPT = "\0prompt"  # what a `prompt` op stores: no variable of the user's has such a name
 _TOOLS = Effect.ACTS | Effect.CALLS
 _NOTICED = ~Effect.DECIDES  # what an op that nothing reads has to be there for
+_GATHERS = (Format, Join)  # what is put together where it is read
 _TAKES_TEXTS = (Gen, Select, Image)  # each as one, even of several parts
 _NAMES = (Gen, Select, Join, Store, Cond, Switch, Loop, Map)  # what may store variables
 _MOVABLE = tuple(kind for kind in _STREAM_OPS if kind not in (Gen, Select))
@@ -276,7 +277,7 @@ class _BlockLowering:
                     step = put_together(value, self.scope, op)
                     self.joining[value] = self.unit(number, step, self.makers.get(value, ()))
                 sources[self.joining[value]] = None
-            if isinstance(op, Format | Join):
+            if isinstance(op, _GATHERS):
                 self.makers[op.results[0]] = tuple(sources)
                 continue
             if isinstance(op, _STREAM_OPS):

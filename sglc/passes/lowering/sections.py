@@ -8,6 +8,8 @@ from sglc.ir.core import Op, Program, Region, Value, reading, substitute, walk, 
 from sglc.ir.ops import ScopeBegin, ScopeEnd
 from sglc.passes.prompt.text import PromptTexts
 
+_SECTIONS = (ScopeBegin, ScopeEnd)
+
 
 def without_sections(program: Program, prompts: PromptTexts) -> tuple[Program, PromptTexts]:
     """The program, in which streams are read from before where a section begins or ends, and its prompts.
@@ -15,7 +17,7 @@ def without_sections(program: Program, prompts: PromptTexts) -> tuple[Program, P
     s1 = scope_begin(s0, 'a'); s2 = append(s1, 'x'); s3 = scope_end(s2, 'a'); yield s3
         -> s2 = append(s0, 'x'); yield s2
     """
-    if not any(isinstance(op, ScopeBegin | ScopeEnd) for op in walk(program.ops)):
+    if not any(isinstance(op, _SECTIONS) for op in walk(program.ops)):
         return program, prompts
     rename: dict[Value, Value] = {}
 
@@ -23,7 +25,7 @@ def without_sections(program: Program, prompts: PromptTexts) -> tuple[Program, P
         ops: list[Op] = []
         for op in before:
             op = reading(op, rename)
-            if isinstance(op, ScopeBegin | ScopeEnd):
+            if isinstance(op, _SECTIONS):
                 rename[op.results[0]] = op.stream
             else:
                 ops.append(with_regions(op, region))

@@ -23,6 +23,7 @@ from sglc.ir.ops import (
 from sglc.ir.plan.segment import RoleMark
 from sglc.passes.prompt.stream_parts import Parts, StreamParts
 
+_READERS, _BRANCHES = (TextOf, Prompt), (Cond, Switch)
 PromptTexts = dict[Value, tuple[Value | str, ...]]  # by the stream that a `prompt` reads
 
 
@@ -33,7 +34,7 @@ def with_texts(program: Program) -> tuple[Program, PromptTexts]:
 
     Streams that are read for their texts alone are no results of blocks any more.
     """
-    asked = [op for op in walk(program.ops) if isinstance(op, TextOf | Prompt)]
+    asked = [op for op in walk(program.ops) if isinstance(op, _READERS)]
     if not asked:
         return program, {}
     streams = StreamParts(program, _part, Type.TEXT)
@@ -82,7 +83,7 @@ def _needed(ops: Iterable[Op], live: set[Value], prompts: PromptTexts) -> tuple[
             continue
         if live.isdisjoint(op.results) and (isinstance(op, Format) or _of_prompts(op)):
             continue
-        if isinstance(op, Cond | Switch):
+        if isinstance(op, _BRANCHES):
             wanted = [number for number, value in enumerate(op.results) if value in live]
             op = with_fields(op, results=tuple([op.results[number] for number in wanted]))
             op = with_regions(op, partial(_arm, wanted=wanted, live=live, prompts=prompts))
