@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from itertools import chain, count, islice
 from operator import attrgetter, is_
 from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
 from sglc.errors import Loc
+from sglc.ir.made_often import replaced
 
 NOWHERE = Loc("<none>", 0)
 
@@ -73,7 +75,7 @@ class Site:
         if not call and not iterations:
             return self
         function = repeated(self.function, iterations)
-        return replace(self, function=f"{call}/{function}" if call else function)
+        return replaced(self, function=f"{call}/{function}" if call else function)
 
     @property
     def counted(self) -> bool:
@@ -106,11 +108,12 @@ def in_comprehension(function: str, turns: int) -> bool:
 
 
 class _Read:
-    """What an op reads, once it was asked for: every pass asks several times, and an op never changes."""
+    """What an op reads and holds, once that was asked for: every pass asks often, and an op never changes."""
 
-    __slots__ = ("_inputs", "_operands")
+    __slots__ = ("_inputs", "_operands", "_regions")
     _inputs: tuple[Value, ...]
     _operands: tuple[Value, ...]
+    _regions: tuple[Region, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +187,7 @@ def op(mnemonic: str, *results: Type, pure: bool = False, variadic: bool = False
         made.own_fields = tuple(f.name for f in fields(made) if f.name not in ("results", "loc"))
         nested = {f.name for f in fields(made) if f.type in _HOLDS_REGIONS}
         made.region_fields = tuple(name for name in made.own_fields if name in nested)
+        assert not nested or made.own_fields[-len(nested) :] == made.region_fields, mnemonic  # `operands`
         made.input_fields = tuple(f.name for f in fields(made) if f.name in made.own_fields and _reads(f.type))
         made.tree_fields = tuple(f.name for f in fields(made) if f.type in _HOLDS_TREES)
         OPS[mnemonic] = made
@@ -194,15 +198,13 @@ def op(mnemonic: str, *results: Type, pure: bool = False, variadic: bool = False
 
 def operands(o: Op) -> tuple[Value, ...]:
     """Every value the op reads, in field order; what its regions read from outside is among them."""
-    if not o.region_fields:
-        return inputs(o)
     try:
         return o._operands
     except AttributeError:
-        names = [name for name in o.own_fields if name in o.input_fields or name in o.region_fields]
-        object.__setattr__(
-            o, "_operands", tuple([value for name in names for value in values_in(getattr(o, name))])
-        )
+        found = list(inputs(o))
+        for region in regions(o):  # whose fields are the last
+            found += _from_outside(region)
+        object.__setattr__(o, "_operands", tuple(found))
         return o._operands
 
 
@@ -236,33 +238,25 @@ def values_in(item: object) -> Iterator[Value]:
         case str() | None:
             return
         case Region():
-            inner = {*item.params, *definitions(item.ops)}
-            reads: list[Value] = []
-            _read_in(item, reads)
-            yield from (value for value in reads if value not in inner)
+            yield from _from_outside(item)
         case Mapping():
             for part in item.values():
                 yield from values_in(part)
 
 
-def _read_in(region: Region, reads: list[Value]) -> None:
-    """Everything that a region and those in it read, what they define themselves included, in field order."""
+def _from_outside(region: Region) -> list[Value]:
+    """What a region reads of what stands before the op that holds it."""
+    inner, reads = set(region.params), list[Value]()
     for op in region.ops:
-        if not op.region_fields:
-            reads += inputs(op)
-            continue
-        for name in op.own_fields:
-            held = getattr(op, name)
-            if name not in op.region_fields:
-                reads += values_in(held)
-            else:
-                for inner in (held,) if isinstance(held, Region) else held or ():
-                    _read_in(inner, reads)
-    reads += region.results
+        inner.update(op.results)
+        reads += operands(op)
+    return [value for value in (*reads, *region.results) if value not in inner]
 
 
 def substitute(item: Any, rename: Mapping[Value, Value]) -> Any:
     """`item` (a field or a return tree) with every value replaced as `rename` says, in regions too."""
+    if not rename:
+        return item
     match item:
         case Value():
             return rename.get(item, item)
@@ -271,7 +265,7 @@ def substitute(item: Any, rename: Mapping[Value, Value]) -> Any:
         case str() | None:
             return item
         case Region():
-            return replace(
+            return replaced(
                 item,
                 params=substitute(item.params, rename),
                 ops=tuple(renamed(op, rename) for op in item.ops),
@@ -292,25 +286,29 @@ def renamed(o: Op, rename: Mapping[Value, Value]) -> Op:
     """The op with every value replaced as `rename` says: what it reads, what it gives, and in its regions."""
     names = (*o.input_fields, *o.region_fields)
     changed = {name: substitute(getattr(o, name), rename) for name in names}
-    return replace(o, results=substitute(o.results, rename), **changed)
+    return replaced(o, results=substitute(o.results, rename), **changed)
 
 
 def reading(o: Op, rename: Mapping[Value, Value]) -> Op:
     """The op with what it reads by itself replaced as `rename` says; its regions and results stay."""
-    if rename.keys().isdisjoint(inputs(o)):
+    if not rename or rename.keys().isdisjoint(inputs(o)):
         return o
-    return replace(o, **{name: substitute(getattr(o, name), rename) for name in o.input_fields})
+    return replaced(o, **{name: substitute(getattr(o, name), rename) for name in o.input_fields})
 
 
 def regions(o: Op) -> tuple[Region, ...]:
     """The op's own regions in the order of the text."""
     if not o.region_fields:
         return ()
-    found: list[Region] = []
-    for name in o.region_fields:
-        held = getattr(o, name)
-        found += (held,) if isinstance(held, Region) else held or ()
-    return tuple(found)
+    try:
+        return o._regions
+    except AttributeError:
+        found: list[Region] = []
+        for name in o.region_fields:
+            held = getattr(o, name)
+            found += (held,) if isinstance(held, Region) else held or ()
+        object.__setattr__(o, "_regions", tuple(found))
+        return o._regions
 
 
 _Data = TypeVar("_Data", bound=Op | Region | Program)
@@ -324,7 +322,7 @@ def with_fields(o: _Data, **fields: Any) -> _Data:
             type(old) is type(new) is tuple and len(old) == len(new) and all(map(is_, old, new))
         )
         if not same:
-            return replace(o, **fields)
+            return replaced(o, **fields)
     return o
 
 
@@ -332,12 +330,17 @@ def with_regions(o: Op, change: Callable[[Region], Region]) -> Op:
     """The op with `change` made to each of its own regions, in the order of the text."""
     if not o.region_fields:
         return o
+    before = regions(o)
+    after = [change(region) for region in before]
+    if all(map(is_, before, after)):
+        return o
+    left = iter(after)
     changed: dict[str, Any] = {}
     for name in o.region_fields:
         held = getattr(o, name)
         if held is not None:
-            changed[name] = change(held) if isinstance(held, Region) else tuple([change(part) for part in held])
-    return with_fields(o, **changed)
+            changed[name] = next(left) if isinstance(held, Region) else tuple(islice(left, len(held)))
+    return replaced(o, **changed)
 
 
 def walk(ops: Iterable[Op]) -> Iterator[Op]:
@@ -347,19 +350,20 @@ def walk(ops: Iterable[Op]) -> Iterator[Op]:
         for o in stack[-1]:
             yield o
             if o.region_fields:
-                stack.append(iter([inner for region in regions(o) for inner in region.ops]))
+                stack.append(chain.from_iterable([region.ops for region in regions(o)]))
                 break
         else:
             stack.pop()
 
 
-def definitions(ops: Iterable[Op]) -> Iterator[Value]:
+def definitions(ops: Iterable[Op]) -> list[Value]:
     """Every value that is defined, regions included, in order: an op's results behind its regions' values."""
+    found: list[Value] = []
     stack: list[Iterator[Op | tuple[Value, ...]]] = [iter(ops)]
     while stack:
         for o in stack[-1]:
             if isinstance(o, tuple):
-                yield from o
+                found += o
             elif o.region_fields:
                 inner: list[Op | tuple[Value, ...]] = []
                 for region in regions(o):
@@ -367,9 +371,15 @@ def definitions(ops: Iterable[Op]) -> Iterator[Value]:
                 stack.append(iter([*inner, o.results]))
                 break
             else:
-                yield from o.results
+                found += o.results
         else:
             stack.pop()
+    return found
+
+
+def fresh_ids(program: Program) -> Iterator[int]:
+    """Ids above all that the program uses, which is not asked before the first is."""
+    yield from count(next_id(program))
 
 
 def next_id(program: Program) -> int:

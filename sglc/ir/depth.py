@@ -38,13 +38,14 @@ def check_depth(program: Program) -> None:
     while level:
         inner: list[Op] = []
         for op in level:
-            trees += [(tree, op) for name in op.tree_fields if (tree := getattr(op, name))]
-            called = getattr(op, "program", None)
-            blocks = [region.ops for region in regions(op)]
-            if isinstance(called, Program):
-                blocks.append((*called.params, *called.ops))
+            if op.tree_fields:
+                trees += [(tree, op) for name in op.tree_fields if (tree := getattr(op, name))]
+            if op.region_fields:
+                blocks = [region.ops for region in regions(op)]
+            elif isinstance(called := getattr(op, "program", None), Program):
+                blocks = [(*called.params, *called.ops)]
                 trees.append((called.returns, op))
-            if not blocks:
+            else:
                 continue
             if depth == MAX_DEPTH:
                 raise VerifyError(

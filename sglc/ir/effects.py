@@ -40,7 +40,9 @@ class Effect(Flag):
     LEAVES = auto()  # the program may go on as ordinary Python, raises, or waits for a person
 
 
+# Of `tool`, `pure_call` and `switch` their fields decide it.
 _EFFECTS: dict[type[Op], Effect] = {
+    **dict.fromkeys(set(OPS.values()) - {Tool, PureCall, Switch}, Effect.NOTHING),
     Gen: Effect.GENERATES | Effect.STORES,
     Select: Effect.GENERATES | Effect.STORES,
     Join: Effect.STORES,
@@ -57,6 +59,8 @@ _EFFECTS: dict[type[Op], Effect] = {
 
 def effects_of(op: Op) -> Effect:
     """What the op itself does; what stands in its blocks and called programs does its own (`everywhere`)."""
+    if (known := _EFFECTS.get(type(op))) is not None:
+        return known
     match op:
         case Tool(name=name) if name == PAUSE:
             return Effect.ACTS | Effect.LEAVES
@@ -64,16 +68,19 @@ def effects_of(op: Op) -> Effect:
             return Effect.ACTS if order == "program" else Effect.CALLS
         case PureCall(name=name):
             return Effect.FAILS if name in PURE and PURE[name].fails else Effect.NOTHING
-        case Switch(default=None):
-            return Effect.DECIDES | Effect.FAILS
+        case Switch(default=default):
+            return Effect.DECIDES | Effect.FAILS if default is None else Effect.DECIDES
         case _:
-            return _EFFECTS.get(type(op), Effect.NOTHING)
+            return Effect.NOTHING
 
 
-def any_effect(op: Op, wanted: Effect) -> bool:
-    """Whether the op, or anything in it, has one of these effects."""
-    inside = everywhere((op,)) if op.region_fields or isinstance(op, Call) else (op,)
-    return any((own := effects_of(inner)) is not Effect.NOTHING and own & wanted for inner in inside)
+def any_effect(op: Op, wanted: Effect, *, calls: bool = True) -> bool:
+    """Whether the op, or anything in it (`calls`: in called programs, too), has one of these effects."""
+    bits = wanted._value_  # `&` of flags makes a flag
+    if not (op.region_fields or (calls and isinstance(op, Call))):
+        return bool(effects_of(op)._value_ & bits)
+    inside = everywhere((op,)) if calls else walk((op,))
+    return any(effects_of(inner)._value_ & bits for inner in inside)
 
 
 def variable_of(op: Op) -> str | None:

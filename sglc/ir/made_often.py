@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import MISSING, fields
+from functools import cache
+from operator import attrgetter
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -34,3 +37,17 @@ def made_often(cls: type[_T]) -> type[_T]:
     known["__init__"].__annotations__ = cls.__init__.__annotations__
     cls.__init__ = known["__init__"]  # type: ignore[method-assign]
     return cls
+
+
+def replaced(item: _T, /, **changed: Any) -> _T:
+    """`dataclasses.replace` for classes of two fields or more, of which each is asked for its fields once."""
+    names, held = _fields_of(type(item))  # type: ignore[arg-type]  # classes are hashable
+    return type(item)(**dict(zip(names, held(item), strict=True), **changed))
+
+
+@cache
+def _fields_of(cls: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    """The names of a class's fields, and what reads all of them."""
+    names = tuple(one.name for one in fields(cls))
+    assert len(names) > 1, cls
+    return names, attrgetter(*names)

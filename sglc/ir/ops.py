@@ -414,8 +414,13 @@ class HostCall(Op):
     error: str = ""
 
 
+_ASKED, _RUNS = (Gen, Select), (Loop, Call)
+
+
 def types_of(o: Op, names: int) -> tuple[Type, ...]:
     """The types of the results that the op must have; for a fork, of `names` branches."""
+    if o.result_types is not None:
+        return o.result_types
     match o:
         case Arg():
             return ({"str": T, "bool": B}.get(o.kind, J),)
@@ -433,9 +438,7 @@ def types_of(o: Op, names: int) -> tuple[Type, ...]:
             return tuple(value.type for value in values_in(o.program.returns))
         case Tool() | PureCall():
             return () if o.gives not in GIVES else (J,) if o.gives == "object" else (Type(o.gives),)
-        case _:
-            assert o.result_types is not None, o.mnemonic
-            return o.result_types
+    raise AssertionError(o.mnemonic)
 
 
 def arms_of(o: Cond | Switch) -> tuple[Region, ...]:
@@ -452,12 +455,9 @@ def hands_over(region: Region) -> bool:
 
 def continued(o: Op) -> tuple[Value, ...]:
     """Streams that the op goes on from by itself: on one path only one op may do so without a `fork`."""
-    match o:
-        case Gen() | Select():
-            return (o.stream,)
-        case Loop():
-            return tuple(value for value in o.init if value.type is S)
-        case Call():
-            return tuple(item for item in o.args if isinstance(item, Value) and item.type is S)
-        case _:
-            return ()
+    if isinstance(o, _ASKED):
+        return (o.stream,)
+    if isinstance(o, _RUNS):
+        items = o.init if isinstance(o, Loop) else o.args
+        return tuple([item for item in items if isinstance(item, Value) and item.type is S])
+    return ()

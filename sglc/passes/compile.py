@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 
 from sglc.ir.core import Op, Program, Site, walk, with_fields
 from sglc.ir.depth import with_room
+from sglc.ir.made_often import replaced
 from sglc.ir.ops import Call, Gen, Select
 from sglc.ir.plan.plan import Plan
 from sglc.ir.remark import Remark
@@ -68,7 +69,7 @@ def compile_program(
 def cached(program: Program, target: Target) -> Compiled:
     """`compile_program`, done once per distinct program: a batch compiles once per distinct path."""
     tokenizer = target.tokenizer.hash if target.tokenizer else ""
-    capabilities = replace(target, tokenizer=None)
+    capabilities = replaced(target, tokenizer=None)
     key = (program.name, program.params, program.ops, repr(program.returns), program.outputs,
            _unlike(program), capabilities,
            tokenizer)  # fmt: skip

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from itertools import count
 
 from sglc.ir.core import (
     Op,
@@ -13,8 +11,8 @@ from sglc.ir.core import (
     Region,
     Type,
     Value,
+    fresh_ids,
     inputs,
-    next_id,
     reading,
     regions,
     substitute,
@@ -23,6 +21,7 @@ from sglc.ir.core import (
     with_fields,
     with_regions,
 )
+from sglc.ir.made_often import replaced
 from sglc.ir.ops import Append, Call, Format, Select, continued
 from sglc.ir.plan.segment import joined
 from sglc.ir.rewrite import rewritten
@@ -102,13 +101,18 @@ class _Appends:
             if isinstance(op, Format):
                 self.flat[op.results[0]] = op.parts
         self.uses, self.continued = Counter(read), Counter(gone_on)
-        self.fresh = count(next_id(program))
+        self.fresh = fresh_ids(program)
         self.rename: dict[Value, Value] = {}
 
     def program(self) -> Program:
         ops = self.block(self.before.ops, (value for op in self.before.params for value in op.results))
         made = with_fields(self.before, ops=ops, returns=substitute(self.before.returns, self.rename))
-        return _without_unused_formats(made)
+        unused = {value for value in self.flat if not self.uses[value]}
+
+        def kept(op: Op) -> Op | None:
+            return None if isinstance(op, Format) and op.results[0] in unused else op
+
+        return with_fields(made, ops=rewritten(made.ops, kept, calls=False)) if unused else made
 
     def region(self, before: Region) -> Region:
         ops = self.block(before.ops, before.params)
@@ -117,7 +121,7 @@ class _Appends:
     def block(self, before: Iterable[Op], given: Iterable[Value]) -> tuple[Op, ...]:
         before = tuple(before)
         extended = {op.stream for op in before if isinstance(op, Append)}
-        here = {*given, *(value for op in before for value in op.results)}
+        here: set[Value] = set()  # what the block makes, once that is asked
         # Of inner streams: where their chains began, and the texts.
         chains: dict[Value, tuple[Value, list[Value | str]]] = {}
         ops: list[Op] = []
@@ -133,13 +137,24 @@ class _Appends:
             if self.uses[after] == 1 and after in extended:
                 chains[after] = (base, texts)
                 continue
-            ops += self.merged(op, base, texts, base in here)
+            parts = joined(part for text in texts for part in _expand(text, self.flat))
+            if not parts:
+                here = here or {*given, *(value for op in before for value in op.results)}
+            ops += self.merged(op, base, texts, parts, base in here)
         return tuple(ops)
 
-    def merged(self, op: Append, base: Value, texts: list[Value | str], same_block: bool) -> Iterator[Op]:
-        """What is left of a chain that ends at `op`."""
+    def merged(
+        self, op: Append, base: Value, texts: list[Value | str], parts: _Parts, same_block: bool
+    ) -> Iterator[Op]:
+        """What is left of a chain that ends at `op`, of `texts` that consist of `parts`."""
         after = op.results[0]
-        match joined(part for text in texts for part in _expand(text, self.flat)):
+        if len(parts) > 1 and len(texts) == 1:
+            yield op
+            return
+        for text in texts:
+            if isinstance(text, Value):
+                self.uses[text] -= 1
+        match parts:
             # Two generations must not meet in one stream, nor one in a loop continue a stream from
             # outside, so an empty append may stand between them.
             case () if self.continued[after] == 0 or (
@@ -151,27 +166,10 @@ class _Appends:
                 yield with_fields(op, stream=base, text="")
             case (only,):
                 yield with_fields(op, stream=base, text=only)
-            case _ if len(texts) == 1:
-                yield op
-            case parts:
+            case _:
                 text = Value(next(self.fresh), Type.TEXT)
                 yield Format(parts, results=(text,), loc=op.loc)
-                yield replace(op, stream=base, text=text)
-
-
-def _without_unused_formats(program: Program) -> Program:
-    used, formats = set(values_in(program.returns)), set[Value]()
-    for op in walk(program.ops):
-        used.update(inputs(op), *(region.results for region in regions(op)))
-        if isinstance(op, Format):
-            formats.update(op.results)
-    if formats <= used:
-        return program
-
-    def kept(op: Op) -> Op | None:
-        return None if isinstance(op, Format) and op.results[0] not in used else op
-
-    return with_fields(program, ops=rewritten(program.ops, kept, calls=False))
+                yield replaced(op, stream=base, text=text)
 
 
 def _expand(item: Value | str, flat: Mapping[Value, _Parts]) -> _Parts:

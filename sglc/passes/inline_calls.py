@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
-from itertools import count
 
 from sglc.ir.core import (
     Op,
@@ -14,7 +12,7 @@ from sglc.ir.core import (
     Type,
     Value,
     definitions,
-    next_id,
+    fresh_ids,
     reading,
     renamed,
     substitute,
@@ -22,6 +20,7 @@ from sglc.ir.core import (
     walk,
     with_regions,
 )
+from sglc.ir.made_often import replaced
 from sglc.ir.ops import Call, Fork, Format, Gen, Join, Loop, Map, Prompt, Select, Store, continued
 from sglc.ir.remark import Remark, place
 from sglc.ir.rewrite import rewritten
@@ -61,14 +60,14 @@ class _Inlining:
     def __init__(self, program: Program, max_ops: int) -> None:
         self.before = program
         self.max_ops = max_ops
-        self.fresh = count(next_id(program))
+        self.fresh = fresh_ids(program)
         self.left = max_ops - sum(1 for _ in walk(program.ops))
         self.rename: dict[Value, Value] = {}
         self.remarks: list[Remark] = []
 
     def program(self) -> Program:
         ops = self.block(self.before.ops, "")
-        return replace(self.before, ops=ops, returns=substitute(self.before.returns, self.rename))
+        return replaced(self.before, ops=ops, returns=substitute(self.before.returns, self.rename))
 
     def block(self, before: Sequence[Op], repeated: str) -> tuple[Op, ...]:
         """The ops of a block; `repeated` is the `loop` or `map` around it, "" outside."""
@@ -76,7 +75,7 @@ class _Inlining:
         def region(held: Region) -> Region:
             inside = op.mnemonic if isinstance(op, Loop | Map) else repeated
             ops = self.block(held.ops, inside)
-            return replace(held, ops=ops, results=substitute(held.results, self.rename))
+            return replaced(held, ops=ops, results=substitute(held.results, self.rename))
 
         made: list[Op] = []
         for op in before:
@@ -89,7 +88,7 @@ class _Inlining:
 
     def call(self, op: Call, repeated: str) -> Iterator[Op]:
         inner = _Inlining(op.program, self.max_ops)
-        op = replace(op, program=inner.program())
+        op = replaced(op, program=inner.program())
         self.remarks += inner.remarks
         name, length = op.program.name, sum(1 for _ in walk(op.program.ops))
         why = f"its sites name the iteration of the `{repeated}` around it" if repeated else ""
@@ -140,6 +139,6 @@ def _under(op: Op, call: str) -> Op | None:
         case Store() | Prompt():
             return None
         case Gen() | Select() | Join() | Call():
-            return replace(op, site=op.site.inside(call, ()))
+            return replaced(op, site=op.site.inside(call, ()))
         case _:
             return op

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from sglc.errors import LegalizeError, Loc
 from sglc.ir.core import (
@@ -22,6 +21,7 @@ from sglc.ir.core import (
     walk,
     with_regions,
 )
+from sglc.ir.made_often import replaced
 from sglc.ir.ops import (
     Append,
     Call,
@@ -126,7 +126,7 @@ class _Lowering:
             if isinstance(op, Resume):
                 stream = op.results[0]
                 self.chats[stream] = given[stream] if given else self.write.resumed(op)
-                op = replace(op, turns=(), role="")  # all that was written is in the stream
+                op = replaced(op, turns=(), role="")  # all that was written is in the stream
             params.append(op)
         ops = self.program.ops
         tail = [op for op in ops[-1:] if isinstance(op, HostCall)]
@@ -137,7 +137,7 @@ class _Lowering:
             self.chats[value] = end(self.chats[value], NOWHERE)
         rename = {value: self.chats[value].stream for value in returned}
         self.write.ops += map(self.reading, tail)
-        lowered = replace(
+        lowered = replaced(
             self.program, params=tuple(params), ops=tuple(self.write.ops),
             returns=substitute(self.program.returns, rename),
         )  # fmt: skip
@@ -156,14 +156,14 @@ class _Lowering:
             case Control():
                 # Control tokens that are here already: this part of the program was lowered before.
                 chat = chats[op.stream]
-                write.ops.append(replace(op, stream=chat.stream))
-                chats[op.results[0]] = replace(chat, stream=op.results[0], raw=True, fresh=False)
+                write.ops.append(replaced(op, stream=chat.stream))
+                chats[op.results[0]] = replaced(chat, stream=op.results[0], raw=True, fresh=False)
             case Gen() | Select():
                 chats[op.results[0]] = write.generate(chats[op.stream], op)
             case Fork() | ScopeBegin() | ScopeEnd():
                 chat = chats[op.stream]
-                write.ops.append(replace(op, stream=chat.stream))
-                chats.update((branch, replace(chat, stream=branch)) for branch in op.results)
+                write.ops.append(replaced(op, stream=chat.stream))
+                chats.update((branch, replaced(chat, stream=branch)) for branch in op.results)
             case RoleOpen():
                 self.turned(op, write.open(chats[op.stream], op.role, op.loc))
             case RoleClose():
@@ -188,7 +188,7 @@ class _Lowering:
         """Enter what a turn's begin or end left; where the template writes nothing, it is a new stream too."""
         if chat.stream == self.chats[op.stream].stream and not chat.held:
             self.write.ops.append(Append(chat.stream, "", results=op.results, loc=op.loc))
-            chat = replace(chat, stream=op.results[0])
+            chat = replaced(chat, stream=op.results[0])
         self.chats[op.results[0]] = chat
 
     def reading(self, op: Op) -> Op:
@@ -209,7 +209,7 @@ class _Lowering:
         while len(self.write.begun) > begun:
             self.write.begun.popitem()
         rename = {value: chat.stream for value, chat in zip(streams, left, strict=True)}
-        return replace(region, ops=tuple(made), results=substitute(region.results, rename)), left
+        return replaced(region, ops=tuple(made), results=substitute(region.results, rename)), left
 
     def results(self, op: Op, left: Sequence[Sequence[Chat]]) -> None:
         """The streams that an op gives: by stream, where each of its blocks left it."""
@@ -254,7 +254,7 @@ class _Lowering:
                 )  # fmt: skip
         given = iter(entered)
         init = tuple(next(given).stream if value.type is Type.STREAM else value for value in op.init)
-        self.write.ops.append(replace(op, init=init, body=body))
+        self.write.ops.append(replaced(op, init=init, body=body))
         # It has run at least once, so nothing stands as it did before.
         self.results(op, [[taken_over(chat, chat.stream)] for chat in left])
 
@@ -281,7 +281,7 @@ class _Lowering:
         write = self.write
         inner = _Lowering(op.program, write.tokenizer, write.markup, self.roles, write.remarks)
         program, left = inner.run(given)
-        write.ops.append(replace(op, args=tuple(args), program=program))
+        write.ops.append(replaced(op, args=tuple(args), program=program))
         self.results(op, [[taken_over(chat, chat.stream)] for chat in left])
 
     def unlike(self, code: str, message: str, loc: Loc, one: Chat, other: Chat, hint: str) -> LegalizeError:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sglc.ir.core import Op, Program
+from sglc.ir.made_often import replaced
 from sglc.ir.ops import Tool
 from sglc.ir.remark import Remark, place
-from sglc.ir.rewrite import rewritten
+from sglc.ir.rewrite import everywhere, rewritten
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
 
@@ -24,14 +23,13 @@ def overlap_tools(program: Program, _: Target) -> Rewrite:
     places before it where the program may raise or go on as Python. Calls in program order wait for all that
     stands before them, these too.
     """
-    remarks: list[Remark] = []
+    free = [op for op in everywhere(program.ops) if isinstance(op, Tool) and op.order == "free"]
+    if not free:
+        return program
 
     def changed(op: Op) -> Op:
-        if not isinstance(op, Tool) or op.order != "free":
-            return op
-        said = f"`{op.name}` is called as soon as its arguments are there"
-        remarks.append(Remark("overlap_tools", said, place(op.loc)))
-        return replace(op, order="overlap")
+        return replaced(op, order="overlap") if isinstance(op, Tool) and op.order == "free" else op
 
-    ops = rewritten(program.ops, changed)
-    return (replace(program, ops=ops), tuple(remarks)) if remarks else program
+    said = [(f"`{op.name}` is called as soon as its arguments are there", place(op.loc)) for op in free]
+    remarks = tuple(Remark("overlap_tools", text, loc) for text, loc in said)
+    return replaced(program, ops=rewritten(program.ops, changed)), remarks

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from sglc.ir.core import Op, Program, Region, Value, inputs, values_in, with_regions
 from sglc.ir.effects import Effect, any_effect, variable_of
+from sglc.ir.made_often import replaced
 from sglc.ir.ops import Call, Cond, Fork, Gen, Loop, Map, Select, Switch, hands_over
 from sglc.ir.remark import Remark, place
 from sglc.ir.rewrite import everywhere
@@ -37,7 +37,7 @@ def prune(program: Program, _: Target) -> Rewrite:
         return program
     pruning = _Pruning()
     ops = pruning.block(program.ops, set(values_in(program.returns)), set(program.outputs))
-    return replace(program, ops=ops), tuple(map(_remark, reversed(pruning.dropped)))
+    return replaced(program, ops=ops), tuple(map(_remark, reversed(pruning.dropped)))
 
 
 class _Pruning:
@@ -66,19 +66,19 @@ class _Pruning:
         def region(held: Region) -> Region:
             results = held.results if hands_over(held) else _picked(held.results, read)
             live.update(results)
-            return replace(held, ops=self.block(held.ops, live, set(asked)), results=results)
+            return replaced(held, ops=self.block(held.ops, live, set(asked)), results=results)
 
         match op:
             case Cond() | Switch() | Map():
-                return replace(with_regions(op, region), results=_picked(op.results, read))
+                return replaced(with_regions(op, region), results=_picked(op.results, read))
             case Fork():
                 labels = _picked(op.labels, read) if op.labels else ()
-                return replace(op, labels=labels, results=_picked(op.results, read))
+                return replaced(op, labels=labels, results=_picked(op.results, read))
             case Loop():
                 return self.loop(op, live, asked, read)
             case Call():
                 called = self.block(op.program.ops, set(values_in(op.program.returns)), set())
-                return replace(op, program=replace(op.program, ops=called))
+                return replaced(op, program=replaced(op.program, ops=called))
             case _:
                 return op
 
@@ -95,10 +95,10 @@ class _Pruning:
                 break
             read = needed
         live.update(inner)
-        body = replace(
+        body = replaced(
             op.body, params=_picked(op.body.params, read), ops=ops, results=(again, *_picked(carried, read))
         )
-        return replace(op, init=_picked(op.init, read), body=body, results=_picked(op.results, read))
+        return replaced(op, init=_picked(op.init, read), body=body, results=_picked(op.results, read))
 
 
 def _remark(op: Gen | Select) -> Remark:

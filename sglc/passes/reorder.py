@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, takewhile
+from itertools import takewhile
 
 from sglc.ir.core import (
     Op,
@@ -13,8 +13,8 @@ from sglc.ir.core import (
     Region,
     Type,
     Value,
+    fresh_ids,
     inputs,
-    next_id,
     regions,
     values_in,
     walk,
@@ -75,7 +75,7 @@ class _Reordering:
         self.before = program
         self.target = target
         self.remarks = remarks
-        self.fresh = count(next_id(program))
+        self.fresh = fresh_ids(program)
         self.uses = Counter(values_in(program.returns))
         self.formats: dict[Value, Format] = {}
         self.ranks: dict[Value, int] = {}

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import replace
-from itertools import count
 
 from sglc.ir.core import (
+    OPS,
     Op,
     Program,
     Region,
     Type,
     Value,
     content,
+    fresh_ids,
     inputs,
-    next_id,
     reading,
     regions,
     substitute,
@@ -23,12 +22,28 @@ from sglc.ir.core import (
     with_fields,
     with_regions,
 )
-from sglc.ir.ops import Append, Call, Cond, Control, Fork, Gen, Loop, PureCall, Select, Switch, continued
+from sglc.ir.made_often import replaced
+from sglc.ir.ops import (
+    Append,
+    Call,
+    Cond,
+    Control,
+    Fork,
+    Gen,
+    Loop,
+    PureCall,
+    Select,
+    Switch,
+    continued,
+)
 from sglc.ir.remark import Remark, place
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Kind, Rewrite, register
 
 _Merged = tuple[Op, ...]
+# The ops that merge and may give an object.
+_PURE = [kind for kind in OPS.values() if kind.pure and kind is not Fork]
+_MAKERS = tuple(kind for kind in _PURE if kind.result_types in (None, (Type.JSON,)))
 
 
 @register("share_prefixes", Exactness.TOKENS, "equal prompts become one, computed once", Kind.ENABLING)
@@ -81,8 +96,10 @@ def _merge(program: Program) -> tuple[Program, _Merged]:
 
 
 def _handed_out(program: Program) -> set[Value]:
-    """Objects that something else than a pure function gets, and what they may hold."""
+    """Objects that something else than a pure function gets, and what they may hold, where objects are made."""
     ops = list(walk(program.ops))
+    if not any(isinstance(op, _MAKERS) for op in ops):
+        return set()
     found = set(values_in(program.returns))
     for op in ops:
         found.update(*(region.results for region in regions(op)))
@@ -130,13 +147,13 @@ class _Forking:
     def __init__(self, program: Program, meetings: Mapping[Value, int]) -> None:
         self.before = program
         self.meetings = meetings
-        self.fresh = count(next_id(program))
+        self.fresh = fresh_ids(program)
         self.branches: dict[Value, tuple[Value, ...]] = {}
         self.taken: dict[Value, int] = {}  # branches that are used on the way to this place
 
     def program(self) -> Program:
         given = (value for op in self.before.params for value in op.results)
-        return replace(self.before, ops=self.block(self.before.ops, given))
+        return replaced(self.before, ops=self.block(self.before.ops, given))
 
     def block(self, before: tuple[Op, ...], given: Iterable[Value]) -> tuple[Op, ...]:
         here = {*given, *(value for op in before for value in op.results)}
@@ -168,15 +185,15 @@ class _Forking:
     def one(self, op: Op) -> Op:
         match op:
             case Gen() | Select():
-                return replace(op, stream=self.branch(op.stream))
+                return replaced(op, stream=self.branch(op.stream))
             case Loop():
-                op = replace(op, init=tuple(self.branch(value) for value in op.init))
+                op = replaced(op, init=tuple(self.branch(value) for value in op.init))
             case Call():
-                return replace(op, args=tuple(self.branch(a) if isinstance(a, Value) else a for a in op.args))
+                return replaced(op, args=tuple(self.branch(a) if isinstance(a, Value) else a for a in op.args))
         return with_regions(op, self.region)
 
     def region(self, region: Region) -> Region:
-        return replace(region, ops=self.block(region.ops, region.params))
+        return replaced(region, ops=self.block(region.ops, region.params))
 
     def branch(self, value: Value) -> Value:
         if value not in self.branches:

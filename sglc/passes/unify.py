@@ -28,14 +28,16 @@ def unify(program: Program, target: Target) -> Rewrite:
     asked = [op for op in everywhere(program.ops) if isinstance(op, Gen | Select)]
     together = any(op.fused or getattr(op, "ahead", 0) for op in asked)
 
-    def changed(op: Op) -> Op:
-        if not isinstance(op, Gen | Select):
-            return op
-        sampling = op.sampling if isinstance(op, Gen) else None
-        return with_fields(op, unify=not together and target.is_deterministic(sampling))
+    def marks(op: Gen | Select) -> bool:
+        return not together and target.is_deterministic(op.sampling if isinstance(op, Gen) else None)
 
-    marked = with_fields(program, ops=rewritten(program.ops, changed))
-    return marked, tuple(_remarks(marked.ops, {}))
+    def changed(op: Op) -> Op:
+        return with_fields(op, unify=marks(op)) if isinstance(op, Gen | Select) else op
+
+    if any(op.unify != marks(op) for op in asked):
+        program = with_fields(program, ops=rewritten(program.ops, changed))
+    # One alone asks for the same as no other.
+    return program, tuple(_remarks(program.ops, {})) if sum(map(marks, asked)) > 1 else ()
 
 
 def _remarks(ops: Iterable[Op], around: Mapping[Value, Value]) -> Iterator[Remark]:

@@ -39,7 +39,7 @@ def program() -> Program:
     return from_text(TEXT, "f.sglir")
 
 
-def test_nothing_is_looked_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first call waits for these walks: for texts that nothing uses, and for questions that are marked."""
     calls: list[str] = []
 
@@ -52,14 +52,14 @@ def test_nothing_is_looked_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(module, name, count)
 
-    counted(fold_text, "_without_unused_formats")
+    counted(fold_text, "rewritten")
     counted(asked, "numbered")
     sampled = from_text(
         "def f():\n    s0 = root()\n    s1, t0 = gen(s0, 'x', max_tokens=2)\n    return t0\n",
         "f.sglir",
     )
     assert asked.asked_in_plan(compile_program(sampled, PLAIN).plan) is asked.NOTHING_ASKED
-    assert calls == ["_without_unused_formats"] * LOCAL.count("fold_text")
+    assert calls == []
 
 
 def test_passes_run_in_order_and_are_observed() -> None:

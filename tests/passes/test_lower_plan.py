@@ -24,6 +24,7 @@ from sglc.ir.plan.plan import (
     Param,
     Plan,
     PlanGuard,
+    PromptEnd,
     SwitchStep,
     ValueStep,
     Within,
@@ -67,6 +68,46 @@ def nodes(plan: Plan) -> tuple[object, ...]:
     (segment,) = plan.steps
     assert isinstance(segment, Segment)
     return segment.nodes
+
+
+SECTIONS = """\
+def f():
+    s0 = root()
+    s1 = scope_begin(s0, 'a')
+    s2 = append(s1, 'Q: ')
+    s3 = scope_end(s2, 'a')
+    s4, t0 = gen(s3, 'x')
+    s5 = scope_begin(s4, 'b')
+    b0 = eq(t0, 'no')
+    s9 = cond(b0):
+        s6 = scope_begin(s5, 'c')
+        s7, t1 = gen(s6, 'y')
+        s8 = scope_end(s7, 'c')
+        yield s8
+    else:
+        yield s5
+    s10 = scope_end(s9, 'b')
+    prompt(s10)
+    return s10
+"""
+
+
+def test_sections_are_nothing_in_a_plan() -> None:
+    """Wherever a stream is read from where one begins or ends: by ops, blocks, prompts, the return value."""
+    plan = lower_plan(from_text(SECTIONS, "f.sglir"), CHATML)
+    first, _, branch = plan.steps
+    assert isinstance(first, Segment)
+    open_, extend, gen, keep = first.nodes
+    assert (open_, extend, keep) == (OpenNode(), ExtendNode(0, ("Q: ",)), KeepNode(2, "s4"))
+    assert isinstance(gen, GenNode)
+    assert isinstance(branch, CondStep)
+    then, orelse = plan.blocks
+    assert isinstance(then.steps[0], Segment)
+    assert then.steps[0].nodes[0] == OpenNode("s4")
+    assert (then.results[0], orelse.results[0]) == (Held("s7"), Held("s4"))
+    assert plan.returns == branch.gives[0]
+    assert isinstance(branch.gives[1], Slot)
+    assert plan.variables[-1] == PromptEnd(Joined(("Q: ", Slot("t0"), branch.gives[1])), ())
 
 
 def test_literal_gen_literal_gen_is_one_segment() -> None:

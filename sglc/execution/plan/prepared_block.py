@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,7 +27,7 @@ from sglc.ir.plan.plan import (
     blocks_of,
 )
 from sglc.ir.plan.segment import GenNode, Held, KeepNode, Segment, SelectNode, Slot, behind
-from sglc.ir.plan.uses import Name, Uses, block_ends, gives_of, names_in, own_reads
+from sglc.ir.plan.uses import Name, Uses, block_ends, gives_of, names_in
 from sglc.ir.pure import STORED
 
 NOBODY = -1
@@ -50,10 +50,9 @@ class PreparedSegment:
     `keeps` are (node, handle, number of its name, generations that it waits for).
     """
 
-    def __init__(self, segment: Segment, names: Names) -> None:
+    def __init__(self, segment: Segment, read: Collection[Name], names: Names) -> None:
         self.segment = segment
         self.empty = not segment.nodes
-        read: list[Slot | Held] = list(dict.fromkeys(own_reads(segment)))
         self.texts: list[tuple[str, Read]] = [
             (name.name, names.reader(name)) for name in read if isinstance(name, Slot)
         ]
@@ -173,19 +172,19 @@ class PreparedBlock:
         self.params = len(block.params)
         self.count = len(own)
         reads = [plan.uses.reads(step) for step in block.steps]
-        self.steps = [self._step(step, names) for step, names in zip(block.steps, reads, strict=True)]
+        self.steps = [self._step(*each) for each in zip(block.steps, reads, gives, strict=True)]
         self.order = _order(block, plan.uses) if plan.ordered else None
         self.waiting: list[list[int]] = [[] for _ in own]
         self.missing = [0] * len(block.steps)
         self.left = [0] * len(own)
         for number, names in enumerate(reads):
             for name in names:
-                if name in own and own[name] >= self.params:
-                    self.waiting[own[name]].append(number)
+                if (place := own.get(name, NOBODY)) >= self.params:
+                    self.waiting[place].append(number)
                     self.missing[number] += 1
         self.first = [number for number, count in enumerate(self.missing) if not count]
         ends = [
-            own[name] for name in dict.fromkeys(block_ends(block)) if name in own and isinstance(name, Held)
+            own[name] for name in dict.fromkeys(block_ends(block)) if isinstance(name, Held) and name in own
         ]
         self.ends = tuple(ends)
         for number in (*ends, *(number for step in self.steps for number in step.held)):
@@ -207,9 +206,9 @@ class PreparedBlock:
             step.inner[place] = found
         return found
 
-    def _step(self, step: Step, names: Iterable[Name]) -> PreparedStep:
-        gives, own = gives_of(step), self.names.own
-        segment = PreparedSegment(step, self.names) if isinstance(step, Segment) else None
+    def _step(self, step: Step, names: Collection[Name], gives: Iterable[Name]) -> PreparedStep:
+        own = self.names.own
+        segment = PreparedSegment(step, names, self.names) if isinstance(step, Segment) else None
         named: Mapping[str, OutputTree] = step.named if isinstance(step, FunctionStep) else {}
         return PreparedStep(
             step,
@@ -217,7 +216,7 @@ class PreparedBlock:
             {key: self.names.reader(tree) for key, tree in named.items()},
             tuple([self.names.reader(name) for name in names]),
             tuple([own[name] for name in gives]),
-            tuple([own[name] for name in names if name in own and isinstance(name, Held)]),
+            tuple([own[name] for name in names if isinstance(name, Held) and name in own]),
             any(isinstance(name, Held) for name in gives),
             segment,
             [None] * len(blocks_of(step)),

@@ -47,7 +47,7 @@ def plan_run(
     """A run of a plan; `go_on` and `meter` as of `PlanPart`."""
     return Run(
         setup, arguments, lambda run: PlanPart(run, prepared, tools, go_on, meter), prepared.asked,
-        prepared.single_call,
+        setup.call.observer is not None and prepared.single_call,
     )  # fmt: skip
 
 

@@ -228,15 +228,15 @@ class Names:
 
     def _place(self, name: Name) -> int | Read:
         """The number of a name of the block itself, or else what reads it."""
-        return self.own[name] if name in self.own else self._value(name)
+        number = self.own.get(name)
+        return self._value(name) if number is None else number
 
     def _value(self, name: Name) -> Read:
         depth, around = 0, self
-        while name not in around.own:
+        while (number := around.own.get(name)) is None:
             if around.outer is None:
                 return _constant(Kept(None))  # nothing was kept under that name
             depth, around = depth + 1, around.outer
-        number = around.own[name]
         if depth == 0:
             return lambda run: run.values[number]
         if depth == 1:

@@ -261,8 +261,11 @@ def origin(nodes: Sequence[Node], stream: int) -> tuple[int, tuple[Part, ...]]:
 
 def joined(parts: Iterable[_P]) -> tuple[_P, ...]:
     """Parts with neighbouring texts as one, however they were appended, and empty ones left out."""
+    given = tuple(parts)
+    if len(given) < 2:
+        return given if given != ("",) else ()
     out: list[Any] = []
-    for is_text, run in groupby(parts, lambda part: isinstance(part, str)):
+    for is_text, run in groupby(given, lambda part: isinstance(part, str)):
         if not is_text:
             out += run
         elif text := "".join(cast("Iterable[str]", run)):

@@ -40,21 +40,19 @@ Name = Slot | Held
 Names = dict[Name, None]  # in order of their first mention
 
 
-def names_in(tree: OutputTree) -> Iterator[Name]:
+def names_in(tree: OutputTree) -> list[Name]:
     """Every value and stream in a tree, in order."""
     match tree:
         case Slot() | Held(str()):
-            yield tree
+            return [tree]
         case Joined(parts):
-            yield from (part for part in parts if isinstance(part, Slot))
+            return [part for part in parts if isinstance(part, Slot)]
         case tuple():
-            for part in tree:
-                yield from names_in(part)
+            return [name for part in tree for name in names_in(part)]
         case Mapping():
-            for part in tree.values():
-                yield from names_in(part)
+            return [name for part in tree.values() for name in names_in(part)]
         case _:
-            return
+            return []
 
 
 def node_reads(node: Node) -> Iterator[Name]:
@@ -63,12 +61,12 @@ def node_reads(node: Node) -> Iterator[Name]:
         case OpenNode(str() as name):
             yield Held(name)
         case ExtendNode():
-            data = (part.data if isinstance(part, ImagePart) else part for part in node.parts)
-            yield from (part for part in data if isinstance(part, Slot))
+            data = [part.data if isinstance(part, ImagePart) else part for part in node.parts]
+            yield from [part for part in data if isinstance(part, Slot)]
         case GenNode(limit=str(limit)) if limit:
             yield Slot(limit)
         case SelectNode():
-            yield from (choice for choice in node.choices if isinstance(choice, Slot))
+            yield from [choice for choice in node.choices if isinstance(choice, Slot)]
         case _:
             return
 

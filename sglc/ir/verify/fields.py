@@ -66,12 +66,20 @@ _TAKES: Mapping[type[Op], Mapping[str, tuple[Type, ...]]] = {
 }
 
 
+# Ops with fields that may be out of range.
+_RANGED = (Fork, Gen, Select, Tool, PureCall, Control, Loop, Switch, Join, Call)
+
+
 def operand_types(op: Op) -> Iterator[tuple[Value, tuple[Type, ...]]]:
     """Each operand with the types it may have; those of `loop` and `call` depend on what they hold."""
-    if op.mnemonic in OPERATIONS:
-        yield from ((value, OPERATIONS[op.mnemonic].takes) for value in inputs(op))
+    if (known := OPERATIONS.get(op.mnemonic)) is not None:
+        yield from [(value, known.takes) for value in inputs(op)]
     for name, wanted in _TAKES.get(type(op), {}).items():
-        yield from ((value, wanted) for value in values_in(getattr(op, name)))
+        item = getattr(op, name)
+        if type(item) is Value:
+            yield item, wanted
+        elif item:
+            yield from [(value, wanted) for value in values_in(item)]
 
 
 def check_fields(op: Op) -> None:
@@ -81,6 +89,8 @@ def check_fields(op: Op) -> None:
         VerifyError: SGLC210 labels that do not fit a fork; SGLC219 what a function gives; SGLC213 any
             other field.
     """
+    if not isinstance(op, _RANGED):
+        return
     match op:
         case Fork() if op.labels and len(op.labels) != len(op.results):
             raise problem(

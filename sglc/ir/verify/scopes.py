@@ -74,6 +74,8 @@ class Places:
             VerifyError: SGLC207 a turn, SGLC218 a section that begins or ends out of turn.
         """
         match op:
+            case Append() | Control() | Image() | Gen() | Select() | Fork():
+                after = self._places.get(op.stream.id, _OUTSIDE)
             case Resume():
                 after = Place(op.role, resumed=True)
             case RoleOpen() | RoleClose():
@@ -83,11 +85,10 @@ class Places:
                 after = replace(here, sections=(*here.sections, op.name))
             case ScopeEnd():
                 after = self._section(op)
-            case Append() | Control() | Image() | Gen() | Select() | Fork():
-                after = self._places.get(op.stream.id, _OUTSIDE)
             case _:
                 return
-        self.put(op.results, (after,) * len(op.results))
+        if after is not _OUTSIDE:
+            self.put(op.results, (after,) * len(op.results))
 
     def _turn(self, op: RoleOpen | RoleClose) -> Place:
         here = self._places.get(op.stream.id, _OUTSIDE)

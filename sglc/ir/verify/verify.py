@@ -37,6 +37,7 @@ from sglc.ir.text.printer import value_names
 from sglc.ir.verify.fields import check_fields, operand_types, problem
 from sglc.ir.verify.scopes import Place, Places, is_open
 
+_SITED = (Gen, Select, Join, Call)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
@@ -122,21 +123,22 @@ class _Verifier:
 
     def op(self, op: Op) -> None:
         for value in inputs(op):
-            if self.visible.get(value.id) != value:
+            if (known := self.visible.get(value.id)) is not value and known != value:
                 raise self.undefined(value, op.mnemonic, op)
         for value, wanted in operand_types(op):
             if value.type not in wanted:
                 raise self.wrong_type(value, wanted, op)
         check_fields(op)
-        places = self.regions(op)
+        places = self.regions(op) if op.region_fields or isinstance(op, Call) else ()
         self.results(op)
         for value in op.results:
             self.define(value, op)
         self.places.op(op)
-        self.places.put(op.results, places)
+        if places:
+            self.places.put(op.results, places)
         for stream in continued(op):
             self.go_on(stream, op)
-        if isinstance(op, Gen | Select | Join | Call):
+        if isinstance(op, _SITED):
             self.unique(op)
 
     # -- values --------------------------------------------------------------------------------------
@@ -149,7 +151,7 @@ class _Verifier:
             self.levels[value.id] = self.iterations
 
     def results(self, op: Op) -> None:
-        found, wanted = tuple(value.type for value in op.results), types_of(op, len(op.results))
+        found, wanted = _types(op.results), types_of(op, len(op.results))
         if isinstance(op, Fork):
             if not found or found != wanted:
                 raise problem("SGLC206", "`fork` gives one or more streams", op, note=_gives(found))
@@ -344,7 +346,7 @@ def _taken(entries: dict[_K, _V], before: int) -> dict[_K, _V]:
 
 
 def _types(values: Sequence[Value]) -> tuple[Type, ...]:
-    return tuple(value.type for value in values)
+    return tuple([value.type for value in values])
 
 
 def _gives(types: tuple[Type, ...]) -> str:

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import count
 from typing import get_args
 
 from sglc.ir.core import (
@@ -25,7 +23,7 @@ from sglc.ir.core import (
     Region,
     Type,
     Value,
-    next_id,
+    fresh_ids,
     operands,
     renamed,
     values_in,
@@ -33,6 +31,7 @@ from sglc.ir.core import (
     with_fields,
     with_regions,
 )
+from sglc.ir.made_often import replaced
 from sglc.ir.ops import Cond, Format, Gen, Prompt, ScopeBegin, ScopeEnd, Select, Switch, arms_of, hands_over
 from sglc.passes.lowering.segments import StreamOp
 
@@ -47,7 +46,7 @@ def with_arm_tails(program: Program, prompts: Mapping[Value, Sequence[Value | st
         prompts: what its `prompt` ops say, by their streams.
     """
     given = {value for op in program.params for value in op.results}
-    ops = _Tails(count(next_id(program)), prompts).block(program.ops, given, values_in(program.returns))
+    ops = _Tails(fresh_ids(program), prompts).block(program.ops, given, list(values_in(program.returns)))
     return with_fields(program, ops=ops)
 
 
@@ -56,15 +55,13 @@ class _Tails:
         self.ids = ids
         self.prompts = prompts
 
-    def block(self, ops: Sequence[Op], given: set[Value], ends: Iterable[Value]) -> tuple[Op, ...]:
+    def block(self, ops: Sequence[Op], given: set[Value], ends: Sequence[Value]) -> tuple[Op, ...]:
         """The ops of a block that is `given` values from its beginning, and hands on those of `ends`."""
         if not any(op.region_fields for op in ops):
             return tuple(ops)
-        uses = Counter(ends)
-        for op in ops:
-            uses.update(self.reads(op))
         made: list[Op] = []
         moved: set[int] = set()
+        uses: Counter[Value] = Counter()  # how often each value is read, once a branch is worth it
         for number, op in enumerate(ops):
             if id(op) in moved:
                 continue
@@ -74,6 +71,7 @@ class _Tails:
                     # What is made of texts is there, too, for who reads it behind the branch.
                     going = [other for other in tail if not isinstance(other, Format)]
                     moved.update(map(id, going))
+                    uses = uses or Counter([*ends, *self.reads(ops)])
                     op = self.branch(op, tail, going, uses)
             made.append(with_regions(op, self.region))
         return tuple(made)
@@ -87,7 +85,7 @@ class _Tails:
         Args:
             uses: how often each value is read in the block.
         """
-        inside = Counter(value for other in going for value in self.reads(other))
+        inside = Counter(self.reads(going))
         made = (*op.results, *(value for other in going for value in other.results))
         gives = tuple([value for value in made if uses[value] > inside[value]])
 
@@ -98,9 +96,9 @@ class _Tails:
             for other in tail:
                 rename.update((value, Value(next(self.ids), value.type)) for value in other.results)
             ops = (*region.ops, *(renamed(other, rename) for other in tail))
-            return replace(region, ops=ops, results=tuple([rename[value] for value in gives]))
+            return replaced(region, ops=ops, results=tuple([rename[value] for value in gives]))
 
-        return replace(with_regions(op, arm), results=gives)
+        return replaced(with_regions(op, arm), results=gives)
 
     def tail(self, op: Cond | Switch, behind: Iterable[Op], given: set[Value]) -> list[Op]:
         """The ops behind a branch that go on from it, up to one that decides, or waits for something else."""
@@ -122,12 +120,13 @@ class _Tails:
                 break  # variables keep their order
         return tail
 
-    def reads(self, op: Op) -> Iterator[Value]:
-        """What an op reads, those in its blocks too. A prompt is read for its texts."""
-        yield from values_in(op.turns) if isinstance(op, Prompt) else operands(op)
-        for inner in walk((op,)) if op.region_fields else (op,):
-            if isinstance(inner, Prompt):
-                yield from (part for part in self.prompts[inner.stream] if isinstance(part, Value))
+    def reads(self, ops: Iterable[Op]) -> Iterator[Value]:
+        """What ops read, those in their blocks too. A prompt is read for its texts."""
+        for op in ops:
+            yield from values_in(op.turns) if isinstance(op, Prompt) else operands(op)
+            for inner in walk((op,)) if op.region_fields else (op,):
+                if isinstance(inner, Prompt):
+                    yield from (part for part in self.prompts[inner.stream] if isinstance(part, Value))
 
 
 def _is_worth_it(op: Cond | Switch, tail: Sequence[Op]) -> bool:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
-from sglc.ir.core import Op, Program, Region, Tree, Type, Value, inputs, operands, regions, values_in, walk
+from sglc.ir.core import Op, Program, Region, Tree, Type, Value, operands, regions, values_in, walk
 from sglc.ir.effects import Effect, any_effect, variable_of
 from sglc.ir.ops import (
     Arg,
@@ -25,8 +25,6 @@ from sglc.ir.ops import (
     PureCall,
     Resume,
     Root,
-    ScopeBegin,
-    ScopeEnd,
     Select,
     Store,
     Switch,
@@ -37,6 +35,7 @@ from sglc.ir.pure import PURE
 from sglc.ir.target import Target
 from sglc.passes.lowering.arm_tails import with_arm_tails
 from sglc.passes.lowering.chosen_texts import with_chosen_texts
+from sglc.passes.lowering.sections import without_sections
 from sglc.passes.lowering.segments import LoweringScope, Nodes, StreamOp
 from sglc.passes.lowering.steps import decision, may_hand_over, put_together
 from sglc.passes.lowering.units import Unit, ordered
@@ -46,6 +45,9 @@ _STREAM_OPS = get_args(StreamOp)
 _PROMPT = "\0prompt"  # what a `prompt` op stores: no variable of the user's has such a name
 _TOOLS = Effect.ACTS | Effect.CALLS
 _NOTICED = ~Effect.DECIDES  # what an op that nothing reads has to be there for
+_GATHERS = (Format, Join)  # what is put together where it is read
+_TAKES_TEXTS = (Gen, Select, Image)  # each as one, even of several parts
+_NAMES = (Gen, Select, Join, Store, Cond, Switch, Loop, Map)  # what may store variables
 _MOVABLE = tuple(kind for kind in _STREAM_OPS if kind not in (Gen, Select))
 
 
@@ -75,8 +77,9 @@ class Lowering:
     def begun(self, program: Program) -> tuple[Program, _BlockLowering]:
         """A program as it is divided, and the lowering of its own ops."""
         program, prompts = with_texts(with_chosen_texts(program))
-        program = with_arm_tails(program, prompts)
-        return program, _BlockLowering(self, LoweringScope(program, prompts), program.ops)
+        named = with_arm_tails(program, prompts)
+        program, prompts = without_sections(named, prompts)
+        return program, _BlockLowering(self, LoweringScope(named, prompts), program.ops)
 
     def region(self, scope: LoweringScope, region: Region) -> int:
         """The block of a region, in the scope of the program that it belongs to."""
@@ -111,6 +114,7 @@ class _BlockLowering:
         self.made: set[Value] = set()  # values that are not there from the beginning
         self.keys: list[int] = []  # of each op that belongs into a segment, and of those that do not -1
         self.before: list[int] = []  # of each op: one more than the bits of all decisions before it
+        self.leaving: set[int] = set()  # ops at which Python may take over
         self.segments: dict[int, Unit] = {}
         self.units: list[Unit] = []
         self.makers: dict[Value, tuple[Unit, ...]] = {}
@@ -119,31 +123,27 @@ class _BlockLowering:
         self.decisions = 0
 
     def flattened(self, ops: Iterable[Op]) -> Iterator[Op]:
-        """The ops without those that only stand round others or name what is there already."""
+        """The ops without those that only name what is there already."""
         for op in ops:
-            match op:
-                case ScopeBegin() | ScopeEnd():
-                    self.scope.alias[op.results[0]] = self.scope.own(op.stream)
-                case Root():
-                    self.scope.roots[op.results[0]] = None
-                case Prompt():
-                    yield Store(_PROMPT, (tuple(self.scope.prompts[op.stream]), op.turns), loc=op.loc)
-                case _:
-                    yield op
+            if isinstance(op, Root):
+                self.scope.roots[op.results[0]] = None
+            elif isinstance(op, Prompt):
+                yield Store(_PROMPT, (tuple(self.scope.prompts[op.stream]), op.turns), loc=op.loc)
+            else:
+                yield op
 
     def block(
         self, params: tuple[Slot | Held, ...], ends: Sequence[Tree], *, keep_returns: bool = False
     ) -> Block:
         """The block that gives `ends`. `keep_returns`: streams in them are kept under their paths."""
-        wanted = [self.scope.own(value) for value in values_in(tuple(ends))]
+        wanted = list(values_in(tuple(ends)))
         ops = self.live(wanted)
         joined = self.mask(ops)
         self.sink(ops, wanted)
         self.divide(ops, joined)
         segments = [unit for unit in self.units if unit.ops]
         if segments:
-            read = [self.scope.own(value) for op in ops for value in operands(op)]
-            uses = Counter([*read, *wanted])
+            uses = Counter([*(value for op in ops for value in operands(op)), *wanted])
             for unit in segments:
                 unit.nodes = Nodes(self.scope, self.lowering.target, unit.ops, uses)
         results = tuple(self.ending(tree, (), keep_returns) for tree in ends)
@@ -161,13 +161,14 @@ class _BlockLowering:
 
     def live(self, wanted: Iterable[Value]) -> list[Op]:
         """The ops that have to run, or that one of those or the results need."""
-        live = dict.fromkeys(wanted)
+        live = set(wanted)
         kept: list[Op] = []
         for op in reversed(self.flat):
-            if any_effect(op, _NOTICED) or not live.keys().isdisjoint(op.results):
+            if not live.isdisjoint(op.results) or any_effect(op, _NOTICED):
                 kept.append(op)
-                read = (*operands(op), *self.in_prompts(op)) if op.region_fields else inputs(op)
-                live.update(dict.fromkeys(self.scope.own(value) for value in read))
+                live.update(operands(op))
+                if op.region_fields:
+                    live.update(self.in_prompts(op))
         return kept[::-1]
 
     def in_prompts(self, op: Op) -> Iterator[Value]:
@@ -184,31 +185,39 @@ class _BlockLowering:
             needs = barrier
             self.before.append(1 << self.decisions)
             for value in operands(op):
-                needs |= self.masks.get(self.scope.own(value), 0)
+                needs |= self.masks.get(value, 0)
+            if isinstance(op, _STREAM_OPS):
+                if isinstance(op, _TAKES_TEXTS) and (whole := self.composite(op)):
+                    joined[number] = whole
+                    needs |= self.decision(len(whole))
+                if isinstance(op, Gen | Select):
+                    self.scope.texts[op.results[1]] = (op.results[1],)
+                self.keys.append(needs)
+                self.made.update(op.results)
+                self.masks.update(dict.fromkeys(op.results, needs))
+                continue
+            self.keys.append(-1)
+            late = not self.made.isdisjoint(operands(op))
             match op:
                 case Format():
                     parts = (part for item in op.parts for part in self.scope.parts(item))
                     self.scope.texts[op.results[0]] = tuple(parts)
                 case Join():
                     self.scope.lists[op.results[0]] = op.values
-                case Gen() | Select() | Image() if whole := self.composite(op):
-                    joined[number] = whole
-                    needs |= self.decision(len(whole))
-            in_segment = isinstance(op, _STREAM_OPS)
-            self.keys.append(needs if in_segment else -1)
-            is_decision = not in_segment and not isinstance(op, Format | Join | Store)
-            late = not self.made.isdisjoint(map(self.scope.own, operands(op)))
-            quick = isinstance(op, PureCall) and op.name in PURE  # Python's own functions on data
-            if in_segment or late or (is_decision and (barrier or not quick)):
+                case Store():
+                    continue
+                case _:
+                    quick = isinstance(op, PureCall) and op.name in PURE  # Python's own functions on data
+                    late = late or barrier > 0 or not quick
+                    if late:  # else it is there before anything is asked
+                        needs |= self.decision()
+                    for value in op.results:
+                        named(self.scope, value)
+                    if may_hand_over(op):
+                        self.leaving.add(number)
+                        barrier = needs
+            if late:
                 self.made.update(op.results)
-            if isinstance(op, Gen | Select):
-                self.scope.texts[op.results[1]] = (op.results[1],)
-            if is_decision:
-                if self.made.issuperset(op.results):  # else it is there before anything is asked
-                    needs |= self.decision()
-                for value in op.results:
-                    named(self.scope, value)
-                barrier = needs if may_hand_over(op) else barrier
             self.masks.update(dict.fromkeys(op.results, needs))
         return joined
 
@@ -230,31 +239,26 @@ class _BlockLowering:
                 items = (op.limit,)
         found: dict[Value, None] = {}
         for item in items:
-            own = self.scope.own(item) if isinstance(item, Value) else item
-            if not isinstance(own, Value) or own in self.scope.whole:
+            if not isinstance(item, Value) or item in self.scope.whole:
                 continue
-            parts = self.scope.texts[own]
+            parts = self.scope.texts[item]
             if len(parts) > 1 or (isinstance(op, Gen) and any(isinstance(part, Value) for part in parts)):
-                found[own] = None
+                found[item] = None
         return list(found)
 
     def sink(self, ops: Sequence[Op], wanted: Iterable[Value]) -> None:
         """Prompts that only one segment reads are made in that segment: nothing has to be kept for it."""
-        readers: dict[Value, dict[int, None]] = {}
-
-        def read(value: Value, key: int) -> None:
-            readers.setdefault(self.scope.own(value), {})[key] = None
-
-        for value in wanted:
-            read(value, -1)
+        if len({*self.keys, -1}) <= 2:  # there is one segment at most
+            return
+        readers: dict[Value, set[int]] = {value: {-1} for value in wanted}
         for number in range(len(ops) - 1, -1, -1):
             op = ops[number]
             if isinstance(op, _MOVABLE):
-                keys = {key: None for value in op.results for key in readers.get(value, {})}
+                keys = {key for value in op.results for key in readers.get(value, ())}
                 if len(keys) == 1 and -1 not in keys:
                     (self.keys[number],) = keys
             for value in operands(op):
-                read(value, self.keys[number])
+                readers.setdefault(value, set()).add(self.keys[number])
 
     # -- units ---------------------------------------------------------------------------------------
 
@@ -263,40 +267,37 @@ class _BlockLowering:
         effects: Unit | None = None
         barrier: tuple[Unit, ...] = ()
         for number, op in enumerate(ops):
-            sources = dict.fromkeys(unit for value in operands(op) for unit in self.made_by(value))
-            sources.update(dict.fromkeys(barrier))
+            if isinstance(op, Store):
+                continue
+            sources = dict.fromkeys(barrier)
+            for value in operands(op):
+                sources.update(dict.fromkeys(self.makers.get(value, ())))
             for value in joined.get(number, ()):
                 if value not in self.joining:
                     step = put_together(value, self.scope, op)
-                    self.joining[value] = self.unit(number, step, self.made_by(value))
+                    self.joining[value] = self.unit(number, step, self.makers.get(value, ()))
                 sources[self.joining[value]] = None
-            match op:
-                case Format() | Join():
-                    self.makers[op.results[0]] = tuple(sources)
-                    continue
-                case Store():
-                    continue
-                case _ if isinstance(op, _STREAM_OPS):
-                    unit = self.segment(number, self.keys[number])
-                    unit.ops.append(op)
-                    unit.after.update(sources)
-                    unit.after.pop(unit, None)
-                case _:
-                    leaves, waits = may_hand_over(op), list(sources)
-                    if leaves:  # for what needs no decision from here on
-                        waits = [other for other in self.units if other.key < self.before[number]]
-                    step = decision(op, self.scope, self.lowering.region, self.lowering.called)
-                    unit = self.unit(number, step, waits)
-                    barrier = (unit,) if leaves else barrier
-                    if any_effect(op, _TOOLS):
-                        if effects is not None:
-                            unit.after[effects] = None
-                        effects = unit
+            if isinstance(op, _GATHERS):
+                self.makers[op.results[0]] = tuple(sources)
+                continue
+            if isinstance(op, _STREAM_OPS):
+                unit = self.segment(number, self.keys[number])
+                unit.ops.append(op)
+                unit.after.update(sources)
+                unit.after.pop(unit, None)
+            else:
+                leaves, waits = number in self.leaving, list(sources)
+                if leaves:  # for what needs no decision from here on
+                    waits = [other for other in self.units if other.key < self.before[number]]
+                step = decision(op, self.scope, self.lowering.region, self.lowering.called)
+                unit = self.unit(number, step, waits)
+                barrier = (unit,) if leaves else barrier
+                if any_effect(op, _TOOLS):
+                    if effects is not None:
+                        unit.after[effects] = None
+                    effects = unit
             self.units_of[number] = unit
             self.makers.update(dict.fromkeys(op.results, (unit,)))
-
-    def made_by(self, value: Value) -> tuple[Unit, ...]:
-        return self.makers.get(self.scope.own(value), ())
 
     def unit(self, position: int, step: Step | None, after: Iterable[Unit] = ()) -> Unit:
         made = Unit(position, step=step, after=dict.fromkeys(after))
@@ -315,7 +316,7 @@ class _BlockLowering:
         """What the block gives at its end."""
         match tree:
             case Value(type=Type.STREAM) if keep:
-                return self.kept(self.scope.own(tree), ".".join(path))
+                return self.kept(tree, ".".join(path))
             case tuple() if keep:
                 return tuple(self.ending(part, (*path, str(i)), keep) for i, part in enumerate(tree))
             case Mapping() if keep:
@@ -339,6 +340,8 @@ class _BlockLowering:
         found: list[Named | PromptEnd | Unit] = []
         since: dict[str, int] = {}  # where each name stands, behind the last step that may change it
         for number, op in enumerate(ops):
+            if not isinstance(op, _NAMES):
+                continue
             match op:
                 case Gen() | Select() | Join() if (stored := variable_of(op)) is not None:
                     name, value = stored, op.results[-1]

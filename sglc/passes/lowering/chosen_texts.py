@@ -27,11 +27,11 @@ s5 = loop((s0,), 9) as s1:              s7, t4 = loop((s0, ''), 9) as s6, t3:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import count
 
-from sglc.ir.core import Op, Program, Region, Type, Value, next_id, with_fields, with_regions
+from sglc.ir.core import Op, Program, Region, Type, Value, fresh_ids, with_fields, with_regions
+from sglc.ir.made_often import replaced
 from sglc.ir.ops import Append, Cond, Format, Gen, Loop, Select, Switch, arms_of, hands_over
 
 
@@ -55,11 +55,14 @@ class _End:
 
 def with_chosen_texts(program: Program) -> Program:
     """The program, in which no branch or loop needs a segment for what it appends last."""
-    return with_fields(program, ops=tuple(_changed(program.ops, count(next_id(program)))))
+    return with_fields(program, ops=tuple(_changed(program.ops, fresh_ids(program))))
 
 
 def _changed(ops: Iterable[Op], ids: Iterator[int]) -> Iterator[Op]:
     for op in ops:
+        if not op.region_fields:
+            yield op
+            continue
         inner = with_regions(op, lambda region: with_fields(region, ops=tuple(_changed(region.ops, ids))))
         match inner:
             case Cond() | Switch():
@@ -94,11 +97,11 @@ def _split(op: Cond | Switch, place: int, ends: Sequence[_End], ids: Iterator[in
         end, made = next(left), Value(next(ids), Type.TEXT)
         streams = () if same else (end.stream,)
         results = (*arm.results[:place], *streams, *arm.results[place + 1 :], made)
-        return replace(arm, ops=(*arm.ops, Format(end.parts, results=(made,), loc=op.loc)), results=results)
+        return replaced(arm, ops=(*arm.ops, Format(end.parts, results=(made,), loc=op.loc)), results=results)
 
     streams = () if same else (stream,)
     results = (*op.results[:place], *streams, *op.results[place + 1 :], text)
-    yield from _choosing(replace(with_regions(op, change), results=results), ids)  # type: ignore[arg-type]
+    yield from _choosing(replaced(with_regions(op, change), results=results), ids)  # type: ignore[arg-type]
     yield Append(stream, text, results=(op.results[place],), loc=op.loc)
 
 
@@ -123,7 +126,7 @@ def _carried(op: Loop, place: int, end: _End, ids: Iterator[int]) -> Iterator[Op
         carried[place], parts = begun, (before, *end.parts)
     else:
         carried[place], parts = end.stream, end.parts
-    body = replace(
+    body = replaced(
         op.body,
         params=(*_with(op.body.params, place, begun), before),
         ops=(
@@ -135,7 +138,7 @@ def _carried(op: Loop, place: int, end: _End, ids: Iterator[int]) -> Iterator[Op
     )
     results = (*_with(op.results, place, stream), text)
     yield Format((), results=(nothing,), loc=op.loc)
-    yield from _carrying(replace(op, init=(*op.init, nothing), body=body, results=results), ids)
+    yield from _carrying(replaced(op, init=(*op.init, nothing), body=body, results=results), ids)
     yield Append(stream, text, results=(op.results[place],), loc=op.loc)
 
 

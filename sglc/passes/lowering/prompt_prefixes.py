@@ -117,10 +117,13 @@ class _Walk:
 
     def op(self, op: Op) -> None:
         match op:
-            case Root():
-                self.streams[op.results[0]] = ((), True)
             case Append() | Image():
                 self.extend(op, self.text(op.text if isinstance(op, Append) else op.data))
+            case Gen() | Select():
+                if op.stream in self.streams:
+                    self.found.append((op, self.streams[op.stream][0]))
+            case Root():
+                self.streams[op.results[0]] = ((), True)
             case Control():
                 self.extend(op, ((op.text,), True))
             case RoleOpen() | RoleClose():
@@ -128,9 +131,6 @@ class _Walk:
             case Fork() | ScopeBegin() | ScopeEnd():
                 if op.stream in self.streams:
                     self.streams.update(dict.fromkeys(op.results, self.streams[op.stream]))
-            case Gen() | Select():
-                if op.stream in self.streams:
-                    self.found.append((op, self.streams[op.stream][0]))
             case HostCall():
                 # It may go on from any of them.
                 self.found += [(op, prefix) for prefix, _ in self.streams.values()]

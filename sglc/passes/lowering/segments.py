@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from sglc.errors import LegalizeError
 from sglc.ir.core import Program, Tree, Type, Value
 from sglc.ir.grammar.form_key import form_key
+from sglc.ir.made_often import replaced
 from sglc.ir.ops import Append, Arg, Control, Fork, Gen, Image, Resume, RoleClose, RoleOpen, Select
 from sglc.ir.plan.plan import Joined, OutputTree
 from sglc.ir.plan.segment import (
@@ -57,7 +57,6 @@ class LoweringScope:
         self._streams = {op.results[0]: op.name for op in resumed}
         # Streams that an earlier run kept, and those that are kept for a later one, are named by others.
         self._taken = dict.fromkeys([*(op.name for op in resumed), *_paths(program.returns, ())])
-        self.alias: dict[Value, Value] = {}  # a value that is another one under a second name
         self.texts: dict[Value, Texts] = {}
         self.lists: dict[Value, tuple[Value | None, ...]] = {}
         self.roots: dict[Value, None] = {}
@@ -67,10 +66,6 @@ class LoweringScope:
         for op in program.params:
             if isinstance(op, Arg) and op.kind == "str":
                 self.texts[op.results[0]] = (Slot(op.name),)
-
-    def own(self, value: Value) -> Value:
-        """The value that `value` is."""
-        return self.alias.get(value, value)
 
     def name(self, value: Value) -> Slot | Held:
         """The name of a value in the environment."""
@@ -85,7 +80,6 @@ class LoweringScope:
 
     def stream(self, value: Value) -> Held:
         """A stream by its name, to be read outside of the segment that makes it."""
-        value = self.own(value)
         if value in self.roots:
             return Held(None)
         self.exported[value] = None
@@ -97,7 +91,7 @@ class LoweringScope:
         """What a text is made of."""
         if isinstance(item, str):
             return (item,) if item else ()
-        return self.texts[self.own(item)]
+        return self.texts[item]
 
     def written(self, item: Value | str, here: Mapping[Value, int]) -> tuple[TextPart, ...]:
         """The parts of a text; `here` are the generations of the segment that reads it, and their nodes."""
@@ -123,10 +117,10 @@ class LoweringScope:
                 return self.stream(tree)
             case Value(type=Type.TEXT):
                 return self.joined(self.parts(tree))
-            case Value() if (own := self.own(tree)) in self.lists:
-                return tuple(None if item is None else self.tree(item) for item in self.lists[own])
+            case Value() if tree in self.lists:
+                return tuple(None if item is None else self.tree(item) for item in self.lists[tree])
             case Value():
-                return self.name(self.own(tree))
+                return self.name(tree)
             case tuple():
                 return tuple(self.tree(part) for part in tree)
             case Mapping():
@@ -163,7 +157,7 @@ class Nodes:
         self.kept: dict[str, int] = {}  # at the end, by handle
         self._opened: dict[Value, None] = {}  # streams that are made elsewhere
         self._chains: dict[Value, tuple[int, list[Part]]] = {}
-        extended = {scope.own(op.stream) for op in ops if isinstance(op, _Extension)}
+        extended = {op.stream for op in ops if isinstance(op, _Extension)}
         # Streams that only the next extension reads: they get no node of their own.
         self._inner = {value for value in extended if uses[value] == 1}
         for op in ops:
@@ -215,7 +209,6 @@ class Nodes:
 
     def stream(self, value: Value) -> int:
         """The node of a stream; one that is made elsewhere is opened once."""
-        value = self.scope.own(value)
         if value not in self.streams:
             self.streams[value] = self.add(OpenNode(self.scope.stream(value).name))
             self._opened[value] = None
@@ -223,7 +216,7 @@ class Nodes:
 
     def extend(self, op: _Extension, parts: tuple[Part, ...]) -> None:
         """One node for a whole chain of extensions whose inner streams nothing else reads."""
-        before, after = self.scope.own(op.stream), op.results[0]
+        before, after = op.stream, op.results[0]
         if before in self._chains:
             base, chain = self._chains.pop(before)
         else:
@@ -244,8 +237,8 @@ class Nodes:
         return (ImagePart(self.single(op.data)),)
 
     def single(self, item: Value | str) -> TextPart:
-        if isinstance(item, Value) and (own := self.scope.own(item)) in self.scope.whole:
-            return self.scope.whole[own]
+        if isinstance(item, Value) and item in self.scope.whole:
+            return self.scope.whole[item]
         (part,) = self.scope.written(item, self.generated) or ("",)
         return part
 
@@ -267,18 +260,18 @@ class Nodes:
         return Segment((*self.nodes, *keeps), tuple((name, node) for name, node in texts if name is not None))
 
 
+_REAL = (
+    "temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
+)  # fmt: skip
+
+
 def _normal(sampling: Sampling) -> Sampling:
     """Real fields as floats: `temperature=0` and `temperature=0.0` give one plan, as they are one text."""
-    return replace(
-        sampling,
-        temperature=float(sampling.temperature),
-        top_p=float(sampling.top_p),
-        min_p=float(sampling.min_p),
-        frequency_penalty=float(sampling.frequency_penalty),
-        presence_penalty=float(sampling.presence_penalty),
-        repetition_penalty=float(sampling.repetition_penalty),
-        logit_bias=tuple((token, float(bias)) for token, bias in sampling.logit_bias),
-    )
+    whole = [name for name in _REAL if type(getattr(sampling, name)) is not float]
+    if not whole and not sampling.logit_bias:
+        return sampling
+    bias = tuple((token, float(bias)) for token, bias in sampling.logit_bias)
+    return replaced(sampling, logit_bias=bias, **{name: float(getattr(sampling, name)) for name in whole})
 
 
 def _paths(tree: Tree, path: tuple[str, ...]) -> Iterable[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sglc.ir.core import Op, Program, Region, Value, walk
-from sglc.ir.effects import Effect, effects_of
+from sglc.ir.core import Op, Program, Region, Value
+from sglc.ir.effects import Effect, any_effect
 from sglc.ir.ops import (
     Call,
     Cond,
@@ -84,8 +84,7 @@ def put_together(value: Value, scope: LoweringScope, reader: Op) -> Step:
 
 def may_hand_over(op: Op) -> bool:
     """Whether ordinary Python may take over at the op."""
-    inside = walk((op,)) if op.region_fields else (op,)
-    return any((own := effects_of(inner)) is not Effect.NOTHING and own & Effect.LEAVES for inner in inside)
+    return any_effect(op, Effect.LEAVES, calls=False)
 
 
 def _only(gives: Sequence[Slot | Held]) -> str:

@@ -24,6 +24,8 @@ class Unit:
 
 def ordered(units: Sequence[Unit]) -> list[Unit]:
     """The units in an order in which each comes behind those it needs; else as in the program."""
+    if len(units) < 2:
+        return list(units)
     waiting = {unit: len(unit.after) for unit in units}
     followers: dict[Unit, list[Unit]] = {unit: [] for unit in units}
     for unit in units:

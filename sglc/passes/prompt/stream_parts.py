@@ -7,12 +7,13 @@ stream, as one value. So what a prompt says is known from texts alone, and no st
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
 from sglc.errors import LegalizeError
-from sglc.ir.core import Op, Program, Region, Tree, Type, Value, next_id, regions, with_regions
+from sglc.ir.core import Op, Program, Region, Tree, Type, Value, fresh_ids, regions, with_regions
+from sglc.ir.made_often import replaced
 from sglc.ir.ops import Cond, Format, Loop, Pack, Root, Switch, arms_of, hands_over
 from sglc.ir.remark import place
 
@@ -45,10 +46,10 @@ class StreamParts:
     _loops: dict[Value, tuple[Loop, int]] = field(default_factory=dict)  # by the parameter of their bodies
     _more: dict[Value, list[_More]] = field(default_factory=dict)  # by the first result of the op
     _known: dict[Value, tuple[Value | None, _More]] = field(default_factory=dict)
-    _fresh: count[int] = field(init=False)
+    _fresh: Iterator[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._fresh = count(next_id(self.program))
+        self._fresh = fresh_ids(self.program)
         blocks = count()
 
         def enter(ops: Sequence[Op]) -> None:
@@ -80,6 +81,11 @@ class StreamParts:
                 at, more = self._back(at, self._homes[at], since)
                 parts = (*more, *parts)
         return parts
+
+    @property
+    def widens(self) -> bool:
+        """Whether ops are given further results, for what was asked."""
+        return bool(self._more)
 
     def rebuilt(self, change: Callable[[Op], Op]) -> tuple[Op, ...]:
         """The ops of the program, each as `change` makes it, and with the results that were asked for."""
@@ -164,7 +170,7 @@ class StreamParts:
         made: list[Op] = []
         for op in ops:
             if op.region_fields:
-                inner = with_regions(op, lambda region: replace(region, ops=self._block(region.ops, change)))
+                inner = with_regions(op, lambda region: replaced(region, ops=self._block(region.ops, change)))
                 made += self._widened(change(inner))
             else:
                 made.append(change(op))
@@ -176,11 +182,11 @@ class StreamParts:
         before: list[Op] = []
         for more in asked:
             op = with_regions(op, partial(self._with, more, iter(more.blocks), op))
-            op = replace(op, results=(*op.results, more.result))
+            op = replaced(op, results=(*op.results, more.result))
             if isinstance(op, Loop):
                 nothing = self.made(("",) if self.kind is Type.TEXT else (), op)
                 before.append(nothing)
-                op = replace(op, init=(*op.init, *nothing.results))
+                op = replaced(op, init=(*op.init, *nothing.results))
         return [*before, op]
 
     def _with(self, more: _More, blocks: Iterator[Parts], op: Op, region: Region) -> Region:
@@ -189,4 +195,6 @@ class StreamParts:
             return region
         made = self.made(next(blocks), op)
         params = region.params if more.inside is None else (*region.params, more.inside)
-        return replace(region, params=params, ops=(*region.ops, made), results=(*region.results, *made.results))
+        return replaced(
+            region, params=params, ops=(*region.ops, made), results=(*region.results, *made.results)
+        )

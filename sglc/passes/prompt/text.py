@@ -23,6 +23,7 @@ from sglc.ir.ops import (
 from sglc.ir.plan.segment import RoleMark
 from sglc.passes.prompt.stream_parts import Parts, StreamParts
 
+_READERS, _BRANCHES = (TextOf, Prompt), (Cond, Switch)
 PromptTexts = dict[Value, tuple[Value | str, ...]]  # by the stream that a `prompt` reads
 
 
@@ -33,7 +34,7 @@ def with_texts(program: Program) -> tuple[Program, PromptTexts]:
 
     Streams that are read for their texts alone are no results of blocks any more.
     """
-    asked = [op for op in walk(program.ops) if isinstance(op, TextOf | Prompt)]
+    asked = [op for op in walk(program.ops) if isinstance(op, _READERS)]
     if not asked:
         return program, {}
     streams = StreamParts(program, _part, Type.TEXT)
@@ -52,7 +53,7 @@ def with_texts(program: Program) -> tuple[Program, PromptTexts]:
             return Format(texts[op.results[0]], results=op.results, loc=op.loc)
         return op
 
-    ops = streams.rebuilt(change)
+    ops = streams.rebuilt(change) if texts or streams.widens else program.ops
     live = {*values_in(program.returns)}
     return with_fields(program, ops=_needed(ops, live, prompts)), prompts
 
@@ -80,10 +81,9 @@ def _needed(ops: Iterable[Op], live: set[Value], prompts: PromptTexts) -> tuple[
             live.update(values_in(op.turns))
             kept.append(op)
             continue
-        of_prompts = op.pure and all(value.type is Type.STREAM for value in op.results)
-        if (of_prompts or isinstance(op, Format)) and live.isdisjoint(op.results):
+        if live.isdisjoint(op.results) and (isinstance(op, Format) or _of_prompts(op)):
             continue
-        if isinstance(op, Cond | Switch):
+        if isinstance(op, _BRANCHES):
             wanted = [number for number, value in enumerate(op.results) if value in live]
             op = with_fields(op, results=tuple([op.results[number] for number in wanted]))
             op = with_regions(op, partial(_arm, wanted=wanted, live=live, prompts=prompts))
@@ -92,6 +92,11 @@ def _needed(ops: Iterable[Op], live: set[Value], prompts: PromptTexts) -> tuple[
         live.update(inputs(op))
         kept.append(op)
     return tuple(reversed(kept))
+
+
+def _of_prompts(op: Op) -> bool:
+    """Whether all that it does is to make prompts."""
+    return op.pure and all(value.type is Type.STREAM for value in op.results)
 
 
 def _arm(region: Region, wanted: list[int], live: set[Value], prompts: PromptTexts) -> Region:

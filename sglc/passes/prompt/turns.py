@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from sglc.ir.core import Op, Program, Tree, Type, Value, walk
 from sglc.ir.depth import with_room
+from sglc.ir.made_often import replaced
 from sglc.ir.ops import Append, Gen, Image, Prompt, RoleClose, RoleOpen, Select
 from sglc.ir.plan.segment import joined
 from sglc.passes.prompt.stream_parts import Parts, StreamParts
@@ -28,9 +28,9 @@ def with_turns(program: Program) -> Program:
     turns = {stream: joined(_in_turns(streams.of(stream))) for stream in asked}
 
     def change(op: Op) -> Op:
-        return replace(op, turns=turns[op.stream]) if isinstance(op, Prompt) and op.stream in turns else op
+        return replaced(op, turns=turns[op.stream]) if isinstance(op, Prompt) and op.stream in turns else op
 
-    return replace(program, ops=streams.rebuilt(change))
+    return replaced(program, ops=streams.rebuilt(change))
 
 
 def _part(op: Op) -> Parts:
