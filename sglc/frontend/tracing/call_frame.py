@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from operator import attrgetter
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -22,6 +23,13 @@ from sglc.frontend.values.graph_breaks import ASSIGNED, NO_SOURCE, OTHER, OUTSID
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SCOPES = FunctionNode | ast.ClassDef
+# Nodes that bind a name of their own, if they have one.
+_BINDING: Mapping[type[ast.AST], Callable[[Any], str | None]] = {
+    **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef), attrgetter("name")),
+    **dict.fromkeys((ast.ExceptHandler, ast.MatchAs, ast.MatchStar), attrgetter("name")),
+    ast.MatchMapping: attrgetter("rest"),
+    ast.alias: lambda node: node.asname or node.name.partition(".")[0],
+}
 _DEEPEST = 64  # calls of the user's own functions in each other
 
 _MOST_SOURCES = 1024  # functions that are known: in a notebook the same ones come again and again, as others
@@ -61,45 +69,41 @@ def has_source(code: CodeType) -> bool:
 @lru_cache(_MOST_SOURCES)
 def bindings_of(node: ast.AST) -> Bindings:
     """The names that a function or comprehension binds."""
-    own, outer, module = set[str](), set[str](), set[str]()
+    own, outer, module = set[str | None](), set[str](), set[str]()
+    left: list[Any]  # nodes of its scope, and what else is in their lists
     if isinstance(node, FunctionNode):
         spec = node.args
         arguments = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg]
         own.update(argument.arg for argument in arguments if argument is not None)
-        body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
+        left = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
     else:
         assert isinstance(node, _COMPREHENSIONS)
-        body = [generator.target for generator in node.generators]
-    for part in body:
-        for inner in _walk(part):
-            match inner:
-                case ast.Global(names=names):
-                    module.update(names)
-                case ast.Nonlocal(names=names):
-                    outer.update(names)
-                case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
-                    own.add(name)
-                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                    own.add(name)
-                case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
-                    own.add(name)
-                case ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
-                    own.add(name)
-                case ast.alias(name=name, asname=alias):
-                    own.add(alias or name.partition(".")[0])
-    return Bindings(frozenset(own - outer - module), frozenset(outer), frozenset(module))
-
-
-def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of one scope; of a comprehension only what it binds outside of itself (`:=`)."""
-    left = [node]
+        left = [generator.target for generator in node.generators]
     while left:
-        node = left.pop()
-        yield node
-        if isinstance(node, _COMPREHENSIONS):
-            yield from (inner.target for inner in ast.walk(node) if isinstance(inner, ast.NamedExpr))
-        elif not isinstance(node, _SCOPES):
-            left += ast.iter_child_nodes(node)
+        part = left.pop()
+        kind = type(part)
+        if kind is ast.Constant:
+            continue
+        if kind is ast.Name:
+            if type(part.ctx) is not ast.Load:
+                own.add(part.id)
+            continue
+        if kind in _BINDING:
+            own.add(_BINDING[kind](part))
+        elif kind is ast.Global:
+            module.update(part.names)
+        elif kind is ast.Nonlocal:
+            outer.update(part.names)
+        if kind in _COMPREHENSIONS:  # outside of itself it binds only by `:=`
+            left += [inner.target for inner in ast.walk(part) if isinstance(inner, ast.NamedExpr)]
+        elif isinstance(part, ast.AST) and not isinstance(part, _SCOPES):
+            for name in kind._fields:
+                held = getattr(part, name)
+                if isinstance(held, ast.AST) and held._fields:  # not `Load()` and its like
+                    left.append(held)
+                elif type(held) is list:
+                    left += held
+    return Bindings(frozenset(own - {None} - outer - module), frozenset(outer), frozenset(module))
 
 
 @dataclass(slots=True, eq=False)
