@@ -414,11 +414,16 @@ class HostCall(Op):
     error: str = ""
 
 
+def argument_type(kind: str) -> Type:
+    """The type of an `Arg` of that kind."""
+    return {"str": T, "bool": B}.get(kind, J)
+
+
 def types_of(o: Op, names: int) -> tuple[Type, ...]:
     """The types of the results that the op must have; for a fork, of `names` branches."""
     match o:
         case Arg():
-            return ({"str": T, "bool": B}.get(o.kind, J),)
+            return (argument_type(o.kind),)
         case Fork():
             return (S,) * names
         case Cond() | Switch():

@@ -24,7 +24,7 @@ from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer, current, turned_to
 from sglc.frontend.values.graph_breaks import OTHER, GraphBreak
 from sglc.frontend.values.symbolic import END_RUN, IN_FUNCTION, MAY_CALL, Symbolic, SymbolicText, symbol
-from sglc.ir.core import Op, Program, Tree, Type, values_in, walk
+from sglc.ir.core import Program, Tree, Type, values_in, walk
 from sglc.ir.ops import Call, PureCall, Tool
 from sglc.ir.pure import PAUSE
 
@@ -107,10 +107,11 @@ class Declared:
             with turned_to(None):  # it is no part of the program
                 named_constants = {key: _constant(arg) for key, arg in kwargs.items()}
                 return self.function(*map(_constant, args), **named_constants)
-        op: Op = PureCall(self.name, given, named, str(self.gives), loc=loc)
-        if self.effects:
-            op = Tool(self.name, given, named, str(self.gives), "program" if self.ordered else "free", loc=loc)
-        return symbol(tracer.recorder.emit(op, self.gives))
+        emit, form = tracer.recorder.emit, str(self.gives)
+        if not self.effects:
+            return symbol(emit(self.gives, PureCall, self.name, given, named, form, loc=loc))
+        order = "program" if self.ordered else "free"
+        return symbol(emit(self.gives, Tool, self.name, given, named, form, order, loc=loc))
 
 
 def _outside(function: Callable[..., Any]) -> Callable[..., Any]:

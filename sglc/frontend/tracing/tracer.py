@@ -128,8 +128,8 @@ class Tracer(Evaluation, FiniteValues):
             raise behind_tool(self, "the file of a picture")
         self.may_fail("`image(...)`")
         self.outside.reads.changeable = self.outside.reads.changeable or "the file of a picture"
-        call = PureCall(READ_PICTURE, (self.operand(source, loc),), {}, str(Type.TEXT), loc=loc)
-        data = self.recorder.emit(call, Type.TEXT)
+        args = (self.operand(source, loc),)
+        data = self.recorder.emit(Type.TEXT, PureCall, READ_PICTURE, args, {}, str(Type.TEXT), loc=loc)
         self.unchecked[data] = None
         return SymbolicText((data,))
 
@@ -142,8 +142,9 @@ class Tracer(Evaluation, FiniteValues):
             assert known is not None
             return parser.parse(known)
         self.may_fail(f"a `{parser.name}`")
-        call = PureCall(declare_parser(parser), (self.operand(text, loc),), {}, "object", loc=loc)
-        return SymbolicJson(self.recorder.emit(call, Type.JSON), _KINDS.get(parser.name, object))
+        name, args = declare_parser(parser), (self.operand(text, loc),)
+        made = self.recorder.emit(Type.JSON, PureCall, name, args, {}, "object", loc=loc)
+        return SymbolicJson(made, _KINDS.get(parser.name, object))
 
     def guard(self, fact: str, real: Any, loc: Loc) -> Any:
         """The program is for arguments of which a fact is `real`.
@@ -186,8 +187,8 @@ class Tracer(Evaluation, FiniteValues):
         if self.read_in_arms:
             self.ask_arms()
         if self.unchecked:
-            known = PureCall("sglc.known", tuple(self.unchecked), {}, str(Type.JSON), loc=self.place())
-            self.recorder.emit(known, Type.JSON)
+            args = tuple(self.unchecked)
+            self.recorder.emit(Type.JSON, PureCall, "sglc.known", args, {}, str(Type.JSON), loc=self.place())
         self.unchecked, self.called_tool = {}, name
 
     def name_of(self, value: Value) -> tuple[str, str]:
@@ -210,15 +211,15 @@ class Tracer(Evaluation, FiniteValues):
         """A variable as data; what reads the typed values of generations in it fails nobody."""
         match value:
             case Generated(parser=OutputParser() as parser):
-                read = PureCall(declare_reader(parser), (value.value,), {}, "object", loc=parser.loc)
-                return self.recorder.emit(read, Type.JSON)
+                name, args = declare_reader(parser), (value.value,)
+                return self.recorder.emit(Type.JSON, PureCall, name, args, {}, "object", loc=parser.loc)
             case Gathered():
                 return tuple(map(self._to_store, value.entries))
             case _:
                 return self.as_data(self, value, "stored")
 
     def text_of(self, stream: Value, since: Value | None, loc: Loc) -> SymbolicText:
-        return SymbolicText((self.recorder.emit(TextOf(stream, since, loc=loc), Type.TEXT),))
+        return SymbolicText((self.recorder.emit(Type.TEXT, TextOf, stream, since, loc=loc),))
 
     def end_path(self, state: PromptState) -> None:
         """The function has returned: what its own state leaves behind."""

@@ -304,7 +304,7 @@ def _effect(frame: CallFrame, name: str, args: list[Any], named: dict[str, Any])
     frame.tracer.called_tool = called  # it changes nothing that a program reads
     trees = tuple(operand(frame.tracer, arg, name) for arg in args)
     keywords = {key: operand(frame.tracer, item, name) for key, item in named.items()}
-    frame.tracer.recorder.emit(Tool(name, trees, keywords, str(Type.JSON), loc=frame.loc()), Type.JSON)
+    frame.tracer.recorder.emit(Type.JSON, Tool, name, trees, keywords, str(Type.JSON), loc=frame.loc())
 
 
 # -- objects ---------------------------------------------------------------------------------------

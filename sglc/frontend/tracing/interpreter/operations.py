@@ -79,7 +79,7 @@ def not_(frame: CallFrame, value: Any) -> Any:
     if isinstance(value, SymbolicBool):
         known = frame.tracer.known(value.value)
         if known is None:
-            made = frame.tracer.recorder.emit(Not(value.value, loc=frame.loc()), Type.BOOL)
+            made = frame.tracer.recorder.emit(Type.BOOL, Not, value.value, loc=frame.loc())
             return SymbolicBool(made, computed("operator.not_", (value,), {}))
         return not known
     return not truth(frame, value)
