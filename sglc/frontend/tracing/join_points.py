@@ -38,6 +38,7 @@ class _Point:
         self.marks = _marks(tracer)  # of the states, beside what a snapshot has
         self.ops, self.breaks = len(tracer.recorder.ops), len(tracer.graph_breaks)
         self.changes, self.decided = tracer.changes, frozenset(tracer.decided)
+        self.answered = len(tracer.answered)
         self.called_tool, self.unchecked = tracer.called_tool, dict(tracer.unchecked)
 
     def deciding(self) -> None:
@@ -156,7 +157,8 @@ def _as_block(frame: CallFrame, node: ast.stmt, arm: Callable[[], Any], point: _
     loc = frame.loc()
     turns: set[tuple[Turns, ...]] = set()
     counts: list[Mapping[Any, int]] = []
-    learned: list[Any] = []
+    learned = set[Value]()
+    questions: list[Any] = []
     read: set[Value] = set()
 
     def run() -> None:
@@ -173,7 +175,8 @@ def _as_block(frame: CallFrame, node: ast.stmt, arm: Callable[[], Any], point: _
         turns.add(tuple(state._stream.turns for state, *_ in point.snapshot.states))
         counts.append(tracer.recorder.mark().occurrences)
         decided = [value for value in tracer.decided if value not in point.decided]
-        learned.extend(tracer.facts_of(decided))
+        learned.update(decided)
+        questions.extend(asked for asked, _ in tracer.answered[point.answered :])
         # What was decided on was read by all that follows; anything else only by this arm.
         read.update(tracer.unchecked.keys() - point.unchecked.keys() - tracer.behind(decided))
 
@@ -188,7 +191,8 @@ def _as_block(frame: CallFrame, node: ast.stmt, arm: Callable[[], Any], point: _
         return False
     point.restore_python()
     tracer.joined.add(node)
-    tracer.forgotten += learned
+    tracer.forgotten |= learned
+    tracer.forgotten_questions += questions
     tracer.read_in_arms = tracer.read_in_arms or bool(read)
     for key in {key for count in counts for key in count}:
         made = [count.get(key, 0) for count in counts]

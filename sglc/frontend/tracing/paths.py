@@ -69,7 +69,7 @@ class Frame:
     decisions: list[BranchDecision] = field(default_factory=list)
     given: list[tuple[Value, Value]] = field(default_factory=list)  # streams that it gets: (own, outer)
     points: list[JoinPoint] = field(default_factory=list)  # of statements that run, innermost last
-    made: dict[Value, Op] = field(default_factory=dict)  # who made what, as far as it was asked for
+    made: dict[int, Op] = field(default_factory=dict)  # who made what, by its id, as far as it was asked for
     size: int = 0  # of the ops from the first decision to the `sized`th, with those that they hold
     sized: int = 0
 

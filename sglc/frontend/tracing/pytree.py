@@ -80,7 +80,7 @@ def _tree(tracing: Tracing, item: Any, loc: Loc) -> Tree:
             return tracing.operand(item, loc)
         case SymbolicBool() | SymbolicList() | SymbolicJson():
             return item.value
-        case Generated(parser=None) if not tracing.several(item.value):
+        case Generated(parser=None, many=False):
             return item.value
         case Generated(parser=OutputParser() as parser, many=False):
             return _tree(tracing, tracing.parsed(parser, SymbolicText((item.value,)), loc), loc)

@@ -255,7 +255,8 @@ class Tracer(Evaluation, FiniteValues):
         """
         before, outer = self.snapshot(), self.recorder.ops
         depth = sum(len(frame.decisions) + 1 for frame in self.frames)
-        decided, answered, forgotten = dict(self.decided), list(self.answered), list(self.forgotten)
+        decided, answered = dict(self.decided), list(self.answered)
+        forgotten, questions = set(self.forgotten), list(self.forgotten_questions)
         called_tool, guarded, unchecked = self.called_tool, self.guarded, dict(self.unchecked)
         handling, calling = len(self.handling), len(self.calling)
         called = ""
@@ -266,7 +267,8 @@ class Tracer(Evaluation, FiniteValues):
             self.restore(before)
             self.called_tool, self.guarded, self.unchecked = called_tool, guarded, dict(unchecked)
             del self.handling[handling:], self.calling[calling:]
-            self.decided, self.answered, self.forgotten = dict(decided), list(answered), list(forgotten)
+            self.decided, self.answered = dict(decided), list(answered)
+            self.forgotten, self.forgotten_questions = set(forgotten), list(questions)
 
         def run(frame: Frame) -> BlockExit | None:
             nonlocal called

@@ -228,8 +228,6 @@ def _undecided(frame: CallFrame, value: Any) -> bool:
     """Whether a value is, or holds, data that has no finite set of values."""
     match value:
         case SymbolicText():
-            if value.settled() is not None:
-                return False
             return not all(frame.tracer.decidable(part) for part in value.parts if isinstance(part, Value))
         case SymbolicBool():
             return value.known is not None  # as any other argument
