@@ -18,7 +18,7 @@ from sglc.frontend.tracing.open_turns import StreamTurns
 from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import PATHS, RAISED, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicText
-from sglc.ir.core import NOWHERE, Op, Type, Value, definitions, regions, renamed, substitute
+from sglc.ir.core import NOWHERE, Op, Type, Value, definitions, regions, renamed, substitute, values_in
 from sglc.ir.depth import MAX_DEPTH
 from sglc.ir.ops import Call, Cond, HostCall, Switch
 
@@ -183,11 +183,18 @@ def _check_repeated(before: Frame, now: Frame, loc: Loc) -> None:
 
 @dataclass(slots=True)
 class _Tree:
-    """The paths as blocks in blocks, innermost first; every value gets an id of its own."""
+    """The paths as blocks in blocks, innermost first; every value gets an id of its own.
+
+    The first path keeps its ids: all others have used the same ones.
+    """
 
     paths: Mapping[tuple[int, ...], Path]
     fresh: Callable[[Type], Value]
     streams: StreamTurns
+    first: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first = next(iter(self.paths.values()))
 
     def node(self, before: tuple[int, ...], rename: Mapping[Value, Value]) -> TracedBlock:
         """What follows the decisions `before`, with the values that were renamed so far."""
@@ -197,8 +204,12 @@ class _Tree:
         start = decisions[len(before) - 1].at if before else 0
         stop = decisions[len(before)].at if len(decisions) > len(before) else len(path.frame.ops)
         made = path.frame.ops[start:stop]
-        own = {**rename, **{value: self.fresh(value.type) for value in definitions(made)}}
-        ops = tuple(renamed(op, own) for op in made)
+        if path is self.first:
+            own = {**rename, **{value: value for value in definitions(made)}}
+            ops = tuple(made)
+        else:
+            own = {**rename, **{value: self.fresh(value.type) for value in definitions(made)}}
+            ops = tuple([renamed(op, own) for op in made])
         for op in ops:
             self.streams.add(op)
         if len(decisions) == len(before):
@@ -230,11 +241,13 @@ def _renamed_exit(block_exit: BlockExit | None, rename: Mapping[Value, Value]) -
 
 
 def _renamed_variable(stored: Stored, rename: Mapping[Value, Value]) -> Stored:
-    if isinstance(stored.leaf, Opaque) and any(value in rename for value in stored.leaf.values):
+    leaf: Any = stored.leaf
+    if rename.keys().isdisjoint(leaf.values if isinstance(leaf, Opaque) else values_in(leaf)):
+        return stored
+    # The object holds values of this path alone, so behind the branch it is not valid any more.
+    if isinstance(leaf, Opaque):
         return Stored(Unsettled("", "it belongs to one arm of a branch", NOWHERE))
-    leaf: Any = substitute(stored.leaf, rename)
-    # The object holds the old values, so it is only valid where none of them was renamed.
-    return stored if leaf == stored.leaf else Stored(leaf)
+    return Stored(substitute(leaf, rename))
 
 
 def raise_at(frame: Frame, error: Exception, loc: Loc, text_of: Callable[[SymbolicText], Value | str]) -> None:
