@@ -221,11 +221,7 @@ class PlanTree:
             return Choice(None, error.message)
         if (newest := _newest(leaf, target, program.outputs)) is not None:
             return newest
-        key = (
-            program.outputs,
-            replace(target, tokenizer=None),
-            target.tokenizer.hash if target.tokenizer else "",
-        )
+        key = program.outputs, target.told_by
         ready = leaf.plans.get(key)
         if ready is None:
             ready = leaf.plans[key] = _ready(program, leaf, backend)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 
 from sglc.ir.core import Op, Program, Site, walk, with_fields
@@ -67,11 +67,8 @@ def compile_program(
 @with_room
 def cached(program: Program, target: Target) -> Compiled:
     """`compile_program`, done once per distinct program: a batch compiles once per distinct path."""
-    tokenizer = target.tokenizer.hash if target.tokenizer else ""
-    capabilities = replace(target, tokenizer=None)
     key = (program.name, program.params, program.ops, repr(program.returns), program.outputs,
-           _unlike(program), capabilities,
-           tokenizer)  # fmt: skip
+           _unlike(program), target.told_by)  # fmt: skip
     known = _CACHE.get(key)
     if known is None:
         known = compile_program(program, target, to_run=True)
