@@ -36,6 +36,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _TYPES: dict[Any, Type] = {str: Type.TEXT, bool: Type.BOOL, list[str]: Type.LIST}
 _SPELT = {"str": Type.TEXT, "bool": Type.BOOL, "list[str]": Type.LIST, "List[str]": Type.LIST}
 _DECLARED: dict[str, Declared] = {}
+_CALLS = (Tool, PureCall)  # ops that call a declared function
 # Calls a declared function for whoever watches the run: (name, function, whether it is pure, args, named).
 AROUND: ContextVar[Callable[..., Any] | None] = ContextVar("sglc_around", default=None)
 # Which one of equal calls, that need no order, a plan makes: they begin in the order of the program.
@@ -201,18 +202,22 @@ def tools_of(program: Program | None = None) -> dict[str, Callable[..., Any]]:
     """The declared functions by their names in a plan: all, or those that `program` calls."""
     if program is None:
         return {**MAKERS, **{name: declared.function for name, declared in _DECLARED.items()}}
-    known = tools_of()
-    return {name: known[name] for name in dict.fromkeys(_called(program)) if name in known}
+    found: dict[str, Callable[..., Any]] = {}
+    for name in dict.fromkeys(_called(program)):
+        declared = _DECLARED.get(name)
+        function = MAKERS.get(name) if declared is None else declared.function
+        if function is not None:
+            found[name] = function
+    return found
 
 
 def _called(program: Program) -> list[str]:
     names: list[str] = []
     for op in walk(program.ops):
-        match op:
-            case Tool() | PureCall():
-                names.append(op.name)
-            case Call():
-                names += _called(op.program)
+        if isinstance(op, _CALLS):
+            names.append(op.name)
+        elif isinstance(op, Call):
+            names += _called(op.program)
     return names
 
 
