@@ -52,6 +52,7 @@ class OpRecorder:
     params: list[Op] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     streams: list[RecordedStream] = field(default_factory=list)
+    chat: bool = False  # a turn was begun, on some path
     _next_value: int = 0
     _next_handle: int = 0
     _slots: dict[str, Value] = field(default_factory=dict)
@@ -84,6 +85,7 @@ class OpRecorder:
             stream.value = self.emit(Type.STREAM, Append, self._use(stream), self.text(text, loc), loc=loc)
 
     def role_open(self, stream: RecordedStream, role: str, loc: Loc) -> None:
+        self.chat = True
         stream.value = self.emit(Type.STREAM, RoleOpen, self._use(stream), role, loc=loc)
         stream.turns = Turns(stream.turns.closed, role)
 
@@ -217,7 +219,8 @@ class OpRecorder:
         """Use no value and no site that a recording up to `mark` has used."""
         self._next_value = max(self._next_value, mark.next_value)
         for key, count in mark.occurrences.items():
-            self._occurrences[key] = max(self._occurrences.get(key, 0), count)
+            if count > self._occurrences.get(key, 0):
+                self._occurrences[key] = count
 
     # -- inside ----------------------------------------------------------------------------------
 

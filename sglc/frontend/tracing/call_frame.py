@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 from types import CellType, CodeType, FunctionType
@@ -69,7 +69,7 @@ def has_source(code: CodeType) -> bool:
 @lru_cache(_MOST_SOURCES)
 def bindings_of(node: ast.AST) -> Bindings:
     """The names that a function or comprehension binds."""
-    own, outer, module = set[str | None](), set[str](), set[str]()
+    own, outer, module = set[str](), set[str](), set[str]()
     left: list[Any]  # nodes of its scope, and what else is in their lists
     if isinstance(node, FunctionNode):
         spec = node.args
@@ -89,7 +89,9 @@ def bindings_of(node: ast.AST) -> Bindings:
                 own.add(part.id)
             continue
         if kind in _BINDING:
-            own.add(_BINDING[kind](part))
+            bound = _BINDING[kind](part)
+            if bound is not None:
+                own.add(bound)
         elif kind is ast.Global:
             module.update(part.names)
         elif kind is ast.Nonlocal:
@@ -103,7 +105,7 @@ def bindings_of(node: ast.AST) -> Bindings:
                     left.append(held)
                 elif type(held) is list:
                     left += held
-    return Bindings(frozenset(own - {None} - outer - module), frozenset(outer), frozenset(module))
+    return Bindings(frozenset(own - outer - module), frozenset(outer), frozenset(module))
 
 
 @dataclass(slots=True, eq=False)
@@ -145,11 +147,11 @@ class CallFrame:
         """
         frame: CallFrame | None = self
         while frame is not None:
+            if name in frame.values:
+                found = frame.values[name]
+                self.tracer.outside.unchanged(self.tracer, found, name=name)
+                return found
             if name in frame.bindings.own:
-                if name in frame.values:
-                    found = frame.values[name]
-                    self.tracer.outside.unchanged(self.tracer, found, name=name)
-                    return found
                 what = "cannot access local variable" if frame is self else "cannot access free variable"
                 raise UnboundLocalError(f"{what} '{name}' where it is not associated with a value")
             if name in frame.bindings.module:
@@ -210,7 +212,8 @@ class Closure:
         except TypeError as error:
             raise TypeError(f"{self.__name__}() {error}") from None
         given.apply_defaults()
-        frame = replace(self._frame, values=dict(given.arguments))
+        of = self._frame
+        frame = CallFrame(of.tracer, of.scope, of.file, of.globals, of.cells, of.outer, dict(given.arguments))
         if isinstance(frame.scope, ast.AsyncFunctionDef):
             return Coroutine(lambda: self._run(frame))
         return self._run(frame)

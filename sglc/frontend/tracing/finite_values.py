@@ -15,6 +15,9 @@ from sglc.ir import ops
 from sglc.ir.core import Op, Type, Value, inputs, walk
 from sglc.ir.pure import PURE
 
+_TEXTS = (ops.Strip, ops.Lower, ops.Format)  # ops that make a text of others
+_COMPUTED = (*_TEXTS, ops.Eq, ops.In, ops.Not, ops.PureCall)
+
 
 @dataclass(eq=False, kw_only=True)
 class FiniteValues:
@@ -35,7 +38,7 @@ class FiniteValues:
         made = self.made_by(value)
         if value.type is Type.BOOL:
             return self._known_answer(made)
-        if isinstance(made, ops.Strip | ops.Lower | ops.Format):
+        if isinstance(made, _TEXTS):
             return _made_of(made, self._known_text)
         options = self._options(value, made)
         return options[0] if options is not None and len(options) == 1 else None
@@ -81,7 +84,7 @@ class FiniteValues:
             value = todo.pop()
             found.add(value)
             made = self.made_by(value)
-            if isinstance(made, ops.Eq | ops.In | ops.Not | ops.Strip | ops.Lower | ops.Format | ops.PureCall):
+            if isinstance(made, _COMPUTED):
                 todo += inputs(made)
         return found
 
@@ -89,7 +92,7 @@ class FiniteValues:
         if value.type is Type.BOOL or value in self.decided:
             return True
         made = self.made_by(value)
-        if isinstance(made, ops.Strip | ops.Lower | ops.Format):
+        if isinstance(made, _TEXTS):
             return all(map(self.decidable, inputs(made)))
         return self._options(value, made) is not None
 
@@ -98,7 +101,7 @@ class FiniteValues:
         if known is not None:
             return known
         made = self.made_by(value)
-        if isinstance(made, ops.Strip | ops.Lower | ops.Format):
+        if isinstance(made, _TEXTS):
             text = _made_of(made, lambda part: part if isinstance(part, str) else str(self.decide(part, loc)))
             assert text is not None
             return text

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import is_
 from typing import Any
 
 from sglc.errors import SglcError
@@ -213,4 +214,4 @@ def _marks(tracer: Tracer) -> tuple[Any, ...]:
 
 
 def _same(values: dict[str, Any], before: dict[str, Any]) -> bool:
-    return values.keys() == before.keys() and all(value is before[name] for name, value in values.items())
+    return values.keys() == before.keys() and all(map(is_, values.values(), map(before.get, values)))

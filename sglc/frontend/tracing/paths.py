@@ -9,7 +9,7 @@ recorded again: a loop without an end would take the square of its length, so th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sglc.errors import Loc, SglcError, TraceError
@@ -221,15 +221,15 @@ class _Tree:
             arms, self.fresh, self.streams, decision.loc, tails=True,
             asked=(asked, decision.cases) if decision.cases else None,
         )  # fmt: skip
-        branch = _branch(replace(decision, value=asked), merged)
+        branch = _branch(decision, asked, merged)
         return TracedBlock((*ops, branch, *merged.tail), merged.exit)
 
 
-def _branch(decision: BranchDecision, merged: Merged) -> Op:
+def _branch(decision: BranchDecision, asked: Value, merged: Merged) -> Op:
     if not decision.cases:
         then, orelse = merged.regions
-        return Cond(decision.value, then, orelse, results=merged.results, loc=decision.loc)
-    return Switch(decision.value, decision.cases, merged.regions, results=merged.results, loc=decision.loc)
+        return Cond(asked, then, orelse, results=merged.results, loc=decision.loc)
+    return Switch(asked, decision.cases, merged.regions, results=merged.results, loc=decision.loc)
 
 
 def _renamed_exit(block_exit: BlockExit | None, rename: Mapping[Value, Value]) -> BlockExit | None:

@@ -264,6 +264,7 @@ class Tracer(Evaluation, FiniteValues):
         marks: list[Mark] = []
 
         def go_back() -> None:
+            marks.append(self.recorder.mark())
             self.restore(before)
             self.called_tool, self.guarded, self.unchecked = called_tool, guarded, dict(unchecked)
             del self.handling[handling:], self.calling[calling:]
@@ -272,7 +273,8 @@ class Tracer(Evaluation, FiniteValues):
 
         def run(frame: Frame) -> BlockExit | None:
             nonlocal called
-            go_back()
+            if frame.repeat:  # the first run begins where everything stands
+                go_back()
             self.recorder.ops = frame.ops
             self.frames.append(frame)
             try:
@@ -297,21 +299,21 @@ class Tracer(Evaluation, FiniteValues):
             finally:
                 called = called or self.called_tool
                 self.frames.pop()
-                marks.append(self.recorder.mark())
+
+        def skip() -> None:
+            while marks:
+                self.recorder.skip_to(marks.pop())
 
         def streams() -> StreamTurns:
-            for mark in marks:
-                self.recorder.skip_to(mark)
+            skip()
             return self.streams()
 
         try:
             fresh = self.recorder.new_value
             made = explore(run, fresh, streams, loc, most_paths=self.most_paths, depth=depth)
         finally:
-            marks.append(self.recorder.mark())
             go_back()
-            for mark in marks:
-                self.recorder.skip_to(mark)
+            skip()
             self.recorder.ops, self.called_tool = outer, called or called_tool
         if len(self.graph_breaks) > met and not python:
             graph_break = self.graph_breaks[met]
@@ -322,7 +324,7 @@ class Tracer(Evaluation, FiniteValues):
     def streams(self) -> StreamTurns:
         """The chat turns of every stream so far."""
         streams = StreamTurns()
-        for frame in self.frames:
+        for frame in self.frames if self.recorder.chat else ():  # else no stream has any
             for param, like in frame.given:
                 streams.same(param, like)
             for op in frame.ops:
