@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from types import CodeType
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
@@ -58,8 +59,8 @@ def _of_its_lines(code: CodeType, lines: Sequence[str], text: str, futures: int)
     first = code.co_firstlineno - 1
     if not lines[first : first + 1] or lines[first][0].isspace():
         return None
-    ends = (end for part in (code, *inner_codes(code)) for _, end, _, _ in part.co_positions() if end)
-    last = max(ends, default=first + 1)
+    ends = [map(itemgetter(1), part.co_positions()) for part in (code, *inner_codes(code))]
+    last = max(filter(None, itertools.chain.from_iterable(ends)), default=first + 1)
     idle = itertools.takewhile(lambda line: line[0].isspace(), lines[last:])  # `pass` and the like are no code
     own = "".join((*lines[first:last], *idle))
     alone = "\n".join(["\n" * (first - 1)] * bool(first) + [own, *_imports(text)])

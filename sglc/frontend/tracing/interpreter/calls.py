@@ -189,6 +189,8 @@ def _language(frame: CallFrame, function: Any, args: list[Any], named: dict[str,
 
 def _for_language(frame: CallFrame, name: str, place: int | str, item: Any) -> Any:
     """An argument of a function of the language: a text, texts to choose from, or what Python needs itself."""
+    if type(item) in (str, int, float, bool):
+        return item
     choices = place == "choices" or (name, place) == ("select", 1)
     shown = f"`{name}({place}=...)`" if isinstance(place, str) else f"`{name}(...)`"
     known_text = isinstance(item, SymbolicText | SymbolicJson) and is_known(item) and kind_of(item) is str

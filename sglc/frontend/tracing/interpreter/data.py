@@ -40,6 +40,7 @@ from sglc.ir.pure import PURE, TEXTS, function_of, is_written, sets_up_itself, t
 
 _ATOMS = (str, int, float, bool, type(None))
 _CONTAINERS = (list, tuple, dict, set, frozenset)
+_FOR_THE_TRACE = (Symbolic, Closure, Coroutine, BaseException)  # of this package, and no object of the language
 _HARMLESS = (
     *(bytes, complex, range, slice, type, Enum, ModuleType, FunctionType, BuiltinFunctionType, MethodType),
     *(BaseException, re.Pattern, Closure),
@@ -66,8 +67,7 @@ class OnceOver:
 
 def is_ours(value: Any) -> bool:
     """Whether it is an object of the language: a state, an expression, what a call gives."""
-    known = isinstance(value, Symbolic | Closure | Coroutine | BaseException)
-    return not known and type(value).__module__.startswith("sglc.")
+    return type(value).__module__.startswith("sglc.") and not isinstance(value, _FOR_THE_TRACE)
 
 
 def is_plain(value: Any) -> bool:
