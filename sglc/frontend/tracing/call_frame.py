@@ -22,7 +22,7 @@ from sglc.frontend.values.graph_breaks import ASSIGNED, NO_SOURCE, OTHER, OUTSID
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_SCOPES = FunctionNode | ast.ClassDef
+_SCOPES = frozenset((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, *_COMPREHENSIONS))
 # Nodes that bind a name of their own, if they have one.
 _BINDING: Mapping[type[ast.AST], Callable[[Any], str | None]] = {
     **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef), attrgetter("name")),
@@ -70,6 +70,7 @@ def has_source(code: CodeType) -> bool:
 def bindings_of(node: ast.AST) -> Bindings:
     """The names that a function or comprehension binds."""
     own, outer, module = set[str](), set[str](), set[str]()
+    elsewhere: dict[type, set[str]] = {ast.Global: module, ast.Nonlocal: outer}
     left: list[Any]  # nodes of its scope, and what else is in their lists
     if isinstance(node, FunctionNode):
         spec = node.args
@@ -92,19 +93,17 @@ def bindings_of(node: ast.AST) -> Bindings:
             bound = _BINDING[kind](part)
             if bound is not None:
                 own.add(bound)
-        elif kind is ast.Global:
-            module.update(part.names)
-        elif kind is ast.Nonlocal:
-            outer.update(part.names)
-        if kind in _COMPREHENSIONS:  # outside of itself it binds only by `:=`
-            left += [inner.target for inner in ast.walk(part) if isinstance(inner, ast.NamedExpr)]
-        elif isinstance(part, ast.AST) and not isinstance(part, _SCOPES):
-            for name in kind._fields:
+        elif kind in elsewhere:
+            elsewhere[kind].update(part.names)
+        if kind not in _SCOPES:
+            for name in getattr(kind, "_fields", ()):
                 held = getattr(part, name)
-                if isinstance(held, ast.AST) and held._fields:  # not `Load()` and its like
-                    left.append(held)
-                elif type(held) is list:
+                if type(held) is list:
                     left += held
+                elif isinstance(held, ast.AST) and held._fields:  # not `Load()` and its like
+                    left.append(held)
+        elif kind in _COMPREHENSIONS:  # outside of itself it binds only by `:=`
+            left += [inner.target for inner in ast.walk(part) if isinstance(inner, ast.NamedExpr)]
     return Bindings(frozenset(own - outer - module), frozenset(outer), frozenset(module))
 
 

@@ -83,14 +83,11 @@ class Frame:
         chosen = self.repeat[number] if number < len(self.repeat) else 0
         made = BranchDecision(len(self.ops), value, cases, chosen, loc)
         if number >= len(self.repeat):
-            if (
-                self.room < made.count - 1
-                or self.work < again * (made.count - 1)
-                or self.depth + number >= _DEEPEST
-            ):
+            more = made.count - 1
+            if self.room < more or self.work < again * more or self.depth + number >= _DEEPEST:
                 raise GraphBreak("there are too many paths to record each of them", loc, PATHS)
-            self.room -= made.count - 1
-            self.work -= again * (made.count - 1)
+            self.room -= more
+            self.work -= again * more
         elif chosen >= made.count:
             raise differs(loc)
         self.decisions.append(made)
