@@ -143,16 +143,15 @@ def explore(
         open_paths, work = most_paths - frame.room, frame.work
         if parent is not None:
             _check_repeated(parent.frame, frame, loc)
-        paths[path.chosen] = path
+        paths[repeat] = path
         for number in range(len(frame.decisions) - 1, len(repeat) - 1, -1):
             before = path.chosen[:number]
             for case in range(frame.decisions[number].count - 1, 0, -1):
                 parents.append(((*before, case), path))
-    if len(paths) == 1:
-        (only,) = paths.values()
-        if not only.frame.decisions:
-            return TracedBlock(tuple(only.frame.ops), only.exit)
-    return _Tree(paths, fresh, streams()).node((), {})
+    first = paths[()]
+    if not first.frame.decisions:
+        return TracedBlock(tuple(first.frame.ops), first.exit)
+    return _Tree(paths, fresh, streams()).node((), first, {})
 
 
 def differs(loc: Loc) -> TraceError:
@@ -182,26 +181,21 @@ def _check_repeated(before: Frame, now: Frame, loc: Loc) -> None:
 class _Tree:
     """The paths as blocks in blocks, innermost first; every value gets an id of its own.
 
-    The first path keeps its ids: all others have used the same ones.
+    The first path keeps its ids: all others have used the same ones. `paths` are by the decisions that they
+    repeated: further ones are the first case.
     """
 
     paths: Mapping[tuple[int, ...], Path]
     fresh: Callable[[Type], Value]
     streams: StreamTurns
-    first: Path = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.first = next(iter(self.paths.values()))
-
-    def node(self, before: tuple[int, ...], rename: Mapping[Value, Value]) -> TracedBlock:
-        """What follows the decisions `before`, with the values that were renamed so far."""
-        # The path that makes these decisions, and further ones by the first case.
-        path = next(path for chosen, path in self.paths.items() if chosen[: len(before)] == before)
+    def node(self, before: tuple[int, ...], path: Path, rename: Mapping[Value, Value]) -> TracedBlock:
+        """What follows the decisions `before` on a path, with the values that were renamed so far."""
         decisions = path.frame.decisions
         start = decisions[len(before) - 1].at if before else 0
         stop = decisions[len(before)].at if len(decisions) > len(before) else len(path.frame.ops)
         made = path.frame.ops[start:stop]
-        if path is self.first:
+        if path is self.paths[()]:
             own = {**rename, **{value: value for value in definitions(made)}}
             ops = tuple(made)
         else:
@@ -212,7 +206,8 @@ class _Tree:
         if len(decisions) == len(before):
             return TracedBlock(ops, _renamed_exit(path.exit, own))
         decision = decisions[len(before)]
-        arms = [self.node((*before, case), own) for case in range(decision.count)]
+        others = [(*before, case) for case in range(1, decision.count)]
+        arms = [self.node((*before, 0), path, own), *[self.node(arm, self.paths[arm], own) for arm in others]]
         asked = own.get(decision.value, decision.value)
         merged = merge(
             arms, self.fresh, self.streams, decision.loc, tails=True,
