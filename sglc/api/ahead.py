@@ -104,8 +104,7 @@ class AheadOfTime:
         """The newest recording, `program`, lowered for a target, with the `outputs` that are asked for."""
         from sglc.passes.compile import compile_program
 
-        tokenizer = target.tokenizer.hash if target.tokenizer else ""
-        key = (replace(target, tokenizer=None), tokenizer, outputs)
+        key = target.told_by, outputs
         known = self._compiled.get(key)
         if known is not None and known[0] is program:
             return known[1]

@@ -59,7 +59,9 @@ def _behind(
 
 
 def _bodies(op: Op) -> list[tuple[Op, ...]]:
-    return [op.program.ops] if isinstance(op, Call) else [region.ops for region in regions(op)]
+    if isinstance(op, Call):
+        return [op.program.ops]
+    return [region.ops for region in regions(op)] if op.region_fields else []
 
 
 def _called(op: Op) -> str:
@@ -77,11 +79,14 @@ def _called(op: Op) -> str:
 
 def _counted(op: Op, turns: int = 0) -> str:
     """Where an op generates in a comprehension, whose plan counts turns and whose Python counts generations."""
-    match op:
-        case Gen(site=site) | Select(site=site) | Call(site=site) if in_comprehension(site.function, turns):
-            return str(op.loc) if not isinstance(op, Call) or _generates(op.program) else ""
+    if turns and isinstance(op, Gen | Select | Call) and in_comprehension(op.site.function, turns):
+        return str(op.loc) if not isinstance(op, Call) or _generates(op.program) else ""
     turns = 0 if isinstance(op, Call) else turns + isinstance(op, Loop | Map)
-    return next((loc for body in _bodies(op) for inner in body if (loc := _counted(inner, turns))), "")
+    for body in _bodies(op):
+        for inner in body:
+            if loc := _counted(inner, turns):
+                return loc
+    return ""
 
 
 def _generates(program: Program) -> bool:

@@ -220,7 +220,7 @@ class PlanTree:
             return Choice(None, error.message)
         if (newest := _newest(leaf, target, outputs)) is not None:
             return newest
-        key = outputs, replace(target, tokenizer=None), target.tokenizer.hash if target.tokenizer else ""
+        key = outputs, target.told_by
         ready = leaf.plans.get(key)
         if ready is None:
             asked = program if outputs is None else replace(program, outputs=outputs)

@@ -162,10 +162,11 @@ def _span(path: str, line: int, begin: int, end: int | None) -> Loc:
     A span over several lines is shown by its first line: from the start to the line's end, with `end` None.
     """
     source = linecache.getline(path, line)
+    if not source.isascii():
+        begin, end = _characters(source, begin), None if end is None else _characters(source, end)
+    return Loc(shown_path(path), line, begin + 1, 0 if end is None else end + 1)
 
-    def column(at: int) -> int:
-        if source.isascii():  # or not there
-            return at + 1
-        return len(source.encode("utf-8", "replace")[:at].decode("utf-8", "replace")) + 1
 
-    return Loc(shown_path(path), line, column(begin), 0 if end is None else column(end))
+def _characters(source: str, size: int) -> int:
+    """How many characters of a line are in its first bytes."""
+    return len(source.encode("utf-8", "replace")[:size].decode("utf-8", "replace"))

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from types import CodeType
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
@@ -58,11 +59,14 @@ def _of_its_lines(code: CodeType, lines: Sequence[str], text: str, futures: int)
     first = code.co_firstlineno - 1
     if not lines[first : first + 1] or lines[first][0].isspace():
         return None
-    ends = (end for part in (code, *inner_codes(code)) for _, end, _, _ in part.co_positions() if end)
-    last = max(ends, default=first + 1)
+    parts = (code, *inner_codes(code))
+    ends = [map(itemgetter(1), part.co_positions()) for part in parts]
+    last = max(filter(None, itertools.chain.from_iterable(ends)), default=first + 1)
     idle = itertools.takewhile(lambda line: line[0].isspace(), lines[last:])  # `pass` and the like are no code
     own = "".join((*lines[first:last], *idle))
-    alone = "\n".join(["\n" * (first - 1)] * bool(first) + [own, *_imports(text)])
+    used = {name for part in parts for name in (*part.co_names, *part.co_varnames, *part.co_freevars)}
+    imports = [found for found, words in _imports(text) if not used.isdisjoint(words)]
+    alone = "\n".join(["\n" * (first - 1)] * bool(first) + [own, *imports])
     try:
         tree = _tree(alone, code.co_filename, futures)
         found = any(code in _codes(part, code.co_filename, futures) for part in (tree.body, tree.body[:1]))
@@ -73,9 +77,11 @@ def _of_its_lines(code: CodeType, lines: Sequence[str], text: str, futures: int)
 
 
 @lru_cache(maxsize=4)
-def _imports(text: str) -> tuple[str, ...]:
-    """The imports at the top of a file: a call of what they bring is compiled in another way (from 3.11 on)."""
-    return tuple([found for found in _IMPORT.findall(text) if "__future__" not in found])
+def _imports(text: str) -> tuple[tuple[str, frozenset[str]], ...]:
+    """The imports at the top of a file, and the words in each: a call of what they bring is compiled in another
+    way (from 3.11 on), which also goes for a variable of the same name."""
+    found = [each for each in _IMPORT.findall(text) if "__future__" not in each]
+    return tuple([(each, frozenset(re.findall(r"\w+", each))) for each in found])
 
 
 def _of_its_file(code: CodeType, text: str, futures: int) -> FunctionSource:

@@ -417,13 +417,18 @@ class HostCall(Op):
 _ASKED, _RUNS = (Gen, Select), (Loop, Call)
 
 
+def argument_type(kind: str) -> Type:
+    """The type of an `Arg` of that kind."""
+    return {"str": T, "bool": B}.get(kind, J)
+
+
 def types_of(o: Op, names: int) -> tuple[Type, ...]:
     """The types of the results that the op must have; for a fork, of `names` branches."""
     if o.result_types is not None:
         return o.result_types
     match o:
         case Arg():
-            return ({"str": T, "bool": B}.get(o.kind, J),)
+            return (argument_type(o.kind),)
         case Fork():
             return (S,) * names
         case Cond() | Switch():

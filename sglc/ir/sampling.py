@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any
 
 # Of `repetition_penalty`, for which vLLM and transformers know no highest: what lies between makes no logit
 # overflow that it divides, or is multiplied with, in 32 bits.
@@ -71,6 +74,10 @@ class Sampling:
     logprob_text: bool = False
     logprobs: bool = False
 
+    def changed(self, given: Mapping[str, Any]) -> Sampling:
+        """These parameters with those that are given; `replace` asks each field for more than its value."""
+        return Sampling(**{**dict(zip(_NAMES, _values_of(self), strict=True)), **given})
+
     @property
     def unreachable(self) -> str:
         """What is wrong if it asks for more tokens than it allows for, by its own names; "" if it does not."""
@@ -87,3 +94,7 @@ class Sampling:
     def penalised(self) -> bool:
         """Whether ids that were made are less likely from then on."""
         return bool(self.frequency_penalty or self.presence_penalty) or self.repetition_penalty != 1
+
+
+_NAMES = tuple(part.name for part in fields(Sampling))
+_values_of = attrgetter(*_NAMES)

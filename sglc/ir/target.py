@@ -6,8 +6,9 @@ The compiler never imports a back end: capabilities are fields, the tokenizer is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any, Protocol
 
 from sglc.ir.sampling import Sampling
@@ -201,6 +202,11 @@ class Target:
     # Of a model elsewhere, for estimates alone: they ask for it.
     encoding: Callable[[], Encoding | None] = field(default=_no_encoding, compare=False)
 
+    @property
+    def told_by(self) -> tuple[Hashable, ...]:
+        """What is equal of targets for which a program compiles to the same plan."""
+        return (*_own_fields(self), self.tokenizer.hash if self.tokenizer else "")
+
     def is_deterministic(self, sampling: Sampling | None) -> bool:
         """Whether the same prompt has the same answer each time: a greedy one, or one under a seed of its own.
 
@@ -211,3 +217,6 @@ class Target:
         if sampling.temperature == 0:
             return self.takes.temperature is not None
         return self.takes.seed and sampling.seed is not None
+
+
+_own_fields = attrgetter(*(part.name for part in fields(Target) if part.compare and part.name != "tokenizer"))

@@ -8,7 +8,6 @@ from threading import Lock
 
 from sglc.ir.core import Op, Program, Site, walk, with_fields
 from sglc.ir.depth import with_room
-from sglc.ir.made_often import replaced
 from sglc.ir.ops import Call, Gen, Select
 from sglc.ir.plan.plan import Plan
 from sglc.ir.remark import Remark
@@ -68,11 +67,8 @@ def compile_program(
 @with_room
 def cached(program: Program, target: Target) -> Compiled:
     """`compile_program`, done once per distinct program: a batch compiles once per distinct path."""
-    tokenizer = target.tokenizer.hash if target.tokenizer else ""
-    capabilities = replaced(target, tokenizer=None)
     key = (program.name, program.params, program.ops, repr(program.returns), program.outputs,
-           _unlike(program), capabilities,
-           tokenizer)  # fmt: skip
+           _unlike(program), target.told_by)  # fmt: skip
     known = _CACHE.get(key)
     if known is None:
         known = compile_program(program, target, to_run=True)

@@ -7,13 +7,16 @@ from typing import Any, Literal
 import pytest
 
 import sglc as sgl
-from sglc.errors import RunError, TraceError
+from sglc.errors import Loc, RunError, TraceError
 from sglc.frontend.outputs.finite_regex import members
 from sglc.frontend.tracing.control_blocks import record_map
 from sglc.frontend.tracing.interpreter import data
+from sglc.frontend.tracing.open_turns import StreamTurns
+from sglc.frontend.tracing.paths import Frame, explore
 from sglc.frontend.tracing.tools import pure, tool
-from sglc.ir.core import Program, walk
-from sglc.ir.ops import Cond, Gen, HostCall, Select, Switch, Tool
+from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, Unsettled
+from sglc.ir.core import Program, Type, Value, walk
+from sglc.ir.ops import Cond, Eq, Format, Gen, HostCall, Select, Switch, Tool
 from sglc.ir.text.printer import from_text, to_text
 from sglc.ir.verify.verify import verify
 from tests.frontend.stand_in import same_on_every_path
@@ -528,3 +531,44 @@ def test_an_arm_in_which_every_arm_is_left_to_python() -> None:
     made = traced(program)
     assert len({op.loc for op in every(made, HostCall)}) == 2
     assert [op.site.name for op in every(made, Gen)] == ["c", "end"]
+
+
+def test_streams_with_different_turns_before_a_branch_are_not_brought_together() -> None:
+    """A prompt that goes on from either could not be written exactly: each arm says its own text."""
+
+    @sgl.function
+    def body(s: Any) -> None:
+        with s.var_scope("one"):
+            s += sgl.user("hi")
+        with s.var_scope("two"):
+            s += sgl.user("ho")
+        s += sgl.user_begin() + sgl.select("pick", choices=["a", "b"])
+        if s["pick"] == "a":
+            s += s["one"]
+        else:
+            s += s["two"]
+        s += sgl.user_end() + sgl.gen("end")
+
+    (branch,) = every(traced(body), Switch)
+    assert [value.type for value in branch.results] == [Type.TEXT]
+
+
+def test_what_a_path_has_made_is_no_object_of_all_paths_behind_it() -> None:
+    """Neither where the first path alone comes back, whose values keep their ids."""
+    fresh = iter(range(100, 200))
+    made, asked, other = Value(1, Type.TEXT), Value(2, Type.BOOL), Value(0, Type.TEXT)
+    held = {name: Opaque(object(), (value,)) for name, value in (("made", made), ("before", other))}
+
+    def run(frame: Frame) -> BlockExit | None:
+        frame.ops += [Format(("a",), results=(made,)), Eq(made, "a", results=(asked,))]
+        if not frame.decide(asked, (), Loc("f.py", 1)).outcome:
+            frame.ops.append(HostCall("it ends"))
+            return None
+        return BlockExit(
+            variables={(0, name): Stored(leaf, leaf.item, kept=True) for name, leaf in held.items()}
+        )
+
+    block = explore(run, lambda kind: Value(next(fresh), kind), StreamTurns, Loc("f.py", 1))
+    assert block.exit is not None
+    assert block.exit.variables[0, "before"].item is held["before"].item
+    assert isinstance(block.exit.variables[0, "made"].leaf, Unsettled)

@@ -113,6 +113,24 @@ def test_a_function_at_the_top_of_its_file_is_read_alone(
     )
 
 
+@pytest.mark.parametrize("definition", [
+    "def f(s, json):\n    return json.dumps(s)\n",
+    "def f(s):\n    return [json.dumps(s) for json in s]\n",
+    "def f(s):\n    json = s\n    return lambda: json.dumps(s)\n",
+    "def f(s):\n    return lambda: re.escape(s) + f.json\n",
+])  # fmt: skip
+def test_calls_of_what_has_the_name_of_an_import_are_compiled_with_it(
+    definition: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler asks the file for the name alone, whatever it is in the function."""
+    file = tmp_path / "named.py"
+    file.write_text(f"import os.path as other, json\nfrom sys import path\nimport re\n{definition}")
+    names: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec", dont_inherit=True), names)
+    monkeypatch.delattr("sglc.frontend.source._of_its_file")
+    assert source_of(names["f"].__code__).matches
+
+
 @pytest.mark.parametrize("body", [
     '    """Text\nat the edge."""\n    return s\n',
     '    return (\ns\n)  # at the edge\n',

@@ -231,9 +231,9 @@ def gen(
         known, step = None, ()
     if known is not None:
         return known
-    given = {key: value for key, value in dict(locals()).items() if key in SAMPLING}
+    given = {key: value for key, value in dict(locals()).items() if value is not None and key in SAMPLING}
     limit: SymbolicText | None = None
-    if isinstance(asked := given["max_tokens"], SymbolicLimit):
+    if isinstance(asked := max_tokens, SymbolicLimit):
         forms = (regex, json_schema, ebnf, structural_tag, dtype, choices, tools)
         if backend is not None or any(form is not None for form in forms):
             given["max_tokens"] = asked.number()  # how long a form may be decides what is made of it

@@ -123,7 +123,7 @@ class Instance:
         """
         if self.launcher is None:
             tracing = TRACING.get()
-            if tracing is not None and tracing.several(made.value):
+            if tracing is not None and made.many:
                 reason = "several samples are a list that only exists when the program runs"
                 raise GraphBreak(reason, loc, ITERATION)
             known = None if tracing is None else tracing.known(made.value)

@@ -7,7 +7,9 @@ programs and share one compiled plan.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ParamSpec
 
 from sglc.errors import Loc
 from sglc.frontend.language.expr import GenExpr, SelectExpr
@@ -30,10 +32,12 @@ from sglc.ir.ops import (
     ScopeBegin,
     ScopeEnd,
     Select,
-    types_of,
+    argument_type,
 )
 from sglc.ir.sampling import Sampling
 from sglc.ir.values import refuse_unreachable
+
+_P = ParamSpec("_P")
 
 
 @dataclass(slots=True)
@@ -48,6 +52,7 @@ class OpRecorder:
     params: list[Op] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     streams: list[RecordedStream] = field(default_factory=list)
+    chat: bool = False  # a turn was begun, on some path
     _next_value: int = 0
     _next_handle: int = 0
     _slots: dict[str, Value] = field(default_factory=dict)
@@ -58,7 +63,7 @@ class OpRecorder:
     # -- streams ---------------------------------------------------------------------------------
 
     def new_stream(self, loc: Loc) -> RecordedStream:
-        value = self.emit(Root(loc=loc), Type.STREAM)
+        value = self.emit(Type.STREAM, Root, loc=loc)
         return self._own(RecordedStream(self.launch, value))
 
     def fork(
@@ -77,24 +82,25 @@ class OpRecorder:
 
     def append(self, stream: RecordedStream, text: str | SymbolicText, loc: Loc) -> None:
         if text != "" if isinstance(text, str) else text.parts:
-            stream.value = self.emit(Append(self._use(stream), self.text(text, loc), loc=loc), Type.STREAM)
+            stream.value = self.emit(Type.STREAM, Append, self._use(stream), self.text(text, loc), loc=loc)
 
     def role_open(self, stream: RecordedStream, role: str, loc: Loc) -> None:
-        stream.value = self.emit(RoleOpen(self._use(stream), role, loc=loc), Type.STREAM)
+        self.chat = True
+        stream.value = self.emit(Type.STREAM, RoleOpen, self._use(stream), role, loc=loc)
         stream.turns = Turns(stream.turns.closed, role)
 
     def image(self, stream: RecordedStream, data: str | SymbolicText, loc: Loc) -> None:
-        stream.value = self.emit(Image(self._use(stream), self.text(data, loc), loc=loc), Type.STREAM)
+        stream.value = self.emit(Type.STREAM, Image, self._use(stream), self.text(data, loc), loc=loc)
 
     def section_open(self, stream: RecordedStream, name: str, movable: bool, loc: Loc) -> None:
-        stream.value = self.emit(ScopeBegin(self._use(stream), name, movable, loc=loc), Type.STREAM)
+        stream.value = self.emit(Type.STREAM, ScopeBegin, self._use(stream), name, movable, loc=loc)
 
     def section_close(self, stream: RecordedStream, name: str, loc: Loc) -> None:
-        stream.value = self.emit(ScopeEnd(self._use(stream), name, loc=loc), Type.STREAM)
+        stream.value = self.emit(Type.STREAM, ScopeEnd, self._use(stream), name, loc=loc)
 
     def role_close(self, stream: RecordedStream, loc: Loc) -> None:
         role = stream.turns.open
-        stream.value = self.emit(RoleClose(self._use(stream), role, loc=loc), Type.STREAM)
+        stream.value = self.emit(Type.STREAM, RoleClose, self._use(stream), role, loc=loc)
         stream.turns = Turns((*stream.turns.closed, role))
 
     # -- generations -----------------------------------------------------------------------------
@@ -118,22 +124,27 @@ class OpRecorder:
         op: Gen | Select
         if isinstance(expr, SelectExpr):
             choices = tuple(self.text(choice, expr.loc) for choice in expr.choices)
-            op = Select(self._use(stream), site, choices, expr.method, loc=expr.loc)
+            began = self._use(stream)
+            op = Select(began, site, choices, expr.method, results=self._ends(), loc=expr.loc)
         else:
-            sampling = replace(self.defaults, **expr.overrides)
+            sampling = self.defaults.changed(expr.overrides)
             if expr.more_stops:
-                sampling = replace(sampling, stop=(*sampling.stop, *expr.more_stops))
+                sampling = sampling.changed({"stop": (*sampling.stop, *expr.more_stops)})
             if expr.limit is not None:  # till it is known
-                sampling = replace(sampling, max_tokens=max(sampling.max_tokens, sampling.min_tokens))
+                sampling = sampling.changed({"max_tokens": max(sampling.max_tokens, sampling.min_tokens)})
             refuse_unreachable(sampling, expr.loc)
             limit = None if expr.limit is None else self.text(expr.limit, expr.loc)
             assert not isinstance(limit, str)
-            op = Gen(self._use(stream), site, sampling, self.ahead, limit=limit, loc=expr.loc)
-        after, text = self.new_value(Type.STREAM), self.new_value(Type.TEXT)
-        self.ops.append(replace(op, results=(after, text)))
-        stream.value = after
+            began = self._use(stream)
+            op = Gen(began, site, sampling, self.ahead, limit=limit, results=self._ends(), loc=expr.loc)
+        self.ops.append(op)
+        stream.value, text = op.results
         many = isinstance(op, Gen) and op.sampling.n > 1
         return Generated(site, self.launch, text, many=many)
+
+    def _ends(self) -> tuple[Value, Value]:
+        """What a generation makes: the stream behind it, and its text."""
+        return self.new_value(Type.STREAM), self.new_value(Type.TEXT)
 
     def join(
         self, path: tuple[int, ...], name: str, values: tuple[Value | None, ...] | None, loc: Loc
@@ -141,14 +152,14 @@ class OpRecorder:
         """The gathered list as a value; None if some part of it is no value of this launch (`values` is None).
         It counts as an occurrence of `name` all the same: sites do not depend on launches."""
         site = self.reserve(path, name)
-        return None if values is None else self.emit(Join(site, values, loc=loc), Type.LIST)
+        return None if values is None else self.emit(Type.LIST, Join, site, values, loc=loc)
 
     # -- values ----------------------------------------------------------------------------------
 
-    def emit(self, op: Op, result: Type) -> Value:
+    def emit(self, result: Type, kind: Callable[_P, Op], *args: _P.args, **named: _P.kwargs) -> Value:
         """Record an op with one result."""
         value = self.new_value(result)
-        self.ops.append(replace(op, results=(value,)))
+        self.ops.append(kind(*args, results=(value,), **named))  # type: ignore[arg-type]
         return value
 
     def new_value(self, kind: Type) -> Value:
@@ -160,9 +171,8 @@ class OpRecorder:
 
     def argument(self, name: str, kind: str, default: str | None, loc: Loc, holds: str | None = None) -> Value:
         """A parameter of the program: see `ir.ops.Arg`."""
-        op = Arg(name, kind, default, holds, loc=loc)
-        value = self.new_value(types_of(op, 1)[0])
-        self.params.append(replace(op, results=(value,)))
+        value = self.new_value(argument_type(kind))
+        self.params.append(Arg(name, kind, default, holds, results=(value,), loc=loc))
         return value
 
     @property
@@ -209,7 +219,8 @@ class OpRecorder:
         """Use no value and no site that a recording up to `mark` has used."""
         self._next_value = max(self._next_value, mark.next_value)
         for key, count in mark.occurrences.items():
-            self._occurrences[key] = max(self._occurrences.get(key, 0), count)
+            if count > self._occurrences.get(key, 0):
+                self._occurrences[key] = count
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -234,7 +245,7 @@ class OpRecorder:
         if isinstance(text, SymbolicText):
             if len(text.parts) == 1:
                 return text.parts[0]
-            return self.emit(Format(text.parts, loc=loc), Type.TEXT) if text.parts else ""
+            return self.emit(Type.TEXT, Format, text.parts, loc=loc) if text.parts else ""
         if self.symbolic:
             return text
         if text not in self._slots:

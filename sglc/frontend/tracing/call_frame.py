@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -21,7 +22,14 @@ from sglc.frontend.values.graph_breaks import ASSIGNED, NO_SOURCE, OTHER, OUTSID
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_SCOPES = FunctionNode | ast.ClassDef
+_SCOPES = frozenset((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, *_COMPREHENSIONS))
+# Nodes that bind a name of their own, if they have one.
+_BINDING: Mapping[type[ast.AST], Callable[[Any], str | None]] = {
+    **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef), attrgetter("name")),
+    **dict.fromkeys((ast.ExceptHandler, ast.MatchAs, ast.MatchStar), attrgetter("name")),
+    ast.MatchMapping: attrgetter("rest"),
+    ast.alias: lambda node: node.asname or node.name.partition(".")[0],
+}
 _DEEPEST = 64  # calls of the user's own functions in each other
 
 _MOST_SOURCES = 1024  # functions that are known: in a notebook the same ones come again and again, as others
@@ -62,44 +70,41 @@ def has_source(code: CodeType) -> bool:
 def bindings_of(node: ast.AST) -> Bindings:
     """The names that a function or comprehension binds."""
     own, outer, module = set[str](), set[str](), set[str]()
+    elsewhere: dict[type, set[str]] = {ast.Global: module, ast.Nonlocal: outer}
+    left: list[Any]  # nodes of its scope, and what else is in their lists
     if isinstance(node, FunctionNode):
         spec = node.args
         arguments = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg]
         own.update(argument.arg for argument in arguments if argument is not None)
-        body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
+        left = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
     else:
         assert isinstance(node, _COMPREHENSIONS)
-        body = [generator.target for generator in node.generators]
-    for part in body:
-        for inner in _walk(part):
-            match inner:
-                case ast.Global(names=names):
-                    module.update(names)
-                case ast.Nonlocal(names=names):
-                    outer.update(names)
-                case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
-                    own.add(name)
-                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                    own.add(name)
-                case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
-                    own.add(name)
-                case ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
-                    own.add(name)
-                case ast.alias(name=name, asname=alias):
-                    own.add(alias or name.partition(".")[0])
-    return Bindings(frozenset(own - outer - module), frozenset(outer), frozenset(module))
-
-
-def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of one scope; of a comprehension only what it binds outside of itself (`:=`)."""
-    left = [node]
+        left = [generator.target for generator in node.generators]
     while left:
-        node = left.pop()
-        yield node
-        if isinstance(node, _COMPREHENSIONS):
-            yield from (inner.target for inner in ast.walk(node) if isinstance(inner, ast.NamedExpr))
-        elif not isinstance(node, _SCOPES):
-            left += ast.iter_child_nodes(node)
+        part = left.pop()
+        kind = type(part)
+        if kind is ast.Constant:
+            continue
+        if kind is ast.Name:
+            if type(part.ctx) is not ast.Load:
+                own.add(part.id)
+            continue
+        if kind in _BINDING:
+            bound = _BINDING[kind](part)
+            if bound is not None:
+                own.add(bound)
+        elif kind in elsewhere:
+            elsewhere[kind].update(part.names)
+        if kind not in _SCOPES:
+            for name in getattr(kind, "_fields", ()):
+                held = getattr(part, name)
+                if type(held) is list:
+                    left += held
+                elif isinstance(held, ast.AST) and held._fields:  # not `Load()` and its like
+                    left.append(held)
+        elif kind in _COMPREHENSIONS:  # outside of itself it binds only by `:=`
+            left += [inner.target for inner in ast.walk(part) if isinstance(inner, ast.NamedExpr)]
+    return Bindings(frozenset(own - outer - module), frozenset(outer), frozenset(module))
 
 
 @dataclass(slots=True, eq=False)
@@ -141,11 +146,11 @@ class CallFrame:
         """
         frame: CallFrame | None = self
         while frame is not None:
+            if name in frame.values:
+                found = frame.values[name]
+                self.tracer.outside.unchanged(self.tracer, found, name=name)
+                return found
             if name in frame.bindings.own:
-                if name in frame.values:
-                    found = frame.values[name]
-                    self.tracer.outside.unchanged(self.tracer, found, name=name)
-                    return found
                 what = "cannot access local variable" if frame is self else "cannot access free variable"
                 raise UnboundLocalError(f"{what} '{name}' where it is not associated with a value")
             if name in frame.bindings.module:
@@ -206,7 +211,8 @@ class Closure:
         except TypeError as error:
             raise TypeError(f"{self.__name__}() {error}") from None
         given.apply_defaults()
-        frame = replace(self._frame, values=dict(given.arguments))
+        of = self._frame
+        frame = CallFrame(of.tracer, of.scope, of.file, of.globals, of.cells, of.outer, dict(given.arguments))
         if isinstance(frame.scope, ast.AsyncFunctionDef):
             return Coroutine(lambda: self._run(frame))
         return self._run(frame)

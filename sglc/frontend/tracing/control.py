@@ -143,7 +143,7 @@ def not_(value: Any) -> Any:
     asked = control_blocks.predicate(tracer, value, loc)
     if isinstance(asked, bool):
         return not asked
-    return SymbolicBool(tracer.recorder.emit(Not(asked, loc=loc), Type.BOOL))
+    return SymbolicBool(tracer.recorder.emit(Type.BOOL, Not, asked, loc=loc))
 
 
 def parse_json(text: Any) -> Any:
@@ -154,7 +154,7 @@ def parse_json(text: Any) -> Any:
     """
     tracer, loc = current(), here()
     if tracer is not None and isinstance(text, SymbolicText) and text.settled() is None:
-        return SymbolicJson(tracer.recorder.emit(ParseJson(tracer.operand(text, loc), loc=loc), Type.JSON))
+        return SymbolicJson(tracer.recorder.emit(Type.JSON, ParseJson, tracer.operand(text, loc), loc=loc))
 
     def refuse(name: str) -> NoReturn:
         raise ValueError(name)
@@ -176,5 +176,5 @@ def asked_of_texts(
     tracer: Tracer, kind: type[Eq | In], one: Any, other: Any, loc: Loc, known: Known | None = None
 ) -> SymbolicBool:
     """A question about two texts as a recorded truth value."""
-    op = kind(tracer.operand(one, loc), tracer.operand(other, loc), loc=loc)
-    return SymbolicBool(tracer.recorder.emit(op, Type.BOOL), known)
+    texts = tracer.operand(one, loc), tracer.operand(other, loc)
+    return SymbolicBool(tracer.recorder.emit(Type.BOOL, kind, *texts, loc=loc), known)

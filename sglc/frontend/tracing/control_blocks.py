@@ -190,14 +190,13 @@ def truth(tracer: Tracer, tree: Any, loc: Loc) -> Value:
         case Value(type=Type.BOOL):
             return tree
         case Value(type=Type.TEXT):
-            return tracer.recorder.emit(
-                Not(tracer.recorder.emit(Eq(tree, "", loc=loc), Type.BOOL), loc=loc), Type.BOOL
-            )
+            empty = tracer.recorder.emit(Type.BOOL, Eq, tree, "", loc=loc)
+            return tracer.recorder.emit(Type.BOOL, Not, empty, loc=loc)
         case Value():
             raise GraphBreak(f"a block returns a {tree.type} as a truth value", loc, NO_DATA)
         case _:
-            constant = tracer.recorder.emit(Eq("", "", loc=loc), Type.BOOL)
-            return constant if tree else tracer.recorder.emit(Not(constant, loc=loc), Type.BOOL)
+            constant = tracer.recorder.emit(Type.BOOL, Eq, "", "", loc=loc)
+            return constant if tree else tracer.recorder.emit(Type.BOOL, Not, constant, loc=loc)
 
 
 def _more(carried: _Carried, before: BlockExit, after: BlockExit) -> bool:
@@ -335,7 +334,7 @@ def _items(tracer: Tracer, items: Any, loc: Loc) -> Value:
 def concatenated(tracer: Tracer, parts: Sequence[Any], loc: Loc) -> SymbolicList:
     """Texts, and lists of texts, as one list."""
     values = [part.value if isinstance(part, SymbolicList) else tracer.operand(part, loc) for part in parts]
-    return SymbolicList(tracer.recorder.emit(Concat(tuple(values), loc=loc), Type.LIST))
+    return SymbolicList(tracer.recorder.emit(Type.LIST, Concat, tuple(values), loc=loc))
 
 
 def _gathered(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import is_
 from typing import Any
 
 from sglc.errors import SglcError
@@ -38,6 +39,7 @@ class _Point:
         self.marks = _marks(tracer)  # of the states, beside what a snapshot has
         self.ops, self.breaks = len(tracer.recorder.ops), len(tracer.graph_breaks)
         self.changes, self.decided = tracer.changes, frozenset(tracer.decided)
+        self.answered = len(tracer.answered)
         self.called_tool, self.unchecked = tracer.called_tool, dict(tracer.unchecked)
 
     def deciding(self) -> None:
@@ -156,7 +158,8 @@ def _as_block(frame: CallFrame, node: ast.stmt, arm: Callable[[], Any], point: _
     loc = frame.loc()
     turns: set[tuple[Turns, ...]] = set()
     counts: list[Mapping[Any, int]] = []
-    learned: list[Any] = []
+    learned = set[Value]()
+    questions: list[Any] = []
     read: set[Value] = set()
 
     def run() -> None:
@@ -173,7 +176,8 @@ def _as_block(frame: CallFrame, node: ast.stmt, arm: Callable[[], Any], point: _
         turns.add(tuple(state._stream.turns for state, *_ in point.snapshot.states))
         counts.append(tracer.recorder.mark().occurrences)
         decided = [value for value in tracer.decided if value not in point.decided]
-        learned.extend(tracer.facts_of(decided))
+        learned.update(decided)
+        questions.extend(asked for asked, _ in tracer.answered[point.answered :])
         # What was decided on was read by all that follows; anything else only by this arm.
         read.update(tracer.unchecked.keys() - point.unchecked.keys() - tracer.behind(decided))
 
@@ -188,7 +192,8 @@ def _as_block(frame: CallFrame, node: ast.stmt, arm: Callable[[], Any], point: _
         return False
     point.restore_python()
     tracer.joined.add(node)
-    tracer.forgotten += learned
+    tracer.forgotten |= learned
+    tracer.forgotten_questions += questions
     tracer.read_in_arms = tracer.read_in_arms or bool(read)
     for key in {key for count in counts for key in count}:
         made = [count.get(key, 0) for count in counts]
@@ -209,4 +214,4 @@ def _marks(tracer: Tracer) -> tuple[Any, ...]:
 
 
 def _same(values: dict[str, Any], before: dict[str, Any]) -> bool:
-    return values.keys() == before.keys() and all(value is before[name] for name, value in values.items())
+    return values.keys() == before.keys() and all(map(is_, values.values(), map(before.get, values)))

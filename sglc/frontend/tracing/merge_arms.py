@@ -333,7 +333,8 @@ class _Joint:
 
     def inside(self, leaf: object) -> bool:
         """Whether a leaf of the first arm holds a value that is made in the arm."""
-        return _reads(leaf.values if isinstance(leaf, Opaque) else leaf, {*self._bound[0], *self._own})
+        held = leaf.values if isinstance(leaf, Opaque) else leaf
+        return _reads(held, self._bound[0]) or _reads(held, self._own)
 
     def tree(self, trees: tuple[Tree, ...]) -> Tree:
         """Plain data with values in it; what differs in more than a text or value is packed as JSON."""

@@ -9,7 +9,7 @@ recorded again: a loop without an end would take the square of its length, so th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sglc.errors import Loc, SglcError, TraceError
@@ -18,7 +18,7 @@ from sglc.frontend.tracing.open_turns import StreamTurns
 from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled
 from sglc.frontend.values.graph_breaks import PATHS, RAISED, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicText
-from sglc.ir.core import NOWHERE, Op, Type, Value, definitions, regions, renamed, substitute
+from sglc.ir.core import NOWHERE, Op, Type, Value, definitions, regions, renamed, substitute, values_in
 from sglc.ir.depth import MAX_DEPTH
 from sglc.ir.ops import Call, Cond, HostCall, Switch
 
@@ -69,7 +69,7 @@ class Frame:
     decisions: list[BranchDecision] = field(default_factory=list)
     given: list[tuple[Value, Value]] = field(default_factory=list)  # streams that it gets: (own, outer)
     points: list[JoinPoint] = field(default_factory=list)  # of statements that run, innermost last
-    made: dict[Value, Op] = field(default_factory=dict)  # who made what, as far as it was asked for
+    made: dict[int, Op] = field(default_factory=dict)  # who made what, by its id, as far as it was asked for
     size: int = 0  # of the ops from the first decision to the `sized`th, with those that they hold
     sized: int = 0
 
@@ -83,14 +83,11 @@ class Frame:
         chosen = self.repeat[number] if number < len(self.repeat) else 0
         made = BranchDecision(len(self.ops), value, cases, chosen, loc)
         if number >= len(self.repeat):
-            if (
-                self.room < made.count - 1
-                or self.work < again * (made.count - 1)
-                or self.depth + number >= _DEEPEST
-            ):
+            more = made.count - 1
+            if self.room < more or self.work < again * more or self.depth + number >= _DEEPEST:
                 raise GraphBreak("there are too many paths to record each of them", loc, PATHS)
-            self.room -= made.count - 1
-            self.work -= again * (made.count - 1)
+            self.room -= more
+            self.work -= again * more
         elif chosen >= made.count:
             raise differs(loc)
         self.decisions.append(made)
@@ -146,16 +143,15 @@ def explore(
         open_paths, work = most_paths - frame.room, frame.work
         if parent is not None:
             _check_repeated(parent.frame, frame, loc)
-        paths[path.chosen] = path
+        paths[repeat] = path
         for number in range(len(frame.decisions) - 1, len(repeat) - 1, -1):
             before = path.chosen[:number]
             for case in range(frame.decisions[number].count - 1, 0, -1):
                 parents.append(((*before, case), path))
-    if len(paths) == 1:
-        (only,) = paths.values()
-        if not only.frame.decisions:
-            return TracedBlock(tuple(only.frame.ops), only.exit)
-    return _Tree(paths, fresh, streams()).node((), {})
+    first = paths[()]
+    if not first.frame.decisions:
+        return TracedBlock(tuple(first.frame.ops), first.exit)
+    return _Tree(paths, fresh, streams()).node((), first, {})
 
 
 def differs(loc: Loc) -> TraceError:
@@ -183,42 +179,49 @@ def _check_repeated(before: Frame, now: Frame, loc: Loc) -> None:
 
 @dataclass(slots=True)
 class _Tree:
-    """The paths as blocks in blocks, innermost first; every value gets an id of its own."""
+    """The paths as blocks in blocks, innermost first; every value gets an id of its own.
+
+    The first path keeps its ids: all others have used the same ones. `paths` are by the decisions that they
+    repeated: further ones are the first case.
+    """
 
     paths: Mapping[tuple[int, ...], Path]
     fresh: Callable[[Type], Value]
     streams: StreamTurns
 
-    def node(self, before: tuple[int, ...], rename: Mapping[Value, Value]) -> TracedBlock:
-        """What follows the decisions `before`, with the values that were renamed so far."""
-        # The path that makes these decisions, and further ones by the first case.
-        path = next(path for chosen, path in self.paths.items() if chosen[: len(before)] == before)
+    def node(self, before: tuple[int, ...], path: Path, rename: Mapping[Value, Value]) -> TracedBlock:
+        """What follows the decisions `before` on a path, with the values that were renamed so far."""
         decisions = path.frame.decisions
         start = decisions[len(before) - 1].at if before else 0
         stop = decisions[len(before)].at if len(decisions) > len(before) else len(path.frame.ops)
         made = path.frame.ops[start:stop]
-        own = {**rename, **{value: self.fresh(value.type) for value in definitions(made)}}
-        ops = tuple(renamed(op, own) for op in made)
+        if path is self.paths[()]:
+            own = {**rename, **{value: value for value in definitions(made)}}
+            ops = tuple(made)
+        else:
+            own = {**rename, **{value: self.fresh(value.type) for value in definitions(made)}}
+            ops = tuple([renamed(op, own) for op in made])
         for op in ops:
             self.streams.add(op)
         if len(decisions) == len(before):
             return TracedBlock(ops, _renamed_exit(path.exit, own))
         decision = decisions[len(before)]
-        arms = [self.node((*before, case), own) for case in range(decision.count)]
+        others = [(*before, case) for case in range(1, decision.count)]
+        arms = [self.node((*before, 0), path, own), *[self.node(arm, self.paths[arm], own) for arm in others]]
         asked = own.get(decision.value, decision.value)
         merged = merge(
             arms, self.fresh, self.streams, decision.loc, tails=True,
             asked=(asked, decision.cases) if decision.cases else None,
         )  # fmt: skip
-        branch = _branch(replace(decision, value=asked), merged)
+        branch = _branch(decision, asked, merged)
         return TracedBlock((*ops, branch, *merged.tail), merged.exit)
 
 
-def _branch(decision: BranchDecision, merged: Merged) -> Op:
+def _branch(decision: BranchDecision, asked: Value, merged: Merged) -> Op:
     if not decision.cases:
         then, orelse = merged.regions
-        return Cond(decision.value, then, orelse, results=merged.results, loc=decision.loc)
-    return Switch(decision.value, decision.cases, merged.regions, results=merged.results, loc=decision.loc)
+        return Cond(asked, then, orelse, results=merged.results, loc=decision.loc)
+    return Switch(asked, decision.cases, merged.regions, results=merged.results, loc=decision.loc)
 
 
 def _renamed_exit(block_exit: BlockExit | None, rename: Mapping[Value, Value]) -> BlockExit | None:
@@ -230,11 +233,13 @@ def _renamed_exit(block_exit: BlockExit | None, rename: Mapping[Value, Value]) -
 
 
 def _renamed_variable(stored: Stored, rename: Mapping[Value, Value]) -> Stored:
-    if isinstance(stored.leaf, Opaque) and any(value in rename for value in stored.leaf.values):
+    leaf: Any = stored.leaf
+    if rename.keys().isdisjoint(leaf.values if isinstance(leaf, Opaque) else values_in(leaf)):
+        return stored
+    # The object holds values of this path alone, so behind the branch it is not valid any more.
+    if isinstance(leaf, Opaque):
         return Stored(Unsettled("", "it belongs to one arm of a branch", NOWHERE))
-    leaf: Any = substitute(stored.leaf, rename)
-    # The object holds the old values, so it is only valid where none of them was renamed.
-    return stored if leaf == stored.leaf else Stored(leaf)
+    return Stored(substitute(leaf, rename))
 
 
 def raise_at(frame: Frame, error: Exception, loc: Loc, text_of: Callable[[SymbolicText], Value | str]) -> None:

@@ -74,13 +74,13 @@ class _NoData(Exception):
 
 def _tree(tracing: Tracing, item: Any, loc: Loc) -> Tree:
     match item:
+        case Generated(parser=None, many=False):
+            return item.value
         case None | str() | bool() | int() | float() if type(item) in (type(None), str, bool, int, float):
             return item
         case SymbolicText():
             return tracing.operand(item, loc)
         case SymbolicBool() | SymbolicList() | SymbolicJson():
-            return item.value
-        case Generated(parser=None) if not tracing.several(item.value):
             return item.value
         case Generated(parser=OutputParser() as parser, many=False):
             return _tree(tracing, tracing.parsed(parser, SymbolicText((item.value,)), loc), loc)

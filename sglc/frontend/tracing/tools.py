@@ -24,7 +24,7 @@ from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer, current, turned_to
 from sglc.frontend.values.graph_breaks import OTHER, GraphBreak
 from sglc.frontend.values.symbolic import END_RUN, IN_FUNCTION, MAY_CALL, Symbolic, SymbolicText, symbol
-from sglc.ir.core import Op, Program, Tree, Type, values_in, walk
+from sglc.ir.core import Program, Tree, Type, values_in, walk
 from sglc.ir.ops import Call, PureCall, Tool
 from sglc.ir.pure import PAUSE
 
@@ -36,6 +36,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _TYPES: dict[Any, Type] = {str: Type.TEXT, bool: Type.BOOL, list[str]: Type.LIST}
 _SPELT = {"str": Type.TEXT, "bool": Type.BOOL, "list[str]": Type.LIST, "List[str]": Type.LIST}
 _DECLARED: dict[str, Declared] = {}
+_CALLS = (Tool, PureCall)  # ops that call a declared function
 # Calls a declared function for whoever watches the run: (name, function, whether it is pure, args, named).
 AROUND: ContextVar[Callable[..., Any] | None] = ContextVar("sglc_around", default=None)
 # Which one of equal calls, that need no order, a plan makes: they begin in the order of the program.
@@ -107,10 +108,11 @@ class Declared:
             with turned_to(None):  # it is no part of the program
                 named_constants = {key: _constant(arg) for key, arg in kwargs.items()}
                 return self.function(*map(_constant, args), **named_constants)
-        op: Op = PureCall(self.name, given, named, str(self.gives), loc=loc)
-        if self.effects:
-            op = Tool(self.name, given, named, str(self.gives), "program" if self.ordered else "free", loc=loc)
-        return symbol(tracer.recorder.emit(op, self.gives))
+        emit, form = tracer.recorder.emit, str(self.gives)
+        if not self.effects:
+            return symbol(emit(self.gives, PureCall, self.name, given, named, form, loc=loc))
+        order = "program" if self.ordered else "free"
+        return symbol(emit(self.gives, Tool, self.name, given, named, form, order, loc=loc))
 
 
 def _outside(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -200,18 +202,22 @@ def tools_of(program: Program | None = None) -> dict[str, Callable[..., Any]]:
     """The declared functions by their names in a plan: all, or those that `program` calls."""
     if program is None:
         return {**MAKERS, **{name: declared.function for name, declared in _DECLARED.items()}}
-    known = tools_of()
-    return {name: known[name] for name in dict.fromkeys(_called(program)) if name in known}
+    found: dict[str, Callable[..., Any]] = {}
+    for name in dict.fromkeys(_called(program)):
+        declared = _DECLARED.get(name)
+        function = MAKERS.get(name) if declared is None else declared.function
+        if function is not None:
+            found[name] = function
+    return found
 
 
 def _called(program: Program) -> list[str]:
     names: list[str] = []
     for op in walk(program.ops):
-        match op:
-            case Tool() | PureCall():
-                names.append(op.name)
-            case Call():
-                names += _called(op.program)
+        if isinstance(op, _CALLS):
+            names.append(op.name)
+        elif isinstance(op, Call):
+            names += _called(op.program)
     return names
 
 

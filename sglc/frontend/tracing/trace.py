@@ -285,8 +285,7 @@ def _needed(ops: Sequence[Op], needed: set[Value], sure: frozenset[int]) -> tupl
     """The ops without those that only make what nobody reads; `needed` grows by what they read."""
     kept: list[Op] = []
     for op in reversed(ops):
-        idle = isinstance(op, _DEAD) or id(op) in sure
-        if idle and needed.isdisjoint(op.results):
+        if needed.isdisjoint(op.results) and (isinstance(op, _DEAD) or id(op) in sure):
             continue
         if op.region_fields:
             needed.update(*(region.results for region in regions(op)))

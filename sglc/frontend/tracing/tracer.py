@@ -128,8 +128,8 @@ class Tracer(Evaluation, FiniteValues):
             raise behind_tool(self, "the file of a picture")
         self.may_fail("`image(...)`")
         self.outside.reads.changeable = self.outside.reads.changeable or "the file of a picture"
-        call = PureCall(READ_PICTURE, (self.operand(source, loc),), {}, str(Type.TEXT), loc=loc)
-        data = self.recorder.emit(call, Type.TEXT)
+        args = (self.operand(source, loc),)
+        data = self.recorder.emit(Type.TEXT, PureCall, READ_PICTURE, args, {}, str(Type.TEXT), loc=loc)
         self.unchecked[data] = None
         return SymbolicText((data,))
 
@@ -142,8 +142,9 @@ class Tracer(Evaluation, FiniteValues):
             assert known is not None
             return parser.parse(known)
         self.may_fail(f"a `{parser.name}`")
-        call = PureCall(declare_parser(parser), (self.operand(text, loc),), {}, "object", loc=loc)
-        return SymbolicJson(self.recorder.emit(call, Type.JSON), _KINDS.get(parser.name, object))
+        name, args = declare_parser(parser), (self.operand(text, loc),)
+        made = self.recorder.emit(Type.JSON, PureCall, name, args, {}, "object", loc=loc)
+        return SymbolicJson(made, _KINDS.get(parser.name, object))
 
     def guard(self, fact: str, real: Any, loc: Loc) -> Any:
         """The program is for arguments of which a fact is `real`.
@@ -186,8 +187,8 @@ class Tracer(Evaluation, FiniteValues):
         if self.read_in_arms:
             self.ask_arms()
         if self.unchecked:
-            known = PureCall("sglc.known", tuple(self.unchecked), {}, str(Type.JSON), loc=self.place())
-            self.recorder.emit(known, Type.JSON)
+            args = tuple(self.unchecked)
+            self.recorder.emit(Type.JSON, PureCall, "sglc.known", args, {}, str(Type.JSON), loc=self.place())
         self.unchecked, self.called_tool = {}, name
 
     def name_of(self, value: Value) -> tuple[str, str]:
@@ -210,15 +211,15 @@ class Tracer(Evaluation, FiniteValues):
         """A variable as data; what reads the typed values of generations in it fails nobody."""
         match value:
             case Generated(parser=OutputParser() as parser):
-                read = PureCall(declare_reader(parser), (value.value,), {}, "object", loc=parser.loc)
-                return self.recorder.emit(read, Type.JSON)
+                name, args = declare_reader(parser), (value.value,)
+                return self.recorder.emit(Type.JSON, PureCall, name, args, {}, "object", loc=parser.loc)
             case Gathered():
                 return tuple(map(self._to_store, value.entries))
             case _:
                 return self.as_data(self, value, "stored")
 
     def text_of(self, stream: Value, since: Value | None, loc: Loc) -> SymbolicText:
-        return SymbolicText((self.recorder.emit(TextOf(stream, since, loc=loc), Type.TEXT),))
+        return SymbolicText((self.recorder.emit(Type.TEXT, TextOf, stream, since, loc=loc),))
 
     def end_path(self, state: PromptState) -> None:
         """The function has returned: what its own state leaves behind."""
@@ -254,7 +255,8 @@ class Tracer(Evaluation, FiniteValues):
         """
         before, outer = self.snapshot(), self.recorder.ops
         depth = sum(len(frame.decisions) + 1 for frame in self.frames)
-        decided, answered, forgotten = dict(self.decided), list(self.answered), list(self.forgotten)
+        decided, answered = dict(self.decided), list(self.answered)
+        forgotten, questions = set(self.forgotten), list(self.forgotten_questions)
         called_tool, guarded, unchecked = self.called_tool, self.guarded, dict(self.unchecked)
         handling, calling = len(self.handling), len(self.calling)
         called = ""
@@ -262,14 +264,17 @@ class Tracer(Evaluation, FiniteValues):
         marks: list[Mark] = []
 
         def go_back() -> None:
+            marks.append(self.recorder.mark())
             self.restore(before)
             self.called_tool, self.guarded, self.unchecked = called_tool, guarded, dict(unchecked)
             del self.handling[handling:], self.calling[calling:]
-            self.decided, self.answered, self.forgotten = dict(decided), list(answered), list(forgotten)
+            self.decided, self.answered = dict(decided), list(answered)
+            self.forgotten, self.forgotten_questions = set(forgotten), list(questions)
 
         def run(frame: Frame) -> BlockExit | None:
             nonlocal called
-            go_back()
+            if frame.repeat:  # the first run begins where everything stands
+                go_back()
             self.recorder.ops = frame.ops
             self.frames.append(frame)
             try:
@@ -294,21 +299,21 @@ class Tracer(Evaluation, FiniteValues):
             finally:
                 called = called or self.called_tool
                 self.frames.pop()
-                marks.append(self.recorder.mark())
+
+        def skip() -> None:
+            while marks:
+                self.recorder.skip_to(marks.pop())
 
         def streams() -> StreamTurns:
-            for mark in marks:
-                self.recorder.skip_to(mark)
+            skip()
             return self.streams()
 
         try:
             fresh = self.recorder.new_value
             made = explore(run, fresh, streams, loc, most_paths=self.most_paths, depth=depth)
         finally:
-            marks.append(self.recorder.mark())
             go_back()
-            for mark in marks:
-                self.recorder.skip_to(mark)
+            skip()
             self.recorder.ops, self.called_tool = outer, called or called_tool
         if len(self.graph_breaks) > met and not python:
             graph_break = self.graph_breaks[met]
@@ -319,7 +324,7 @@ class Tracer(Evaluation, FiniteValues):
     def streams(self) -> StreamTurns:
         """The chat turns of every stream so far."""
         streams = StreamTurns()
-        for frame in self.frames:
+        for frame in self.frames if self.recorder.chat else ():  # else no stream has any
             for param, like in frame.given:
                 streams.same(param, like)
             for op in frame.ops:

@@ -58,9 +58,12 @@ def computed(name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Known |
 
 
 def _all_known(items: Iterable[Any]) -> list[Known] | None:
-    known = [_operand(item) for item in items]
-    found = [one for one in known if one is not None]
-    return found if len(found) == len(known) else None
+    found: list[Known] = []
+    for item in items:
+        if (known := _operand(item)) is None:
+            return None
+        found.append(known)
+    return found
 
 
 def _operand(item: Any) -> Known | None:

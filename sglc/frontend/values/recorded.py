@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sglc.errors import Loc
 from sglc.frontend.outputs.output_form import OutputParser
@@ -107,8 +107,7 @@ class Generated:
     many: bool = field(default=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """A place in a recording to which it can go back."""
 
     next_value: int

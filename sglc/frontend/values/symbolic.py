@@ -52,9 +52,6 @@ class Tracing(Protocol):
     def ask_arms(self) -> None:
         """Something is asked for that the arms of a branch leave different."""
 
-    def several(self, value: Value) -> bool:
-        """Whether a generation gives a list of samples."""
-
     def operand(self, text: str | SymbolicText, loc: Loc) -> Value | str:
         """A text as an operand."""
 

@@ -189,6 +189,8 @@ def _language(frame: CallFrame, function: Any, args: list[Any], named: dict[str,
 
 def _for_language(frame: CallFrame, name: str, place: int | str, item: Any) -> Any:
     """An argument of a function of the language: a text, texts to choose from, or what Python needs itself."""
+    if type(item) in (str, int, float, bool):
+        return item
     choices = place == "choices" or (name, place) == ("select", 1)
     shown = f"`{name}({place}=...)`" if isinstance(place, str) else f"`{name}(...)`"
     known_text = isinstance(item, SymbolicText | SymbolicJson) and is_known(item) and kind_of(item) is str
@@ -304,7 +306,7 @@ def _effect(frame: CallFrame, name: str, args: list[Any], named: dict[str, Any])
     frame.tracer.called_tool = called  # it changes nothing that a program reads
     trees = tuple(operand(frame.tracer, arg, name) for arg in args)
     keywords = {key: operand(frame.tracer, item, name) for key, item in named.items()}
-    frame.tracer.recorder.emit(Tool(name, trees, keywords, str(Type.JSON), loc=frame.loc()), Type.JSON)
+    frame.tracer.recorder.emit(Type.JSON, Tool, name, trees, keywords, str(Type.JSON), loc=frame.loc())
 
 
 # -- objects ---------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from sglc.ir.pure import PURE, TEXTS, function_of, is_written, sets_up_itself, t
 
 _ATOMS = (str, int, float, bool, type(None))
 _CONTAINERS = (list, tuple, dict, set, frozenset)
+_FOR_THE_TRACE = (Symbolic, Closure, Coroutine, BaseException)  # of this package, and no object of the language
 _HARMLESS = (
     *(bytes, complex, range, slice, type, Enum, ModuleType, FunctionType, BuiltinFunctionType, MethodType),
     *(BaseException, re.Pattern, Closure),
@@ -66,8 +67,7 @@ class OnceOver:
 
 def is_ours(value: Any) -> bool:
     """Whether it is an object of the language: a state, an expression, what a call gives."""
-    known = isinstance(value, Symbolic | Closure | Coroutine | BaseException)
-    return not known and type(value).__module__.startswith("sglc.")
+    return type(value).__module__.startswith("sglc.") and not isinstance(value, _FOR_THE_TRACE)
 
 
 def is_plain(value: Any) -> bool:
@@ -191,7 +191,7 @@ def pure_call(tracer: Tracer, name: str, *args: Any, kind: Any = None, **named: 
     trees = tuple(operand(tracer, arg, name) for arg in args)
     keywords = {key: operand(tracer, item, name) for key, item in named.items()}
     form = _FORMS.get(gives, Type.JSON)
-    value = tracer.recorder.emit(PureCall(name, trees, keywords, str(form), loc=loc), form)
+    value = tracer.recorder.emit(form, PureCall, name, trees, keywords, str(form), loc=loc)
     if known is not None:
         tracer.made(value, known)
     return symbol(value, known, gives if isinstance(gives, type) else object)
@@ -330,13 +330,12 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
 
 
 def _object(tracer: Tracer, kind: type, args: tuple[Tree, ...], named: dict[str, Tree]) -> Tree:
-    return tracer.recorder.emit(
-        PureCall(declare_class(kind), args, named, "object", loc=tracer.place()), Type.JSON
-    )
+    name = declare_class(kind)
+    return tracer.recorder.emit(Type.JSON, PureCall, name, args, named, "object", loc=tracer.place())
 
 
 def _made(tracer: Tracer, name: str, args: tuple[Tree, ...]) -> Tree:
-    return tracer.recorder.emit(PureCall(name, args, {}, str(Type.JSON), loc=tracer.place()), Type.JSON)
+    return tracer.recorder.emit(Type.JSON, PureCall, name, args, {}, str(Type.JSON), loc=tracer.place())
 
 
 def listed(tracer: Tracer, value: Any) -> Iterator[Any]:

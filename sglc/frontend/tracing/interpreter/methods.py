@@ -122,7 +122,7 @@ def data_method(frame: CallFrame, value: Symbolic, name: str, args: list[Any], n
             return method(frame, known, getattr(known, name), args, named)
         if name in ("strip", "lower") and not args and not named:
             kind, loc = Strip if name == "strip" else Lower, frame.loc()
-            made = frame.tracer.recorder.emit(kind(frame.tracer.operand(value, loc), loc=loc), Type.TEXT)
+            made = frame.tracer.recorder.emit(Type.TEXT, kind, frame.tracer.operand(value, loc), loc=loc)
             return SymbolicText((made,), computed(f"str.{name}", (value,), {}))
     kind = kind_of(value)
     if kind in METHODS and name in METHODS[kind]:

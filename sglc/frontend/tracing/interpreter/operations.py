@@ -79,7 +79,7 @@ def not_(frame: CallFrame, value: Any) -> Any:
     if isinstance(value, SymbolicBool):
         known = frame.tracer.known(value.value)
         if known is None:
-            made = frame.tracer.recorder.emit(Not(value.value, loc=frame.loc()), Type.BOOL)
+            made = frame.tracer.recorder.emit(Type.BOOL, Not, value.value, loc=frame.loc())
             return SymbolicBool(made, computed("operator.not_", (value,), {}))
         return not known
     return not truth(frame, value)
@@ -228,8 +228,6 @@ def _undecided(frame: CallFrame, value: Any) -> bool:
     """Whether a value is, or holds, data that has no finite set of values."""
     match value:
         case SymbolicText():
-            if value.settled() is not None:
-                return False
             return not all(frame.tracer.decidable(part) for part in value.parts if isinstance(part, Value))
         case SymbolicBool():
             return value.known is not None  # as any other argument
