@@ -20,7 +20,6 @@ from sglc.runtime.choice_trie import ChoiceTrie
 from sglc.runtime.step import F32, I32, NO_TRIPLES, NONE_OPENED, U64, Bool, Opened, Step, TokenTree
 
 STOPS = 8  # stop ids that are looked for in all rows at once; of rows with more, one row after the other
-_NO_ROWS: I32 = np.empty(0, np.int32)
 _NEVER = 2**30  # steps
 
 
@@ -84,6 +83,7 @@ class BatchState:
         self.min_p: F32 = np.zeros(count, np.float32)
         self.seeds: U64 = np.zeros(count, np.uint64)
         self.watched = 0  # rows that are looked at
+        self.guided = 0  # rows whose samples are held to a constraint: no other is `forced` or `late`
         self._many_stops: dict[int, frozenset[int]] = {}  # of rows with more than `STOPS` of them
         self._free = list(range(count))
         self._all: Bool = np.ones(count, np.bool_)
@@ -92,10 +92,10 @@ class BatchState:
         self._added: dict[int, tuple[Mapping[int, float], Collection[int]]] = {}  # of those, see `adjust`
         self._entries: list[I32] = []  # into the table, since the last step
         self._order: I32 | None = None  # the rows that decode; None: to be found anew
-        self._steering = False  # some of them are constrained, biased or have likeliest ids to report
+        self.steering = False  # some of them are constrained, biased or have likeliest ids to report
         self._waiting = False  # some of them are stepwise
         self._steps_left = 0  # until the first of them has nothing left to launch, at least
-        self._steps_paged = 0  # until the first of them needs a page, at least
+        self.steps_paged = 0  # until the first of them needs a page, at least
 
     @property
     def free(self) -> int:
@@ -175,10 +175,13 @@ class BatchState:
         if watched or constrained or penalised:
             self.looked_at[row] = True
             self.watched += 1
+        if constrained:
+            self.guided += 1
 
     def follow(self, row: int, automaton: int, state: int) -> None:
         """The executor holds the row's samples to an automaton, which begins at `state`."""
         self.automaton[row], self.state[row] = automaton, state
+        self.guided += 1
 
     def adjust(
         self, row: int, added: Mapping[int, float], seen: Collection[int], penalties: tuple[float, float]
@@ -231,6 +234,8 @@ class BatchState:
         self.table[row] = -1
         self.watched -= int(self.looked_at[row])
         self.looked_at[row] = False
+        if self.guided and (self.constrained[row] or self.automaton[row] >= 0):
+            self.guided -= 1
         self._many_stops.pop(row, None)
         self._order = None
         heapq.heappush(self._free, row)
@@ -280,8 +285,6 @@ class BatchState:
 
     def short(self, decode: I32) -> I32:
         """Those of `decode` int32 [n] that have no page for their next token."""
-        if self._steps_paged > 0:
-            return _NO_ROWS
         return decode[self.seq_len[decode] >= self.held[decode] * self.page_size]
 
     # -- a step
@@ -293,10 +296,10 @@ class BatchState:
         ready = self.active & self.samples & (self.seq_len >= self.prompt_len) & (self.seq_len < self.end)
         rows = np.flatnonzero(ready).astype(np.int32)
         self._order = rows
-        self._steering = bool((self.constrained[rows] | self.biased[rows] | (self.tops[rows] > 0)).any())
+        self.steering = bool((self.constrained[rows] | self.biased[rows] | (self.tops[rows] > 0)).any())
         self._waiting = bool((self.stepwise[rows] | self.late[rows]).any())
         self._steps_left = int((self.end[rows] - self.seq_len[rows]).min(initial=_NEVER))
-        self._steps_paged = 0
+        self.steps_paged = 0
         return rows
 
     def known(self, rows: I32) -> I32:
@@ -306,18 +309,14 @@ class BatchState:
         waits = self.stepwise[rows] & (self.seq_len[rows] >= self.begun[rows] + self.made[rows])
         return rows[~(waits | self.late[rows])]
 
-    def steers(self, step: Step) -> bool:
-        """Whether a row of `step` may be constrained, biased or have likeliest ids to report."""
-        return self._steering or step.decoding < step.rows.size
-
     def build(self, index: int, decode: I32, chunks: list[PrefillChunk], copies: I32) -> Step:
         """The step that decodes one token of each row of `decode` int32 [n] and passes `chunks` through.
 
         All pages are in `table`. `copies` int32 [c, 3] goes into the step as it is.
         """
-        if self._steps_paged <= 0 and self._order is not None:
+        if self.steps_paged <= 0 and self._order is not None:
             room = self.held[self._order] * self.page_size - self.seq_len[self._order]
-            self._steps_paged = int(room.min(initial=_NEVER))
+            self.steps_paged = int(room.min(initial=_NEVER))
         pages = np.concatenate(self._entries) if self._entries else NO_TRIPLES
         self._entries.clear()
         if not chunks:
@@ -351,7 +350,7 @@ class BatchState:
         self.seq_len[step.rows[: step.decoding]] += 1
         self.last_step[step.rows] = step.index
         self._steps_left -= 1
-        self._steps_paged -= 1
+        self.steps_paged -= 1
         if self._steps_left <= 0:
             self._order = None
         if step.lengths.size:
