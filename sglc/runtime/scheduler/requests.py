@@ -359,7 +359,7 @@ def check_generation(ids: Sequence[int], sampling: Sampling, seeds: Sequence[int
             f"a generation of {len(seeds)} samples of {sampling.max_tokens} tokens after {len(ids)}",
             hint="`n`, `max_tokens` and the prompt's length have to be at least 1",
         )
-    if unknown := [token for token, _ in sampling.logit_bias if token >= vocab]:
+    if sampling.logit_bias and (unknown := [token for token, _ in sampling.logit_bias if token >= vocab]):
         raise RunError(
             "SGLC470",
             f"`logit_bias` names the id {unknown[0]}, the model has ids up to {vocab - 1}",
