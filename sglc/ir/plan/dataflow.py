@@ -213,7 +213,10 @@ class SegmentRun(ABC, Generic[S]):
 
     def advance(self, index: int) -> None:
         """Node `index` has done what it says: execute what waited for it."""
-        self._execute_all(self._done(index))
+        if ready := self._done(index):
+            self._execute_all(ready)
+        else:
+            self._end_if_done()
 
     def fail(self, index: int, error: SglcError) -> None:
         """Node `index`, and every node that reads it, will not complete."""

@@ -180,11 +180,7 @@ class Handles:
 
     def _deepest(self, ids: Key, near: PageNode) -> PageNode:
         """The deepest node of `ids` as the tree is now. `near` as of `follow`."""
-        if near.end >= len(ids):  # all of them are on the way to it
-            while near.parent is not None and near.parent.end >= len(ids):
-                near = near.parent
-            return near
-        if near.end % self._tree.page_size:  # others may have more of the page
+        while near.end > len(ids) or near.end % self._tree.page_size:
             assert near.parent is not None
             near = near.parent
         if not near.keys:

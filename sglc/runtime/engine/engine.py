@@ -90,6 +90,7 @@ class Engine:
         self.executor = executor
         self.config = config
         self.allocator = KVAllocator(executor.pages, executor.page_size, config.max_rows, config.max_len)
+        self._sizes = config.max_len, executor.pages, executor.page_size
         self.tree = self.allocator.tree
         self.rows = self.allocator.rows
         self._flights: deque[Flight] = deque()
@@ -136,7 +137,7 @@ class Engine:
         key, array = as_ids(ids)
         vocab = self.executor.vocab_size
         # A tokenizer may have more than its model; what is below 0 is above all without a sign.
-        if key and array.view(np.uint32).max() >= vocab:
+        if key and np.maximum.reduce(array.view(np.uint32)) >= vocab:
             unknown = next(id_ for id_ in key if not 0 <= id_ < vocab)
             raise RunError(
                 "SGLC443",
@@ -222,12 +223,11 @@ class Engine:
             RunError: SGLC440, SGLC441, too long to ever run; SGLC442, nothing to do; SGLC470, a bias for
                 an id that the model does not have.
         """
-        ids = self.handles.sequence(handle).ids
         assert len(seeds) == sampling.n, "one seed for each sample"
-        vocab = self.executor.vocab_size
+        ids, vocab = self.handles.sequence(handle).ids, self.executor.vocab_size
         check_generation(ids, sampling, seeds, vocab)
         written = len(ids) + sampling.max_tokens - 1
-        self._check_size(written if dropped else written + 1, written)
+        check_size(written if dropped else written + 1, written, *self._sizes)
         request = self._request(handle, len(seeds), turn)
         if sampling.top_logprobs > vocab:
             sampling = replace(sampling, top_logprobs=vocab)
@@ -267,7 +267,7 @@ class Engine:
         assert ids, "a prompt of one id at least"
         assert choices, "one choice at least"
         longest = max(len(choice) for choice in choices)
-        self._check_size(len(ids) + longest, len(ids) + max(longest - 1, 0))
+        check_size(len(ids) + longest, len(ids) + max(longest - 1, 0), *self._sizes)
         room = min(self.config.max_len, self.executor.pages * self.executor.page_size) - len(ids)
         made = tries_of(choices, min(room, MOST_TOKENS), branching=self.executor.trees)
         request = self._request(handle, len(made.tries), turn)
@@ -282,7 +282,7 @@ class Engine:
             RunError: SGLC440, SGLC441, too long to ever run.
         """
         ids = self.handles.sequence(handle).ids
-        self._check_size(len(ids), len(ids))
+        check_size(len(ids), len(ids), *self._sizes)
         return self._submit(self._request(handle, 1, None))
 
     def cut(self, request: RequestId, sample: int, length: int) -> None:
@@ -367,7 +367,8 @@ class Engine:
         stalled = known.size - decode.size
         chunks: list[PrefillChunk] = []
         if queue.parts or self.allocator.unfinished:
-            chunks, done = queue.chunks(ready.size - stalled, stalled, self.new_rows)
+            before = queue.begun if self._flights else 0
+            chunks, done = queue.chunks(ready.size - stalled, stalled, before)
             for request in done:
                 self._end_part(request)
         else:
@@ -686,9 +687,6 @@ class Engine:
         return EngineRequest(
             self._next_request, handle, prompt.ids, prompt.array, root, parts, turn, perf_counter()
         )
-
-    def _check_size(self, tokens: int, written: int) -> None:
-        check_size(tokens, written, self.config.max_len, self.executor.pages, self.executor.page_size)
 
     def _submit(self, request: EngineRequest) -> RequestId:
         self._requests[request.id] = request

@@ -66,7 +66,7 @@ class CpuExecutor(TorchExecutor):
 
     def _copy(self, copies: I32) -> None:
         # Whole pages: what lies behind the tokens asked for is written before it is read.
-        source, target = (torch.from_numpy(copies[:, column].astype("int64")) for column in (0, 1))
+        source, target = torch.from_numpy(copies[:, :2].T.astype(np.int64, order="C"))
         self._pool.index_copy_(1, target, self._pool.index_select(1, source))
 
     def _forward(self, batch: Batch, wanted: NDArray[np.int64]) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from sglc.runtime.step import F32, I32, NO_TRIPLES, NONE_OPENED, U64, Bool, Open
 
 STOPS = 8  # stop ids that are looked for in all rows at once; of rows with more, one row after the other
 _NEVER = 2**30  # steps
+_NO_SCORES: tuple[I32, I32] = np.empty(0, np.int32), np.empty(0, np.int32)
+_SCORED, _TRIE = attrgetter("scored"), attrgetter("trie")
 
 
 @made_often
@@ -299,8 +302,12 @@ class BatchState:
         self.steering = bool((self.constrained[rows] | self.biased[rows] | (self.tops[rows] > 0)).any())
         self._waiting = bool((self.stepwise[rows] | self.late[rows]).any())
         self._steps_left = int((self.end[rows] - self.seq_len[rows]).min(initial=_NEVER))
-        self.steps_paged = 0
+        self.steps_paged = self._steps_of(rows)
         return rows
+
+    def _steps_of(self, rows: I32) -> int:
+        """Steps of `rows` that their pages are enough for."""
+        return int((self.held[rows] * self.page_size - self.seq_len[rows]).min(initial=_NEVER))
 
     def known(self, rows: I32) -> I32:
         """Those of `rows`, from `decoding`, whose next input, and mask, need not be waited for."""
@@ -315,8 +322,7 @@ class BatchState:
         All pages are in `table`. `copies` int32 [c, 3] goes into the step as it is.
         """
         if self.steps_paged <= 0 and self._order is not None:
-            room = self.held[self._order] * self.page_size - self.seq_len[self._order]
-            self.steps_paged = int(room.min(initial=_NEVER))
+            self.steps_paged = self._steps_of(self._order)
         pages = np.concatenate(self._entries) if self._entries else NO_TRIPLES
         self._entries.clear()
         if not chunks:
@@ -329,7 +335,7 @@ class BatchState:
         first = self.seq_len[chunk_rows]
         spans = zip(chunk_rows.tolist(), first.tolist(), (first + lengths).tolist(), strict=True)
         ends = self.samples[chunk_rows] & (first + lengths >= self.prompt_len[chunk_rows])
-        score_at, score_ids = self._scores(decode.size, chunks)
+        score_at, score_ids = self._scores(decode.size, chunks) if any(map(_SCORED, chunks)) else _NO_SCORES
         return Step(
             index=index,
             rows=np.concatenate((decode, chunk_rows)),
@@ -337,10 +343,10 @@ class BatchState:
             sample=np.concatenate((self._all[: decode.size], ends)),
             lengths=lengths,
             ids=np.concatenate([self.tokens[row, begin:end] for row, begin, end in spans]),
-            opened=self._take_opened(),
+            opened=self._take_opened() if self._opened else NONE_OPENED,
             pages=pages,
             copies=copies,
-            trees=self._trees(decode.size, chunks),
+            trees=self._trees(decode.size, chunks) if any(map(_TRIE, chunks)) else (),
             score_at=score_at,
             score_ids=score_ids,
         )
@@ -367,8 +373,6 @@ class BatchState:
         self._added.clear()
 
     def _take_opened(self) -> Opened:
-        if not self._opened:
-            return NONE_OPENED
         rows = np.array(self._opened, np.int32)
         self._opened.clear()
         begin = self.begun[rows] + self.min_tokens[rows]
@@ -389,13 +393,11 @@ class BatchState:
             adjusted=self.adjusted[rows],
             frequency=self.frequency[rows],
             presence=self.presence[rows],
-            **self._take_added(rows.tolist()),
+            **(self._take_added(rows.tolist()) if self._added else {}),
         )
 
     def _take_added(self, rows: list[int]) -> dict[str, Any]:
         """What is added from the start to the logits of those of `rows` that say so."""
-        if not self._added:
-            return {}
         columns: list[tuple[int, int, int]] = []
         values: list[float] = []
         for at, row in enumerate(rows):

@@ -185,7 +185,7 @@ class KVAllocator:
                 return True
         # The first unknown ids, and some before them, tell most rows apart, at little cost.
         around = slice(max(0, known - _NEAR), worth)
-        near = self.rows.tokens[self.unfinished, around] == part.array[around]
+        near = self.rows.tokens[np.array(self.unfinished), around] == part.array[around]
         candidates = [self.unfinished[at] for at in near.all(axis=1).nonzero()[0].tolist()]
         shares = [(self._common(row, part), row) for row in candidates if self._shares(self.work[row], part)]
         for reach, row in sorted(shares, key=_REACH, reverse=True):
@@ -360,8 +360,9 @@ class KVAllocator:
         if not work.diverged:
             pages = self.rows.table[row, work.shared : done // size]
             work.node, count = self.tree.insert_pages(work.node, ids, pages.tolist(), step)
-            self.pool.adopt_all(pages[:count])
-            work.shared += count
+            if count:
+                self.pool.adopt_all(pages[:count])
+                work.shared += count
             work.diverged = count < pages.size
         if work.publish and not work.diverged and done == len(ids) and done % size:
             page = int(self.rows.table[row, work.shared])
@@ -416,12 +417,12 @@ class KVAllocator:
         """`step` and all before it are over."""
         self._drained = step
         self.pool.drained(step)
-        if not self._unlocks:
-            return
-        due = [node for until, node in self._unlocks if until <= step]
-        self._unlocks = [entry for entry in self._unlocks if entry[0] > step]
-        for node in due:
-            self.tree.unlock(node)
+        due, self._unlocks = self._unlocks, []
+        for entry in due:
+            if entry[0] <= step:
+                self.tree.unlock(entry[1])
+            else:
+                self._unlocks.append(entry)
 
     def _unlock(self, node: PageNode, step: int) -> None:
         if step <= self._drained:

@@ -35,7 +35,7 @@ from sglc.runtime.scheduler.samples import bias_of
 from sglc.runtime.step import I32, StepCost
 
 _NEXT = 64  # parts in the queue that come soon
-_IDS, _ORDER = attrgetter("ids"), attrgetter("order")
+_IDS, _ORDER, _TOKENS = attrgetter("ids"), attrgetter("order"), attrgetter("tokens")
 _WAITS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -166,29 +166,31 @@ class RequestQueue:
         insort(self.parts, resumed(part, ids, logprobs), key=_ORDER)
         self.preempted += 1
 
-    def chunks(self, decoding: int, stalled: int, most: int) -> tuple[list[PrefillChunk], list[EngineRequest]]:
+    def chunks(
+        self, decoding: int, stalled: int, before: int
+    ) -> tuple[list[PrefillChunk], list[EngineRequest]]:
         """The prompts' share of the next step, beside `decoding` rows that take a token.
 
-        At most `most` rows begin; while `stalled` more rows lack a page for their token, none. Gives also the
-        requests that turned out to have nothing to compute: they are done.
+        In the step in flight `before` rows began. While `stalled` more rows lack a page for their token, none
+        does now. Gives also the requests that turned out to have nothing to compute: they are done.
         """
         unfinished, self.begun = self.allocator.unfinished, 0
-        rest = [
-            int(self.allocator.rows.prompt_len[row] - self.allocator.rows.seq_len[row]) for row in unfinished
-        ]
         # A row that waits for its last token keeps its place in the budget.
         budget = self._budget(decoding)
-        shares, left = scheduler.divide(budget, decoding, rest)
-        room = self._token_budget - decoding - sum(shares)
-        work = self.allocator.work
-        chunks = [
-            self._chunk(work[row].part, row, tokens)
-            for row, tokens in zip(unfinished, shares, strict=True)
-            if tokens
-        ]
-        admitted, done = ([], []) if stalled else self._admit(decoding, left, budget - decoding, room, most)
-        chunks += admitted
-        self.left = budget - decoding - sum([chunk.tokens for chunk in chunks])
+        left, room = budget - decoding, self._token_budget - decoding
+        chunks: list[PrefillChunk] = []
+        done: list[EngineRequest] = []
+        if unfinished:
+            rows, work = self.allocator.rows, self.allocator.work
+            rest = [int(rows.prompt_len[row] - rows.seq_len[row]) for row in unfinished]
+            shares, left = scheduler.divide(budget, decoding, rest)
+            room -= sum(shares)
+            shared = zip(unfinished, shares, strict=True)
+            chunks = [self._chunk(work[row].part, row, tokens) for row, tokens in shared if tokens]
+        if self.parts and not stalled:
+            admitted, done = self._admit(decoding, left, budget - decoding, room, before)
+            chunks += admitted
+        self.left = budget - decoding - sum(map(_TOKENS, chunks))
         return chunks, done
 
     def _budget(self, decoding: int) -> int:
@@ -202,14 +204,16 @@ class RequestQueue:
         return min(self._token_budget, scheduler.affordable(self._cost, decoding, keys, position))
 
     def _chunk(self, part: RequestPart, row: int, tokens: int) -> PrefillChunk:
-        first = int(self.allocator.rows.seq_len[row])
-        scored = scored_places(part, first, tokens)
-        return PrefillChunk(row, tokens, scored, part.trie, len(part.request.ids))
+        request = part.request
+        scored: tuple[tuple[int, int], ...] = ()
+        if not (part.trie is request.scored_from is request.constraint is None):
+            scored = scored_places(part, int(self.allocator.rows.seq_len[row]), tokens)
+        return PrefillChunk(row, tokens, scored, part.trie, len(request.ids))
 
     def _admit(
-        self, decoding: int, left: int, short: int, room: int, most: int
+        self, decoding: int, left: int, short: int, room: int, before: int
     ) -> tuple[list[PrefillChunk], list[EngineRequest]]:
-        """Give `most` rows to waiting parts, in order, while tokens, rows and pages last.
+        """Give rows to waiting parts, in order, while tokens, rows and pages last, and as many as may begin.
 
         Short prompts begin while there are some of `short` tokens, which no long one takes from them, or few
         begin for the rows that decode; others get the `left` ones. The step has `room` for as many as that.
@@ -220,10 +224,10 @@ class RequestQueue:
         at = 0
         # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
         late = 0
-        before: tuple[RequestPart, PageNode] | None = None  # who was looked at before, and where its ids led
+        last: tuple[RequestPart, PageNode] | None = None  # who was looked at last, and where its ids led
         free = self.allocator.rows.free
         while room and free and at < min(len(self.parts), self._max_rows + late):
-            if self.begun == most:
+            if self.begun >= scheduler.NEW_ROWS and self.begun == scheduler.new_rows(decoding, before):
                 break
             few = len(chunks) < decoding // scheduler.ROWS_OF_ONE_BEGIN
             if max(left, short) <= 0 and not few:
@@ -233,8 +237,8 @@ class RequestQueue:
                 late += 1
                 at += 1
                 continue
-            match = self.allocator.tree.match(part.ids, part.limit, self._start(part, before))
-            before, cached = (part, match.node), match.length
+            match = self.allocator.tree.match(part.ids, part.limit, self._start(part, last))
+            last, cached = (part, match.node), match.length
             if cached == len(part.ids):  # a `warm` with nothing to do
                 del self.parts[at]
                 part.request.cached += cached
