@@ -224,15 +224,17 @@ class Engine:
                 an id that the model does not have.
         """
         assert len(seeds) == sampling.n, "one seed for each sample"
-        ids, vocab = self.handles.sequence(handle).ids, self.executor.vocab_size
+        prompt, vocab = self.handles.sequence(handle), self.executor.vocab_size
+        ids = prompt.ids
         check_generation(ids, sampling, seeds, vocab)
         written = len(ids) + sampling.max_tokens - 1
         check_size(written if dropped else written + 1, written, *self._sizes)
-        request = self._request(handle, len(seeds), turn)
+        request = self._request(handle, prompt, len(seeds), turn)
         if sampling.top_logprobs > vocab:
             sampling = replace(sampling, top_logprobs=vocab)
         request.sampling = sampling
         request.adjusts = bool(sampling.logit_bias) or sampling.penalised
+        request.steers = constraint is not None or request.adjusts or sampling.top_logprobs > 0
         if sampling.logprobs_from is not None:
             request.scored_from = max(sampling.logprobs_from - 1, 0)
             request.prompt_logprobs = [0.0] * (len(ids) - 1 - request.scored_from)
@@ -263,14 +265,15 @@ class Engine:
         Raises:
             RunError: SGLC440, SGLC441, too long to ever run.
         """
-        ids = self.handles.sequence(handle).ids
+        prompt = self.handles.sequence(handle)
+        ids = prompt.ids
         assert ids, "a prompt of one id at least"
         assert choices, "one choice at least"
         longest = max(len(choice) for choice in choices)
         check_size(len(ids) + longest, len(ids) + max(longest - 1, 0), *self._sizes)
         room = min(self.config.max_len, self.executor.pages * self.executor.page_size) - len(ids)
         made = tries_of(choices, min(room, MOST_TOKENS), branching=self.executor.trees)
-        request = self._request(handle, len(made.tries), turn)
+        request = self._request(handle, prompt, len(made.tries), turn)
         request.choices = made
         request.logprobs = [[0.0] * len(trie.pairs) for trie in made.tries]
         return self._submit(request)
@@ -281,9 +284,9 @@ class Engine:
         Raises:
             RunError: SGLC440, SGLC441, too long to ever run.
         """
-        ids = self.handles.sequence(handle).ids
-        check_size(len(ids), len(ids), *self._sizes)
-        return self._submit(self._request(handle, 1, None))
+        prompt = self.handles.sequence(handle)
+        check_size(len(prompt.ids), len(prompt.ids), *self._sizes)
+        return self._submit(self._request(handle, prompt, 1, None))
 
     def cut(self, request: RequestId, sample: int, length: int) -> None:
         """The sample ends with its first `length` tokens. Ignored if it has ended already."""
@@ -679,10 +682,9 @@ class Engine:
 
     # -- small things
 
-    def _request(self, handle: Handle, parts: int, turn: QueuePosition | None) -> EngineRequest:
+    def _request(self, handle: Handle, prompt: Prefix, parts: int, turn: QueuePosition | None) -> EngineRequest:
         self._next_request += 1
         turn = turn or QueuePosition(self._next_request)
-        prompt = self.handles.sequence(handle)
         root = prompt.root if self.config.cache else self.tree.scratch()
         return EngineRequest(
             self._next_request, handle, prompt.ids, prompt.array, root, parts, turn, perf_counter()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from sglc.ir.made_often import made_often
-from sglc.ir.plan.dataflow import FilledPart, encode_behind
+from sglc.ir.plan.dataflow import encode_behind
 from sglc.ir.plan.segment import Made, Part
 from sglc.ir.target import ControlText, Tokenizer
 from sglc.runtime.cache.sequence_handles import Prefix
@@ -44,7 +44,7 @@ class TokenStream:
         return TokenStream(self.ids, self.tail, handle, len(self.ids), self.namespace)
 
     def followed_by(
-        self, parts: Iterable[FilledPart], encode: Callable[[Sequence[int], str], Sequence[int]]
+        self, parts: Iterable[Part], encode: Callable[[Sequence[int], str], Sequence[int]]
     ) -> TokenStream:
         """The stream with parts behind it, all of whose texts are known; `encode` a text behind ids."""
         ids, tail = self.ids, self.tail

@@ -23,7 +23,6 @@ from sglc.runtime.step import F32, I32, NO_TRIPLES, NONE_OPENED, U64, Bool, Open
 STOPS = 8  # stop ids that are looked for in all rows at once; of rows with more, one row after the other
 _NEVER = 2**30  # steps
 _NO_SCORES: tuple[I32, I32] = np.empty(0, np.int32), np.empty(0, np.int32)
-_SCORED, _TRIE = attrgetter("scored"), attrgetter("trie")
 
 
 @made_often
@@ -39,6 +38,10 @@ class PrefillChunk:
     scored: tuple[tuple[int, int], ...] = ()
     trie: ChoiceTrie | None = None
     base: int = 0
+
+
+# Of chunks, without a call for each of them.
+ROW, TOKENS, SCORED, TRIE = map(attrgetter, ("row", "tokens", "scored", "trie"))
 
 
 class BatchState:
@@ -330,12 +333,12 @@ class BatchState:
                 index=index, rows=decode, decoding=decode.size, sample=self._all[: decode.size],
                 pages=pages, copies=copies,
             )  # fmt: skip
-        chunk_rows = np.array([chunk.row for chunk in chunks], np.int32)
-        lengths = np.array([chunk.tokens for chunk in chunks], np.int32)
+        chunk_rows = np.array([*map(ROW, chunks)], np.int32)
+        lengths = np.array([*map(TOKENS, chunks)], np.int32)
         first = self.seq_len[chunk_rows]
         spans = zip(chunk_rows.tolist(), first.tolist(), (first + lengths).tolist(), strict=True)
         ends = self.samples[chunk_rows] & (first + lengths >= self.prompt_len[chunk_rows])
-        score_at, score_ids = self._scores(decode.size, chunks) if any(map(_SCORED, chunks)) else _NO_SCORES
+        score_at, score_ids = self._scores(decode.size, chunks) if any(map(SCORED, chunks)) else _NO_SCORES
         return Step(
             index=index,
             rows=np.concatenate((decode, chunk_rows)),
@@ -346,7 +349,7 @@ class BatchState:
             opened=self._take_opened() if self._opened else NONE_OPENED,
             pages=pages,
             copies=copies,
-            trees=self._trees(decode.size, chunks) if any(map(_TRIE, chunks)) else (),
+            trees=self._trees(decode.size, chunks) if any(map(TRIE, chunks)) else (),
             score_at=score_at,
             score_ids=score_ids,
         )

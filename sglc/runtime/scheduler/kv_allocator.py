@@ -26,7 +26,7 @@ from sglc.runtime.scheduler.admission import (
     expected_tokens,
     may_start,
 )
-from sglc.runtime.scheduler.batch_state import BatchState, PrefillChunk
+from sglc.runtime.scheduler.batch_state import ROW, TOKENS, BatchState, PrefillChunk
 from sglc.runtime.scheduler.requests import PartKind, RequestPart
 from sglc.runtime.step import I32, NO_TRIPLES, Step
 
@@ -299,9 +299,9 @@ class KVAllocator:
 
     def _take_pages(self, short: I32, chunks: list[PrefillChunk]) -> None:
         """Pages for what `chunks` write, and for the next tokens of the rows `short` int32 [n]."""
-        rows = np.concatenate((short, np.array([chunk.row for chunk in chunks], np.int32)))
+        rows = np.concatenate((short, np.array([*map(ROW, chunks)], np.int32)))
         counts = np.ones(rows.size, np.int32)
-        ends = self.rows.seq_len[rows[short.size :]] + np.array([chunk.tokens for chunk in chunks], np.int32)
+        ends = self.rows.seq_len[rows[short.size :]] + np.array([*map(TOKENS, chunks)], np.int32)
         # A row that decoded may hold more than its run needs.
         counts[short.size :] = np.maximum(-(-ends // self.page_size) - self.rows.held[rows[short.size :]], 0)
         total = int(counts.sum())
@@ -324,7 +324,7 @@ class KVAllocator:
     def _copies(self, index: int, decode: I32, chunks: list[PrefillChunk]) -> I32:
         present = np.zeros(self.rows.active.size, np.bool_)
         present[decode] = True
-        present[[chunk.row for chunk in chunks]] = True
+        present[[*map(ROW, chunks)]] = True
         copies = []
         for row in [row for row in self._copying if present[row]]:
             work = self.work[row]

@@ -18,7 +18,7 @@ from sglc.runtime.cache.sequence_handles import Handles
 from sglc.runtime.histogram import Histogram
 from sglc.runtime.ids import common_prefix
 from sglc.runtime.scheduler import scheduler
-from sglc.runtime.scheduler.batch_state import PrefillChunk
+from sglc.runtime.scheduler.batch_state import TOKENS, PrefillChunk
 from sglc.runtime.scheduler.fair_share import FairShare
 from sglc.runtime.scheduler.kv_allocator import KVAllocator
 from sglc.runtime.scheduler.requests import (
@@ -35,7 +35,7 @@ from sglc.runtime.scheduler.samples import bias_of
 from sglc.runtime.step import I32, StepCost
 
 _NEXT = 64  # parts in the queue that come soon
-_IDS, _ORDER, _TOKENS = attrgetter("ids"), attrgetter("order"), attrgetter("tokens")
+_IDS, _ORDER = attrgetter("ids"), attrgetter("order")
 _WAITS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -190,7 +190,7 @@ class RequestQueue:
         if self.parts and not stalled:
             admitted, done = self._admit(decoding, left, budget - decoding, room, before)
             chunks += admitted
-        self.left = budget - decoding - sum(map(_TOKENS, chunks))
+        self.left = budget - decoding - sum(map(TOKENS, chunks))
         return chunks, done
 
     def _budget(self, decoding: int) -> int:
@@ -206,7 +206,7 @@ class RequestQueue:
     def _chunk(self, part: RequestPart, row: int, tokens: int) -> PrefillChunk:
         request = part.request
         scored: tuple[tuple[int, int], ...] = ()
-        if not (part.trie is request.scored_from is request.constraint is None):
+        if part.trie is not None or request.scored_from is not None or request.constraint is not None:
             scored = scored_places(part, int(self.allocator.rows.seq_len[row]), tokens)
         return PrefillChunk(row, tokens, scored, part.trie, len(request.ids))
 
@@ -233,7 +233,7 @@ class RequestQueue:
             if max(left, short) <= 0 and not few:
                 break
             part = self.parts[at]
-            if part.late:
+            if part.request.constraint is not None and part.late:
                 late += 1
                 at += 1
                 continue

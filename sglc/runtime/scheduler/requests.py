@@ -158,6 +158,7 @@ class EngineRequest:
     automaton: int = -1  # what the executor's `hold` gave, if it follows the constraint
     steered: bool = False  # steps bring masks for its samples
     adjusts: bool = False  # its logits are changed
+    steers: bool = False  # steps may bring something for its samples, or report likeliest ids
     scored_from: int | None = None  # the first position of the prompt whose logits score the next id, if any
     fixed_length: bool = True  # its samples take `max_tokens`, whatever they are
     watch: bool = False  # every token is reported
@@ -175,12 +176,6 @@ class EngineRequest:
     computed: int = 0
     scored: int = 0
     completion: int = 0
-
-    @property
-    def steers(self) -> bool:
-        """Whether steps may bring something for its samples, or report likeliest ids."""
-        asked = self.sampling
-        return asked is not None and (self.constraint is not None or self.adjusts or asked.top_logprobs > 0)
 
     def scores(self) -> ScoreDone:
         """The event of a `score` that is through."""
