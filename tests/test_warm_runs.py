@@ -168,7 +168,7 @@ def test_modules_that_a_generation_of_a_model_goes_through() -> None:
     small_default()
     modules = entered("local")
     assert "sglc.runtime.engine.engine" in modules
-    assert len(modules) <= 61, modules
+    assert len(modules) <= 52, modules
 
 
 @pytest.mark.slow

@@ -723,6 +723,14 @@ class Driver:
     def _check_rows(self) -> None:
         allocator, rows, size = self.engine.allocator, self.engine.rows, self.setup.page_size
         assert sorted(allocator.work) == np.flatnonzero(rows.active).tolist()
+        guided = rows.active & (rows.constrained | (rows.automaton >= 0))
+        assert rows.guided == guided.sum(), "rows that are held to something are miscounted"
+        assert not (rows.active & (rows.forced | rows.late) & ~guided).any(), "a free row is forced, or late"
+        assert not rows.short(rows.decoding()).size or rows.steps_paged <= 0, (
+            "a row lacks a page, and is not seen"
+        )
+        parts = self.engine.queue.parts + [work.part for work in allocator.work.values()]
+        assert all(part.order[0] <= self.engine.queue._highest for part in parts), "a priority is not seen"
         for row, work in allocator.work.items():
             path: list[int] = []
             node = work.node
