@@ -337,8 +337,10 @@ def duplicate_insert_overwrites(patch: pytest.MonkeyPatch) -> None:
     """Inserting what is there replaces the page."""
     original = RadixTree.insert
 
-    def insert(self: RadixTree, parent: PageNode, key: Key, page: int, step: int) -> tuple[PageNode, bool]:
-        node, new = original(self, parent, key, page, step)
+    def insert(
+        self: RadixTree, parent: PageNode, key: Key, page: int, step: int, *, locked: bool = False
+    ) -> tuple[PageNode, bool]:
+        node, new = original(self, parent, key, page, step, locked=locked)
         if not new and node.page != page:
             node.page = page
             return node, True

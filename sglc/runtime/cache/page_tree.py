@@ -163,6 +163,8 @@ class RadixTree:
                     continue
                 if (common := common_prefix(keys[i], key)) > tokens:
                     source, tokens = node.children[i], common
+                    if common == len(key):  # the other cannot have more of it
+                        break
             self._tick += 1
             deepest = node
             node.last_use = self._tick
