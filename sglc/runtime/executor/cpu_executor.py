@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from sglc.runtime.executor.cpu_model import CpuModel, logits_kernels
-from sglc.runtime.executor.logits_output import LogitsOutput
+from sglc.runtime.executor.logits_output import I64, LogitsOutput
 from sglc.runtime.executor.torch_executor import TorchExecutor, empty_pool
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.model.packed_weights import PackedMatrix
@@ -69,7 +68,7 @@ class CpuExecutor(TorchExecutor):
         source, target = torch.from_numpy(copies[:, :2].T.astype(np.int64, order="C"))
         self._pool.index_copy_(1, target, self._pool.index_select(1, source))
 
-    def _forward(self, batch: Batch, wanted: NDArray[np.int64]) -> Tensor:
+    def _forward(self, batch: Batch, wanted: I64) -> Tensor:
         return self._cpu_model.forward(batch, self._ids(batch), self._pool, self.page_size, wanted)
 
 

@@ -16,6 +16,7 @@ from sglc.runtime.step import I32, Batch, StepResult, unpack_masks
 
 _HEAD_ROWS = 256  # positions whose logits exist at one time
 
+I64 = NDArray[np.int64]
 Head = Callable[[Tensor], Tensor]  # hidden states [W, hidden] -> logits [W, vocab]
 
 
@@ -58,19 +59,14 @@ class LogitsOutput:
         return LogitsOutput(self.index, tokens, logprobs, scores, top_ids, top_logprobs, done)
 
 
-def wanted_tokens(batch: Batch) -> NDArray[np.int64]:
+def wanted_tokens(batch: Batch) -> I64:
     """The tokens whose logits a step needs, ascending: those sampled from, and those scored."""
     last = batch.starts[1:] - 1
     return np.unique(np.concatenate((last[batch.sample], batch.score_at))).astype(np.int64)
 
 
 def outcome(
-    batch: Batch,
-    wanted: NDArray[np.int64],
-    hidden: Tensor,
-    head: Head,
-    eos_ids: Tensor,
-    kernels: LogitsKernels,
+    batch: Batch, wanted: I64, hidden: Tensor, head: Head, eos_ids: Tensor, kernels: LogitsKernels
 ) -> LogitsOutput:
     """What `batch` gives.
 
@@ -90,17 +86,10 @@ class _BatchOutput:
     """The outcome of a batch while it is filled in."""
 
     def __init__(
-        self,
-        batch: Batch,
-        places: NDArray[np.int64],
-        hidden: Tensor,
-        head: Head,
-        eos_ids: Tensor,
-        kernels: LogitsKernels,
+        self, batch: Batch, places: I64, hidden: Tensor, head: Head, eos_ids: Tensor, kernels: LogitsKernels
     ) -> None:
         self._batch, self._hidden, self._head, self._eos_ids = batch, hidden, head, eos_ids
-        self._kernels = kernels
-        self._places = places
+        self._places, self._kernels = places, kernels
         self._device = device = hidden.device
         wanted = len(batch.top_rows) + len(batch.top_scores)
         self.tokens = torch.full((len(batch.rows),), -1, dtype=torch.int64, device=device)

@@ -21,7 +21,7 @@ from sglc.errors import BackendError
 from sglc.runtime.attention.split_plan import plan_attention
 from sglc.runtime.attention.torch_attention import PagedAttention
 from sglc.runtime.executor.executor_state import ExecutorState
-from sglc.runtime.executor.logits_output import LogitsOutput, outcome, wanted_tokens
+from sglc.runtime.executor.logits_output import I64, LogitsOutput, outcome, wanted_tokens
 from sglc.runtime.executor.pool_memory import PoolMemory
 from sglc.runtime.executor.sampler import LogitsKernels
 from sglc.runtime.executor.torch_model import Llama
@@ -81,12 +81,10 @@ class TorchExecutor:
 
     def launch(self, step: Step) -> LogitsOutput:
         """Run `step` (CUDA: queue it)."""
-        if (
-            self._memory is not None
-            and len(step.pages)
-            and (page := int(step.pages[:, 2].max())) >= self._memory.due
-        ):
-            self._memory.used(page)
+        if self._memory is not None and len(step.pages):
+            page = int(step.pages[:, 2].max())
+            if page >= self._memory.due:
+                self._memory.used(page)
         batch = self._mirror.expand(step)
         with torch.inference_mode():
             if len(batch.copies):
@@ -179,7 +177,7 @@ class TorchExecutor:
         )
         self._pool.index_copy_(1, target, self._pool.index_select(1, source))
 
-    def _forward(self, batch: Batch, wanted: NDArray[np.int64]) -> Tensor:
+    def _forward(self, batch: Batch, wanted: I64) -> Tensor:
         """Hidden states of the tokens that are sampled from or scored."""
         c = self.config
         plan = plan_attention(batch.starts, batch.positions, batch.pages, self.page_size, batch.trees)

@@ -33,7 +33,6 @@ from sglc.runtime.step import I32, NO_TRIPLES, Step
 RUN_PAGES = 4  # that a decoding row takes at once
 _MOST_PATHS = 512  # that are remembered: of a batch's rows with different beginnings
 _NO_PAGES: I32 = np.empty(0, np.int32)
-_NO_ROWS = _NO_PAGES
 _NEAR = 16  # ids
 _REACH = itemgetter(0)
 
@@ -90,8 +89,14 @@ class KVAllocator:
             if source:
                 self.tree.lock(source, held=match.node)
             shared_pages = min(self._shared_pages(source or match.node), begun // size)
-            if pages <= self.available and self._may_start(part, pages, later, shared_pages):
-                row = self._occupy(part, match, source, pages, later, shared_pages)
+            available = self.available
+            # Where all of it fits whatever becomes of the rows, nothing has to be guessed.
+            if pages + later + self._later <= available or (
+                pages <= available and self._may_start(part, pages, later, shared_pages)
+            ):
+                row = self._occupy(part, match, source, pages, shared_pages)
+                self.work[row].later = later
+                self._later += later
                 return row, known, min(left, len(part.ids) - known)
             self.tree.unlock(source or match.node)
         return None
@@ -108,9 +113,6 @@ class KVAllocator:
         It takes `at_once` now, and `own` later, at most.
         """
         rows, size = self.rows, self.page_size
-        # Where all of it fits whatever becomes of the rows, nothing has to be guessed.
-        if at_once + own + self._later <= self.available:
-            return True
         running = np.flatnonzero(rows.active)
         later = -(-rows.end[running] // size) - rows.held[running] - rows.reserved[running]
         if at_once + own + int(np.maximum(later, 0).sum()) <= self.available:
@@ -126,21 +128,14 @@ class KVAllocator:
         return may_start(self.available + ahead, at_once, PageUsage(tokens, left, returned), size)
 
     def _occupy(
-        self,
-        part: RequestPart,
-        match: PrefixMatch,
-        source: PageNode | None,
-        pages: int,
-        later: int,
-        shared_pages: int,
+        self, part: RequestPart, match: PrefixMatch, source: PageNode | None, pages: int, shared_pages: int
     ) -> int:
         known = match.node.end + (match.tokens if source else 0)
         path = self._pages_to(match.node)
         row = self.rows.open(part.array, known, part.end, path, pages)
         self.rows.least[row], self.rows.shared_pages[row] = part.least, shared_pages
         self.reserved += pages
-        work = self.work[row] = RowWork(part, match.node, path.size, later=later)
-        self._later += later
+        work = self.work[row] = RowWork(part, match.node, path.size)
         self.unfinished.append(row)
         if source:
             self.tree.lock(match.node)  # the lock on `source` covers its path too, but ends earlier
@@ -291,7 +286,7 @@ class KVAllocator:
 
     def build(self, index: int, decode: I32, chunks: list[PrefillChunk]) -> Step:
         """The step for one token of each row of `decode` int32 [n], and for `chunks`, its pages taken."""
-        short = self.rows.short(decode) if self.rows.steps_paged <= 0 else _NO_ROWS
+        short = self.rows.short(decode) if self.rows.steps_paged <= 0 else decode[:0]
         if short.size or chunks:
             self._take_pages(short, chunks)
         copies = self._copies(index, decode, chunks) if self._copying else NO_TRIPLES

@@ -176,7 +176,11 @@ class RequestQueue:
         """
         unfinished, self.begun = self.allocator.unfinished, 0
         # A row that waits for its last token keeps its place in the budget.
-        budget = self._budget(decoding)
+        budget = self._token_budget
+        if (
+            self._cost is not None and decoding and self.allocator.rows.watched
+        ):  # somebody sees how long it takes
+            budget = min(budget, self._affordable(self._cost, decoding))
         left, room = budget - decoding, self._token_budget - decoding
         chunks: list[PrefillChunk] = []
         done: list[EngineRequest] = []
@@ -193,15 +197,13 @@ class RequestQueue:
         self.left = budget - decoding - sum(map(TOKENS, chunks))
         return chunks, done
 
-    def _budget(self, decoding: int) -> int:
-        """Tokens of the next step."""
+    def _affordable(self, cost: StepCost, decoding: int) -> int:
+        """Tokens of the next step, so that `decoding` rows do not wait for long."""
         rows, unfinished = self.allocator.rows, self.allocator.unfinished
-        if self._cost is None or not decoding or not rows.watched:  # nobody sees how long a step takes
-            return self._token_budget
         read = rows.seq_len[unfinished]
         keys = int(rows.seq_len[rows.active].sum() - read.sum())  # of the rows that decode
         position = int(read[0]) if unfinished else 0
-        return min(self._token_budget, scheduler.affordable(self._cost, decoding, keys, position))
+        return scheduler.affordable(cost, decoding, keys, position)
 
     def _chunk(self, part: RequestPart, row: int, tokens: int) -> PrefillChunk:
         request = part.request
