@@ -10,10 +10,11 @@ array written out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Flag, auto
-from typing import Any, Protocol
+from itertools import repeat
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ I32 = NDArray[np.int32]
 F32 = NDArray[np.float32]
 U64 = NDArray[np.uint64]
 Bool = NDArray[np.bool_]
+_T = TypeVar("_T")
 
 SAMPLED = -1  # in `Batch.tokens`: the id that the executor sampled last for the same row
 
@@ -43,10 +45,12 @@ class Filters(Flag):
 
 _NO_MASKS: I32 = np.empty((0, 0), np.int32)
 _NO_FLOATS: F32 = np.empty(0, np.float32)
+_NO_TOPS: F32 = np.empty((0, 0), np.float32)
 
 
-def _no_integers() -> I32:
-    return _NO_INTEGERS
+def always(value: _T) -> Callable[[], _T]:
+    """Gives `value`, which nobody writes to, as a field's default: a step has a dozen of them."""
+    return repeat(value).__next__
 
 
 def pack_masks(masks: Bool) -> I32:
@@ -145,13 +149,13 @@ class Opened:
     min_p: F32
     seeds: U64
     eos_from: I32
-    automaton: I32 = field(default_factory=_no_integers)
-    state: I32 = field(default_factory=_no_integers)
-    adjusted: I32 = field(default_factory=_no_integers)
-    frequency: F32 = field(default_factory=lambda: _NO_FLOATS)
-    presence: F32 = field(default_factory=lambda: _NO_FLOATS)
-    added: I32 = field(default_factory=lambda: NO_TRIPLES.reshape(3, 0))
-    values: F32 = field(default_factory=lambda: _NO_FLOATS)
+    automaton: I32 = field(default_factory=always(_NO_INTEGERS))
+    state: I32 = field(default_factory=always(_NO_INTEGERS))
+    adjusted: I32 = field(default_factory=always(_NO_INTEGERS))
+    frequency: F32 = field(default_factory=always(_NO_FLOATS))
+    presence: F32 = field(default_factory=always(_NO_FLOATS))
+    added: I32 = field(default_factory=always(NO_TRIPLES.reshape(3, 0)))
+    values: F32 = field(default_factory=always(_NO_FLOATS))
 
 
 NONE_OPENED = Opened(
@@ -203,19 +207,19 @@ class StepOptions:
     """
 
     trees: tuple[TokenTree, ...] = ()
-    score_at: I32 = field(default_factory=_no_integers)
-    score_ids: I32 = field(default_factory=_no_integers)
-    masked: I32 = field(default_factory=_no_integers)
-    masks: I32 = field(default_factory=lambda: _NO_MASKS)
-    bias_at: I32 = field(default_factory=_no_integers)
-    bias_ids: I32 = field(default_factory=_no_integers)
-    bias: F32 = field(default_factory=lambda: _NO_FLOATS)
-    repeated_at: I32 = field(default_factory=_no_integers)
-    repeated_ids: I32 = field(default_factory=_no_integers)
-    repetition: F32 = field(default_factory=lambda: _NO_FLOATS)
+    score_at: I32 = field(default_factory=always(_NO_INTEGERS))
+    score_ids: I32 = field(default_factory=always(_NO_INTEGERS))
+    masked: I32 = field(default_factory=always(_NO_INTEGERS))
+    masks: I32 = field(default_factory=always(_NO_MASKS))
+    bias_at: I32 = field(default_factory=always(_NO_INTEGERS))
+    bias_ids: I32 = field(default_factory=always(_NO_INTEGERS))
+    bias: F32 = field(default_factory=always(_NO_FLOATS))
+    repeated_at: I32 = field(default_factory=always(_NO_INTEGERS))
+    repeated_ids: I32 = field(default_factory=always(_NO_INTEGERS))
+    repetition: F32 = field(default_factory=always(_NO_FLOATS))
     tops: int = 0
-    top_rows: I32 = field(default_factory=_no_integers)
-    top_scores: I32 = field(default_factory=_no_integers)
+    top_rows: I32 = field(default_factory=always(_NO_INTEGERS))
+    top_scores: I32 = field(default_factory=always(_NO_INTEGERS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,12 +256,12 @@ class Step(StepOptions):
     rows: I32
     decoding: int
     sample: Bool
-    lengths: I32 = field(default_factory=_no_integers)
-    ids: I32 = field(default_factory=_no_integers)
+    lengths: I32 = field(default_factory=always(_NO_INTEGERS))
+    ids: I32 = field(default_factory=always(_NO_INTEGERS))
     opened: Opened = NONE_OPENED
-    pages: I32 = field(default_factory=lambda: NO_TRIPLES)
-    copies: I32 = field(default_factory=lambda: NO_TRIPLES)
-    states: I32 = field(default_factory=lambda: _NO_PAIRS)
+    pages: I32 = field(default_factory=always(NO_TRIPLES))
+    copies: I32 = field(default_factory=always(NO_TRIPLES))
+    states: I32 = field(default_factory=always(_NO_PAIRS))
 
     @property
     def starts(self) -> I32:
@@ -321,8 +325,8 @@ class StepResult:
     tokens: I32
     logprobs: F32
     scores: F32
-    top_ids: I32 = field(default_factory=lambda: np.empty((0, 0), np.int32))
-    top_logprobs: F32 = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    top_ids: I32 = field(default_factory=always(_NO_MASKS))
+    top_logprobs: F32 = field(default_factory=always(_NO_TOPS))
     follows: I32 | None = None
 
 

@@ -337,8 +337,10 @@ def duplicate_insert_overwrites(patch: pytest.MonkeyPatch) -> None:
     """Inserting what is there replaces the page."""
     original = RadixTree.insert
 
-    def insert(self: RadixTree, parent: PageNode, key: Key, page: int, step: int) -> tuple[PageNode, bool]:
-        node, new = original(self, parent, key, page, step)
+    def insert(
+        self: RadixTree, parent: PageNode, key: Key, page: int, step: int, *, locked: bool = False
+    ) -> tuple[PageNode, bool]:
+        node, new = original(self, parent, key, page, step, locked=locked)
         if not new and node.page != page:
             node.page = page
             return node, True
@@ -869,10 +871,10 @@ def hold_outlives_its_handle(patch: pytest.MonkeyPatch) -> None:
     original = Engine.release
 
     def release(self: Engine, handle: int) -> None:
-        hold = self.reservations._reservations.pop(handle, None)
+        hold = self.reservations.held.pop(handle, None)
         original(self, handle)
         if hold is not None:
-            self.reservations._reservations[handle] = hold
+            self.reservations.held[handle] = hold
 
     patch.setattr(Engine, "release", release)
     patch.setattr(PrefixReservations, "expire", lambda self, step: None)
@@ -880,7 +882,7 @@ def hold_outlives_its_handle(patch: pytest.MonkeyPatch) -> None:
 
 def hold_ends_with_the_lock_kept(patch: pytest.MonkeyPatch) -> None:
     """A hold that ends leaves its lock behind."""
-    patch.setattr(PrefixReservations, "drop", lambda self, handle: self._reservations.pop(handle, None))
+    patch.setattr(PrefixReservations, "drop", lambda self, handle: self.held.pop(handle, None))
 
 
 def expected_after_its_end(patch: pytest.MonkeyPatch) -> None:
@@ -897,9 +899,13 @@ def expected_after_its_end(patch: pytest.MonkeyPatch) -> None:
 
 def program_goes_behind_new_ones(patch: pytest.MonkeyPatch) -> None:
     """Who comes last is served first, so that a program waits for as long as there are new ones."""
-    patch.setattr(
-        RequestPart, "order", property(lambda self: (-self.request.turn.place, 0, self.request.id, self.index))
-    )
+    original = RequestPart.__post_init__
+
+    def made(self: RequestPart) -> None:
+        original(self)
+        self.order = (0, 0, -self.request.turn.place, 0, self.request.id, self.index)
+
+    patch.setattr(RequestPart, "__post_init__", made)
 
 
 FAULTS: tuple[Fault, ...] = (

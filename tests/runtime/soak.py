@@ -40,7 +40,7 @@ from sglc.runtime.engine.engine import (
     ScoreDone,
     Token,
 )
-from sglc.runtime.engine.matcher_threads import MatcherThreads
+from sglc.runtime.engine.matcher_threads import MatcherThreads, _Call
 from sglc.runtime.scheduler.admission import Lengths
 from sglc.runtime.scheduler.requests import PartKind
 from sglc.runtime.scheduler.samples import Likely, listed
@@ -138,11 +138,6 @@ class LateThreads(MatcherThreads):
         super().__init__()
         self.rng = rng
         self.late = late
-        self.begun: list[tuple[Hashable, Callable[[], Any], Callable[[Any], None]]] = []
-
-    @property
-    def pending(self) -> bool:
-        return bool(self.begun)
 
     def begin(
         self,
@@ -154,24 +149,23 @@ class LateThreads(MatcherThreads):
         awaited: bool,
         urgent: bool = False,
     ) -> None:
-        self.begun.append((key, work, then))
+        self.pending[_Call(key, work, then, may_take_s, awaited, (urgent, 0), 0.0)] = None
 
     def drop(self, key: Hashable) -> None:
-        self.begun = [call for call in self.begun if call[0] is not key]
+        self.pending = {call: None for call in self.pending if call.key is not key}
 
     def wait(self, seconds: float, *, for_all: bool) -> None:
         return
 
     def deliver(self) -> None:
-        for call in self.rng.sample(self.begun, len(self.begun)):
-            if call in self.begun and self.rng.random() >= self.late:
-                self.begun.remove(call)
-                _, work, then = call
+        for call in self.rng.sample([*self.pending], len(self.pending)):
+            if call in self.pending and self.rng.random() >= self.late:
+                del self.pending[call]
                 try:
-                    given = work()
+                    given = call.work()
                 except RunError as error:
                     given = error
-                then(given)
+                call.then(given)
 
 
 class ShakyOracle(Oracle):
@@ -482,17 +476,17 @@ class Driver:
 
     def _queue(self) -> None:
         """Who began first is served first, and nothing is held for longer than is worth it."""
-        parts = self.engine.queue._parts
+        parts = self.engine.queue.parts
         orders = [(p.request.turn.place, -p.request.turn.left, p.request.id, p.index) for p in parts]
         assert orders == sorted(orders), "the queue is out of order"
         reservations = self.engine.reservations
-        ends = [hold.until for hold in reservations._reservations.values()]
+        ends = [hold.until for hold in reservations.held.values()]
         assert all(end >= self.engine.steps for end in ends), "a hold has no end"
         assert all(end <= self.engine.steps + reservations.longest for end in ends)
 
     def _gave_way(self) -> None:
         """What a row that gave way has made so far is the beginning of its sample, and may be cached."""
-        parts = self.engine.queue._parts + [work.part for work in self.engine.allocator.work.values()]
+        parts = self.engine.queue.parts + [work.part for work in self.engine.allocator.work.values()]
         for part in parts:
             if part.logprobs is None:
                 continue
@@ -729,6 +723,14 @@ class Driver:
     def _check_rows(self) -> None:
         allocator, rows, size = self.engine.allocator, self.engine.rows, self.setup.page_size
         assert sorted(allocator.work) == np.flatnonzero(rows.active).tolist()
+        guided = rows.active & (rows.constrained | (rows.automaton >= 0))
+        assert rows.guided == guided.sum(), "rows that are held to something are miscounted"
+        assert not (rows.active & (rows.forced | rows.late) & ~guided).any(), "a free row is forced, or late"
+        assert not rows.short(rows.decoding()).size or rows.steps_paged <= 0, (
+            "a row lacks a page, and is not seen"
+        )
+        parts = self.engine.queue.parts + [work.part for work in allocator.work.values()]
+        assert all(part.order[0] <= self.engine.queue._highest for part in parts), "a priority is not seen"
         for row, work in allocator.work.items():
             path: list[int] = []
             node = work.node

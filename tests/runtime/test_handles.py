@@ -147,7 +147,7 @@ def test_namespaces_are_kept_by_what_extends_and_forks() -> None:
     twin = bench.handles.fork(longer)
     assert leaf.pins == 3
     root = bench.tree.root_of("adapter")
-    assert bench.handles.root(twin) is root
+    assert bench.handles.sequence(twin).root is root
     assert bench.handles.start(twin, root) is root
     assert bench.handles.start(twin, bench.tree.root) is bench.tree.root
     with pytest.raises(AssertionError, match="changes its namespace"):
@@ -173,8 +173,8 @@ def test_what_begins_with_a_prefix_is_found_from_there() -> None:
     prefix = bench.handles.prefix(None, *as_ids((1, 2, 3, 4)))
     assert leaf.pins == 0
     handle = bench.handles.extend(prefix, (5,))
-    assert bench.handles.ids(handle) == (1, 2, 3, 4, 5)
-    assert bench.handles.array(handle).tolist() == [1, 2, 3, 4, 5]
+    assert bench.handles.sequence(handle).ids == (1, 2, 3, 4, 5)
+    assert bench.handles.sequence(handle).array.tolist() == [1, 2, 3, 4, 5]
     assert prefix.node is leaf
     assert leaf.pins == 1
     longer = bench.handles.prefix(prefix, *as_ids((9, 9)))
@@ -185,7 +185,7 @@ def test_what_begins_with_a_prefix_is_found_from_there() -> None:
     assert prefix.node is longer.node is bench.tree.root
     again = bench.handles.extend(prefix, ())
     assert bench.handles.pinned() == [bench.tree.root]
-    assert bench.handles.ids(again) == (1, 2, 3, 4)
+    assert bench.handles.sequence(again).ids == (1, 2, 3, 4)
 
 
 def test_a_prefix_whose_pages_were_evicted_is_looked_for_above() -> None:
@@ -197,7 +197,7 @@ def test_a_prefix_whose_pages_were_evicted_is_looked_for_above() -> None:
         bench.tree.evict()
     handle = bench.handles.extend(prefix, (6,))
     assert bench.handles.pinned() == [bench.tree.root]
-    assert bench.handles.ids(handle) == (1, 2, 3, 4, 6)
+    assert bench.handles.sequence(handle).ids == (1, 2, 3, 4, 6)
 
 
 def test_with_the_cache_off_nothing_is_pinned() -> None:

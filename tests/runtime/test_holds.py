@@ -164,8 +164,8 @@ def test_the_next_segment_of_a_program_goes_before_a_new_program() -> None:
     engine = bench.machine.engine
     bench.submit(*begin, name="new")
     bench.submit(OpenNode(7), ExtendNode(0, ("cd",)), gen(1), ReleaseNode(7), name="old")
-    turns = [part.request.turn for part in engine.queue._parts]
+    turns = [part.request.turn for part in engine.queue.parts]
     assert [turn.place for turn in turns] == sorted(turn.place for turn in turns)
     assert len({turn.place for turn in turns}) == 2
-    assert engine.queue._parts[0].ids[8:9] != ()
+    assert engine.queue.parts[0].ids[8:9] != ()
     bench.drain()

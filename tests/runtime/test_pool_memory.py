@@ -44,6 +44,7 @@ def test_the_pages_behind_the_used_ones_are_there() -> None:
     pool[:, :64] = 1.0
     memory.used(20)
     assert memory._had == 64, "there are enough"
+    assert memory.due == 33, "of page 32, the half of those ahead is there"
     memory.used(40)
     _wait(memory)
     assert [_resident(layer[64:104]) for layer in pool] == [{1}, {1}]
@@ -59,4 +60,4 @@ def test_it_ends_with_the_pool() -> None:
     _wait(memory)
     assert _resident(pool) == {1}
     memory.used(79)
-    assert memory._had == 80
+    assert memory._had == memory.due == 80, "there are no more"

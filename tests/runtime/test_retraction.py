@@ -30,7 +30,7 @@ def tight(depth: int = 1, *, cache: bool = True) -> Bench:
 
 def waits(bench: Bench) -> list[RequestPart]:
     """Parts whose rows gave way."""
-    return [part for part in bench.engine.queue._parts if part.logprobs is not None]
+    return [part for part in bench.engine.queue.parts if part.logprobs is not None]
 
 
 def until_one_waits(bench: Bench) -> RequestPart:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from sglc.errors import BackendError
+from sglc.runtime.executor.logits_output import I64
 from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.step import SAMPLED, Batch, Step, StepResult, pack_masks
@@ -225,9 +226,9 @@ def test_steps_run_with_the_threads_that_were_quickest(
     machine, used, before = executor(model), list[int](), torch.get_num_threads()
     forward, seconds = machine._forward, machine._seconds
 
-    def noted(batch: Batch) -> torch.Tensor:
+    def noted(batch: Batch, wanted: I64) -> torch.Tensor:
         used.append(torch.get_num_threads())
-        return forward(batch)
+        return forward(batch, wanted)
 
     def measured(tokens: int, position: int) -> float:
         seconds(tokens, position)

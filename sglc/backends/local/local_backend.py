@@ -279,4 +279,4 @@ def gpus() -> list[str]:
 
 
 def _has_constraints(segment: Segment) -> bool:
-    return any(isinstance(node, GenNode) and node.sampling.constrained for node in segment.nodes)
+    return any(node.sampling.constrained for node in segment.nodes if isinstance(node, GenNode))

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from sglc.backends.local.restarts import Breakdown
@@ -108,7 +109,7 @@ class RuntimeThread:
     ) -> object:
         """Start a segment; gives a token for `abort`. Nodes that are `compiling` wait for `compiled`."""
         job = _ThreadRun(segment, emit, done, streams, compiling)
-        self._tell(lambda machine: _begin(machine, job))
+        self._tell(partial(_begin, job=job))
         return job
 
     def compiled(self, run: object, node: int, error: SglcError | None) -> None:

@@ -169,11 +169,12 @@ class SegmentRun(ABC, Generic[S]):
         self.nodes = segment.nodes
         waits = segment.waits or waits_of([reads(node) for node in self.nodes])
         self.sources, self.readers = waits.sources, waits.readers
-        self._missing = [len(read) for read in waits.sources]
+        self._missing = list(map(len, waits.sources))
         self.texts: dict[int, str] = {}  # by node
         self.emit = emit
         self.finished: set[int] = set()  # done or failed
         self.over = False  # everything is finished, or nothing is wanted any more
+        self.tells_ends = False  # whether `node_over` is told
         self._kept = kept
         self._failed: set[int] = set()
 
@@ -196,8 +197,7 @@ class SegmentRun(ABC, Generic[S]):
         """Everything is finished; called once."""
 
     def node_over(self, index: int) -> None:
-        """Node `index` is done or failed."""
-        self.finished.add(index)
+        """Node `index` is done or failed: told only to who `tells_ends`."""
 
     # -- the dataflow --------------------------------------------------------------------------------
 
@@ -213,7 +213,10 @@ class SegmentRun(ABC, Generic[S]):
 
     def advance(self, index: int) -> None:
         """Node `index` has done what it says: execute what waited for it."""
-        self._execute_all(self._done(index))
+        if ready := self._done(index):
+            self._execute_all(ready)
+        else:
+            self._end_if_done()
 
     def fail(self, index: int, error: SglcError) -> None:
         """Node `index`, and every node that reads it, will not complete."""
@@ -225,7 +228,9 @@ class SegmentRun(ABC, Generic[S]):
             self._failed.add(node)
             self.emit(NodeFailed(node, error))
             self._break_promise(node, error)
-            self.node_over(node)
+            self.finished.add(node)
+            if self.tells_ends:
+                self.node_over(node)
             queue.extend(self.readers[node])
         self._end_if_done()
 
@@ -282,7 +287,9 @@ class SegmentRun(ABC, Generic[S]):
 
     def _done(self, index: int) -> list[int]:
         """Account for a node that is done; gives the readers that became ready."""
-        self.node_over(index)
+        self.finished.add(index)
+        if self.tells_ends:
+            self.node_over(index)
         ready, missing = [], self._missing
         for reader in self.readers[index]:
             missing[reader] -= 1

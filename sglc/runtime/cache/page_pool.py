@@ -83,6 +83,8 @@ class PagePool:
     def drained(self, step: int) -> None:
         """`step` and all before it are over: what waited for them is free."""
         self._drained = step
+        if not self._waiting:
+            return
         due = [pages for until, pages in self._waiting if until <= step]
         self._waiting = [entry for entry in self._waiting if entry[0] > step]
         for pages in due:

@@ -158,16 +158,22 @@ class RadixTree:
                 node = node.children[at]
                 continue
             source, tokens = None, 0
-            for i in (at, at - 1) if key else ():
-                if not 0 <= i < len(node.keys) or node.keys[i][0] != key[0]:
+            for i in (at, at - 1) if keys and key else ():
+                if not 0 <= i < len(keys) or keys[i][0] != key[0]:
                     continue
-                if (common := common_prefix(node.keys[i], key)) > tokens:
+                if (common := common_prefix(keys[i], key)) > tokens:
                     source, tokens = node.children[i], common
+                    if common == len(key):  # the other cannot have more of it
+                        break
             self._tick += 1
+            deepest = node
             node.last_use = self._tick
             if source is not None:
                 source.last_use = self._tick
-            _revive(source if source is not None and tokens == len(source.key) else node)
+                if tokens == len(source.key):
+                    deepest = source
+            if deepest.worth == _DEAD:
+                _revive(deepest)
             return PrefixMatch(node, source, tokens)
 
     def insert(
@@ -227,7 +233,8 @@ class RadixTree:
 
     def _added(self, parent: PageNode, at: int, key: Key, page: int, step: int) -> PageNode:
         """A new child of `parent`, `at` its place."""
-        _revive(parent)
+        if parent.worth == _DEAD:
+            _revive(parent)
         self._tick += 1
         self._serial += 1
         node = PageNode(parent, key, page, step, self._serial)
@@ -265,7 +272,8 @@ class RadixTree:
                 break
             self.evictable += 1
             node = node.parent
-        self._settle(leaf)
+        if not (leaf.refs or leaf.children):
+            self._settle(leaf)
 
     def pin(self, node: PageNode, next_use: int = SOME_DAY) -> None:
         """Wish that `node` stays: it is evicted after all that nobody pins.
@@ -279,18 +287,23 @@ class RadixTree:
 
     def unpin(self, node: PageNode, next_use: int = SOME_DAY) -> None:
         """Take a pin back that was given with `next_use`, from wherever eviction has moved it."""
-        node = resolve(node)
+        if node.moved is not None:
+            node = resolve(node)
         assert node.pins > 0, "a node is unpinned more often than pinned"
         node.pins -= 1
-        _end_use(node, next_use)
-        self._settle(node)
+        if next_use != SOME_DAY:
+            _end_use(node, next_use)
+        if not (node.refs or node.children):
+            self._settle(node)
 
     def repin(self, node: PageNode, old: int, new: int) -> None:
         """A pin on `node` that was given with next use `old` has `new` from now on."""
-        _end_use(node, old)
+        if old != SOME_DAY:
+            _end_use(node, old)
         if new != SOME_DAY:
             insort(node.next_uses, new)
-        self._queue(node)
+        if not (node.refs or node.children):
+            self._queue(node)
 
     def demote(self, node: PageNode) -> None:
         """`node`, and what is above it for its sake only, is dead.
@@ -303,7 +316,8 @@ class RadixTree:
                 break
             node.worth = _DEAD
             node = node.parent
-        self._queue(leaf)
+        if not (leaf.refs or leaf.children):
+            self._queue(leaf)
 
     def evict(self) -> None:
         """Free one page. There is one: the caller has looked at `evictable`."""
@@ -364,7 +378,7 @@ class RadixTree:
         while node.scratch and node.parent and not (node.children or node.refs or node.pins or node.moved):
             self._remove(node, node.parent)
             node = node.parent
-        if longer := self._continued(node):
+        if len(node.key) < self.page_size and (longer := self._continued(node)):
             self._remove(node, longer)
             return
         self._queue(node)
@@ -372,7 +386,7 @@ class RadixTree:
     def _continued(self, node: PageNode) -> PageNode | None:
         """The node that holds all that the unlocked leaf `node` does, and more; None if there is none."""
         parent = node.parent
-        if parent is None or len(node.key) == self.page_size or node.moved or node.refs or node.children:
+        if parent is None or node.moved or node.refs or node.children:
             return None
         at = bisect_left(parent.keys, node.key) + 1
         if at < len(parent.keys) and parent.keys[at][: len(node.key)] == node.key:
@@ -407,11 +421,10 @@ def resolve(node: PageNode) -> PageNode:
 
 
 def _end_use(node: PageNode, next_use: int) -> None:
-    """A pin on `node` has that next use no longer."""
-    if next_use != SOME_DAY:
-        at = bisect_left(node.next_uses, next_use)
-        assert node.next_uses[at : at + 1] == [next_use], "a pin with that next use was never given"
-        del node.next_uses[at]
+    """A pin on `node` has that next use, which somebody knows, no longer."""
+    at = bisect_left(node.next_uses, next_use)
+    assert node.next_uses[at : at + 1] == [next_use], "a pin with that next use was never given"
+    del node.next_uses[at]
 
 
 def _revive(node: PageNode) -> None:

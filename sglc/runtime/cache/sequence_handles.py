@@ -86,7 +86,7 @@ class Handles:
             root = near = known = self._tree.root_of(namespace)
             ids = added
         node = self._deepest(ids, near) if self._follows else known
-        if isinstance(base, Prefix):  # the next one finds it sooner
+        if isinstance(base, Prefix) and node is not known:  # the next one finds it sooner
             base.node = _at_most(node, len(base.ids))
         return self._add(ids, array, root, node)
 
@@ -114,7 +114,8 @@ class Handles:
     def expect(self, handle: Handle, next_use: int) -> None:
         """The handle's KV is expected to be used next at `next_use`, a time on a clock of the caller's."""
         sequence = self._sequences[handle]
-        sequence.node = resolve(sequence.node)
+        if sequence.node.moved is not None:
+            sequence.node = resolve(sequence.node)
         self._tree.repin(sequence.node, sequence.next_use, next_use)
         sequence.next_use = next_use
 
@@ -138,8 +139,11 @@ class Handles:
         """
         sequence = self._sequences.pop(handle)
         self._tree.unpin(sequence.node, sequence.next_use)
-        # Where it matches in part, it is another sequence's page.
-        node = _at_most(resolve(sequence.node), len(sequence.ids))
+        node = sequence.node
+        if node.moved is not None:
+            node = resolve(node)
+        if node.end > len(sequence.ids):  # where it matches in part, it is another sequence's page
+            node = _at_most(node, len(sequence.ids))
         alone = node
         while alone.parent is not None and not (alone.pins or alone.shared):
             alone = alone.parent
@@ -156,17 +160,9 @@ class Handles:
         sequence = self._sequences.pop(handle)
         self._tree.unpin(sequence.node, sequence.next_use)
 
-    def ids(self, handle: Handle) -> Key:
-        """The ids that a handle names."""
-        return self._sequences[handle].ids
-
-    def array(self, handle: Handle) -> I32:
-        """The same as an array, int32 [n], not to be written."""
-        return self._sequences[handle].array
-
-    def root(self, handle: Handle) -> PageNode:
-        """The root of the handle's namespace."""
-        return self._sequences[handle].root
+    def sequence(self, handle: Handle) -> Prefix:
+        """The ids that a handle names, not to be written, and the root of its namespace."""
+        return self._sequences[handle]
 
     def follow(self, handle: Handle, near: PageNode | None = None) -> None:
         """Pin the deepest node of a handle's ids as the tree is now. Nothing, if it has ended.
@@ -187,6 +183,8 @@ class Handles:
         while near.end > len(ids) or near.end % self._tree.page_size:
             assert near.parent is not None
             near = near.parent
+        if not near.keys:
+            return near
         match = self._tree.match(ids, len(ids), near)
         return match.source or match.node
 
@@ -195,8 +193,9 @@ class Handles:
         sequence = self._sequences.get(handle)
         if sequence is None or root is not sequence.root:
             return root
-        node = sequence.node = resolve(sequence.node)
-        return node.parent or node  # the last page may match in part only
+        if sequence.node.moved is not None:
+            sequence.node = resolve(sequence.node)
+        return sequence.node.parent or sequence.node  # the last page may match in part only
 
     def pinned(self) -> list[PageNode]:
         """The pinned node of every handle."""

@@ -90,6 +90,7 @@ class Engine:
         self.executor = executor
         self.config = config
         self.allocator = KVAllocator(executor.pages, executor.page_size, config.max_rows, config.max_len)
+        self._sizes = config.max_len, executor.pages, executor.page_size
         self.tree = self.allocator.tree
         self.rows = self.allocator.rows
         self._flights: deque[Flight] = deque()
@@ -136,7 +137,7 @@ class Engine:
         key, array = as_ids(ids)
         vocab = self.executor.vocab_size
         # A tokenizer may have more than its model; what is below 0 is above all without a sign.
-        if key and array.view(np.uint32).max() >= vocab:
+        if key and np.maximum.reduce(array.view(np.uint32)) >= vocab:
             unknown = next(id_ for id_ in key if not 0 <= id_ < vocab)
             raise RunError(
                 "SGLC443",
@@ -174,7 +175,8 @@ class Engine:
 
     def release(self, handle: Handle) -> None:
         """The handle ends and its program is through with its ids; requests made from it go on."""
-        self.reservations.drop(handle)
+        if handle in self.reservations.held:
+            self.reservations.drop(handle)
         self.handles.release(handle, self.queue.wanted)
 
     def forget(self, handle: Handle) -> None:
@@ -184,11 +186,11 @@ class Engine:
 
     def ids(self, handle: Handle) -> tuple[int, ...]:
         """The ids that a handle names."""
-        return self.handles.ids(handle)
+        return self.handles.sequence(handle).ids
 
     def packed(self, handle: Handle) -> PackedIds:
         """The same ids."""
-        return PackedIds(self.handles.array(handle).tobytes())
+        return PackedIds(self.handles.sequence(handle).array.tobytes())
 
     # -- requests
 
@@ -221,29 +223,35 @@ class Engine:
             RunError: SGLC440, SGLC441, too long to ever run; SGLC442, nothing to do; SGLC470, a bias for
                 an id that the model does not have.
         """
-        ids = self.handles.ids(handle)
         assert len(seeds) == sampling.n, "one seed for each sample"
-        vocab = self.executor.vocab_size
+        prompt, vocab = self.handles.sequence(handle), self.executor.vocab_size
+        ids = prompt.ids
         check_generation(ids, sampling, seeds, vocab)
         written = len(ids) + sampling.max_tokens - 1
-        self._check_size(written if dropped else written + 1, written)
-        request = self._request(handle, len(seeds), turn)
+        check_size(written if dropped else written + 1, written, *self._sizes)
+        request = self._request(handle, prompt, len(seeds), turn)
         if sampling.top_logprobs > vocab:
             sampling = replace(sampling, top_logprobs=vocab)
         request.sampling = sampling
-        if request.scored_from is not None:
+        request.adjusts = bool(sampling.logit_bias) or sampling.penalised
+        request.steers = constraint is not None or request.adjusts or sampling.top_logprobs > 0
+        if sampling.logprobs_from is not None:
+            request.scored_from = max(sampling.logprobs_from - 1, 0)
             request.prompt_logprobs = [0.0] * (len(ids) - 1 - request.scored_from)
         request.seeds = tuple(seeds)
         request.stop_ids = frozenset(sampling.stop_token_ids)
         if not sampling.ignore_eos:
             request.stop_ids |= frozenset(eos_ids)
-        request.constraint = constraint
         request.watch = watch
+        request.fixed_length = not (request.stop_ids or constraint is not None or watch)
         start = 0 if constraint is None else constraint.start
         request.samples = [SampleState(state=start) for _ in seeds]
-        request.automaton = self._held(request, frozenset(eos_ids))
-        if constraint is not None and constraint.slow:
-            self._lookaheads.at_start(request)
+        if constraint is not None:
+            request.constraint = constraint
+            request.automaton = self._held(request, constraint, frozenset(eos_ids))
+            request.steered = request.automaton < 0
+            if constraint.slow:
+                self._lookaheads.at_start(request)
         return self._submit(request)
 
     def score(
@@ -257,14 +265,15 @@ class Engine:
         Raises:
             RunError: SGLC440, SGLC441, too long to ever run.
         """
-        ids = self.handles.ids(handle)
+        prompt = self.handles.sequence(handle)
+        ids = prompt.ids
         assert ids, "a prompt of one id at least"
         assert choices, "one choice at least"
         longest = max(len(choice) for choice in choices)
-        self._check_size(len(ids) + longest, len(ids) + max(longest - 1, 0))
+        check_size(len(ids) + longest, len(ids) + max(longest - 1, 0), *self._sizes)
         room = min(self.config.max_len, self.executor.pages * self.executor.page_size) - len(ids)
         made = tries_of(choices, min(room, MOST_TOKENS), branching=self.executor.trees)
-        request = self._request(handle, len(made.tries), turn)
+        request = self._request(handle, prompt, len(made.tries), turn)
         request.choices = made
         request.logprobs = [[0.0] * len(trie.pairs) for trie in made.tries]
         return self._submit(request)
@@ -275,9 +284,9 @@ class Engine:
         Raises:
             RunError: SGLC440, SGLC441, too long to ever run.
         """
-        ids = self.handles.ids(handle)
-        self._check_size(len(ids), len(ids))
-        return self._submit(self._request(handle, 1, None))
+        prompt = self.handles.sequence(handle)
+        check_size(len(prompt.ids), len(prompt.ids), *self._sizes)
+        return self._submit(self._request(handle, prompt, 1, None))
 
     def cut(self, request: RequestId, sample: int, length: int) -> None:
         """The sample ends with its first `length` tokens. Ignored if it has ended already."""
@@ -297,7 +306,8 @@ class Engine:
         owner = self._requests.get(request)
         if owner is not None:
             self._forget(owner)
-        self._events = [event for event in self._events if event.request != request]
+        if self._events:
+            self._events = [event for event in self._events if event.request != request]
 
     def close(self) -> None:
         """The engine ends. It refers to itself, so its executor would keep its memory for a while."""
@@ -351,23 +361,33 @@ class Engine:
         return bool(self.allocator.unfinished or self.queue.ready or rows.known(rows.decoding()).size)
 
     def _launch(self) -> bool:
-        self.reservations.expire(self._next_step)
-        self.queue.make_room()
-        ready = self.rows.decoding()
-        known = self.rows.known(ready)
-        decode = self.allocator.promise(known)
+        rows, queue, work = self.rows, self.queue, self.allocator.work
+        if self.reservations.held:
+            self.reservations.expire(self._next_step)
+        ready = queue.make_room()
+        known = rows.known(ready)
+        decode = known if rows.steps_paged > 0 else self.allocator.promise(known)
         stalled = known.size - decode.size
-        chunks, done = self.queue.chunks(ready.size - stalled, stalled, self.new_rows)
-        for request in done:
-            self._end_part(request)
+        chunks: list[PrefillChunk] = []
+        if queue.parts or self.allocator.unfinished:
+            before = queue.begun if self._flights else 0
+            chunks, done = queue.chunks(ready.size - stalled, stalled, before)
+            for request in done:
+                self._end_part(request)
+        else:
+            queue.begun = 0
         if not decode.size and not chunks:
             return False
-        left = self.queue.left
+        steering, left = rows.steering, queue.left
         for at, chunk in enumerate(chunks):
-            chunks[at] = stretched(self.allocator, chunk, left)
-            left -= chunks[at].tokens - chunk.tokens
+            request = work[chunk.row].part.request
+            if request.constraint is not None:
+                chunks[at] = stretched(self.allocator, chunk, left)
+                left -= chunks[at].tokens - chunk.tokens
+            steering |= request.steers
         step = self.allocator.build(self._next_step, decode, chunks)
-        step = steered(step, self.rows, self.allocator.work)
+        if steering:
+            step = steered(step, rows, work)
         try:
             ticket = self.executor.launch(step)
         except AssertionError:
@@ -424,9 +444,11 @@ class Engine:
         assert result.index == flight.index, "steps are drained out of order"
         self.allocator.drained(flight.index)
         self._refuse_no_numbers(flight, result)
-        self._events += take_scores(flight, result)
+        if flight.scored:
+            self._events += take_scores(flight, result)
         self._take_tokens(flight, result)
-        self._end_runs(flight)
+        if self.rows.guided:
+            self._end_runs(flight)
         for request in flight.ended:
             if request.live:
                 self._end_part(request)
@@ -451,13 +473,17 @@ class Engine:
         current = self.rows.generation[rows] == flight.generation[flight.sampled]
         offsets = flight.sampled[current]
         rows = rows[current]
-        for row in rows[self.rows.forced[rows]].tolist():
+        for row in rows[self.rows.forced[rows]].tolist() if self.rows.guided else ():
             self._land(row)
         tokens, logprobs = result.tokens[offsets], result.logprobs[offsets]
         stopped, full = self.rows.take(rows, tokens, logprobs)
         looked_at = self.rows.looked_at[rows]
-        over, forced = self._followed(rows, offsets, result)
-        listed = self._note_likeliest(flight, rows, offsets, stopped, result)
+        over = forced = np.zeros(rows.size, np.bool_)
+        if self.rows.guided and result.follows is not None:
+            over, forced = self._followed(rows, offsets, result.follows)
+        listed = np.full(rows.size, -1, np.int32)
+        if flight.tops:
+            listed = self._note_likeliest(flight, rows, offsets, stopped, result)
         places = np.flatnonzero(stopped | full | looked_at | over | forced)
         if not places.size:
             return
@@ -501,8 +527,6 @@ class Engine:
         """Enter the likeliest ids at the places of ids that are kept; gives of each row where the step has its
         likeliest ids, -1 for one that did not ask."""
         place = np.full(flight.rows.size, -1, np.int32)
-        if not flight.tops:
-            return place[offsets]
         place[flight.tops] = np.arange(len(flight.tops))
         at = place[offsets]
         kept = (at >= 0) & ~stopped
@@ -514,12 +538,9 @@ class Engine:
             part.request.samples[part.index].likeliest.append(likeliest_at(result, index, count))
         return at
 
-    def _followed(self, rows: I32, offsets: I32, result: StepResult) -> tuple[Bool, Bool]:
+    def _followed(self, rows: I32, offsets: I32, follows: I32) -> tuple[Bool, Bool]:
         """Of `rows` whose automata the executor follows: whose text has to end, and which may jump."""
-        if result.follows is None:
-            nothing = np.zeros(rows.size, np.bool_)
-            return nothing, nothing
-        held, follows = self.rows.automaton[rows] >= 0, result.follows[offsets]
+        held, follows = self.rows.automaton[rows] >= 0, follows[offsets]
         few = self.rows.decoding().size <= _JUMPING_ROWS
         return held & (follows == 0), held & ((follows == 1) & few | self.rows.late[rows])
 
@@ -649,11 +670,11 @@ class Engine:
             self._forget(request)
             self._events.append(RequestFailed(request.id, _as_error(cause)))
 
-    def _held(self, request: EngineRequest, eos_ids: frozenset[int]) -> int:
-        """What the executor follows for a request's samples; -1 if steps bring masks, or nothing holds them."""
-        constraint, sampling = request.constraint, request.sampling
+    def _held(self, request: EngineRequest, constraint: Constraint, eos_ids: frozenset[int]) -> int:
+        """What the executor follows for a request's samples; -1 if steps bring masks."""
+        sampling = request.sampling
         # A mask may have the ids in it that end all turns, and no others.
-        if constraint is None or request.stop_ids not in (frozenset(), eos_ids) or not self.executor.keeps:
+        if request.stop_ids not in (frozenset(), eos_ids) or not self.executor.keeps:
             return -1
         automaton = None if constraint.slow or sampling is None or sampling.penalised else constraint.automaton
         held = None if automaton is None else self.executor.hold(automaton)
@@ -661,15 +682,13 @@ class Engine:
 
     # -- small things
 
-    def _request(self, handle: Handle, parts: int, turn: QueuePosition | None) -> EngineRequest:
+    def _request(self, handle: Handle, prompt: Prefix, parts: int, turn: QueuePosition | None) -> EngineRequest:
         self._next_request += 1
         turn = turn or QueuePosition(self._next_request)
-        root = self.handles.root(handle) if self.config.cache else self.tree.scratch()
-        ids, array = self.handles.ids(handle), self.handles.array(handle)
-        return EngineRequest(self._next_request, handle, ids, array, root, parts, turn, perf_counter())
-
-    def _check_size(self, tokens: int, written: int) -> None:
-        check_size(tokens, written, self.config.max_len, self.executor.pages, self.executor.page_size)
+        root = prompt.root if self.config.cache else self.tree.scratch()
+        return EngineRequest(
+            self._next_request, handle, prompt.ids, prompt.array, root, parts, turn, perf_counter()
+        )
 
     def _submit(self, request: EngineRequest) -> RequestId:
         self._requests[request.id] = request

@@ -99,17 +99,18 @@ class GenCall:
         self._index = index
         self._emit = emit
         behind = model.encode_behind(stream.ids, stream.tail)
-        _check_prompt(stream.ids or behind, node)
+        if not (stream.ids or behind):
+            raise _no_prompt(node)
         seed = node.seed if node.sampling.seed is None else node.sampling.seed
         assert seed is not None, "a segment's generations carry seeds"
         seeds = [sample_seed(seed, sample) for sample in range(node.sampling.n)]
-        patterns = [stop_pattern(pattern) for pattern in node.sampling.stop_regex]
+        patterns = list(map(stop_pattern, node.sampling.stop_regex))
         self._streams = streams
         self._stepwise = node.sampling.max_tokens > 0 and bool(streams or node.sampling.stop or patterns)
         self._namespace = stream.namespace
-        self._watched = [
-            StopStream(model.token_bytes, node.sampling.stop, patterns) for _ in seeds if self._stepwise
-        ]
+        self._watched: list[StopStream] = []
+        if self._stepwise:
+            self._watched = [StopStream(model.token_bytes, node.sampling.stop, patterns) for _ in seeds]
         self._texts = [""] * len(seeds)
         self._spelled = model.token_bytes
         self._tokens: list[Token] = []  # of sample 0
@@ -228,11 +229,12 @@ class GenCall:
         return spelled.decode("utf-8", "replace")
 
     def _outcome(self, done: RequestDone) -> CallOutcome:
-        samples = tuple([self._samples[sample] for sample in range(self.node.sampling.n)])
+        samples = tuple(map(self._samples.__getitem__, range(self.node.sampling.n)))
         # How much was decoded behind a stop before it was seen is a matter of time.
         spent = usage(done, sum([sample.made or 0 for sample in samples]))
         prompt = self._engine.packed(self._handle)
-        event = GenDone(self._index, prompt, samples, spent, *self._prompt_logprobs())
+        scored = () if self.node.sampling.logprobs_from is None else self._prompt_logprobs()
+        event = GenDone(self._index, prompt, samples, spent, *scored)
         return CallOutcome(samples[0].text, event)
 
     def _sample(self, ended: SampleDone) -> Sample:
@@ -249,7 +251,7 @@ class GenCall:
         kept = len(ended.ids) if match is None else match.kept_tokens
         finish = ended.finish if match is None else "stop"
         ids = ended.ids[:kept]
-        texts = tuple(self._text(id_) or "" for id_ in ids if self.node.sampling.logprob_text)
+        texts = tuple([self._text(id_) or "" for id_ in ids]) if self.node.sampling.logprob_text else ()
         told = self._tops[:kept] if sample == 0 else []
         tops = (*told, *map(self._listed, ended.likeliest[len(told) : kept]))
         end: TokenLogprob | None = None
@@ -290,7 +292,8 @@ class SelectCall:
         before_cut = (*stream.ids, *model.encode_behind(stream.ids, stream.tail[:cut]))
         behind = stream.tail[cut:]
         tail, *whole = [model.encode_behind(before_cut, behind + text) for text in ("", *texts)]
-        _check_prompt(before_cut or tail, node)
+        if not (before_cut or tail):
+            raise _no_prompt(node)
         # Where a choice merges with the text before it, the prefix is cut back to the last common id.
         common = min(common_prefix(tail, ids) for ids in whole)
         if not before_cut and not common:  # what comes first cannot be scored: choices are encoded apart
@@ -404,10 +407,9 @@ def sample_seed(seed: int, sample: int) -> int:
     return z ^ (z >> 31)
 
 
-def _check_prompt(prompt: Sequence[int], node: GenNode | SelectNode) -> None:
-    if not prompt:
-        raise RunError(
-            "SGLC402", f"`{node.site.name}` has no text before it", node.loc,
-            note="this model has no token that begins an empty text",
-            hint="append some text first",
-        )  # fmt: skip
+def _no_prompt(node: GenNode | SelectNode) -> RunError:
+    return RunError(
+        "SGLC402", f"`{node.site.name}` has no text before it", node.loc,
+        note="this model has no token that begins an empty text",
+        hint="append some text first",
+    )  # fmt: skip

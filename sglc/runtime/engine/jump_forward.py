@@ -120,14 +120,13 @@ def force(allocator: KVAllocator, row: int, part: RequestPart) -> None:
 
 
 def stretched(allocator: KVAllocator, chunk: PrefillChunk, left: int) -> PrefillChunk:
-    """The chunk; if a prompt ends with it, together with what its sample has to begin with.
+    """The chunk of a row that is held to a constraint; with its prompt's end goes what has to follow.
 
     That is `left` tokens more at most.
     """
     rows, row, work = allocator.rows, chunk.row, allocator.work[chunk.row]
     first = int(rows.seq_len[row])
-    held = rows.constrained[row] or rows.automaton[row] >= 0
-    ends = held and not rows.forced[row] and first + chunk.tokens == rows.prompt_len[row]
+    ends = not rows.forced[row] and first + chunk.tokens == rows.prompt_len[row]
     if not ends or work.publish:  # what is published has to end with the prompt
         return chunk
     run = None

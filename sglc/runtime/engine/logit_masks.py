@@ -20,8 +20,6 @@ from sglc.runtime.step import I32, Step
 
 def steered(step: Step, rows: BatchState, work: Mapping[int, RowWork]) -> Step:
     """`step` with what its rows ask for."""
-    if not rows.steers(step):
-        return step
     sampling = step.sample
     masked = np.flatnonzero(sampling & rows.constrained[step.rows]).astype(np.int32)
     if masked.size:

@@ -14,7 +14,7 @@ from functools import partial
 from time import perf_counter
 
 from sglc.errors import SglcError, located
-from sglc.ir.plan.dataflow import KeptStreams, SegmentRun, choice_texts, filled
+from sglc.ir.plan.dataflow import KeptStreams, SegmentRun, choice_texts, filled_parts
 from sglc.ir.plan.events import Event, NodeFailed
 from sglc.ir.plan.segment import (
     ExtendNode,
@@ -167,7 +167,7 @@ class Machine:
                 run.finish(index, outcome)
         ended_s = perf_counter()
         self.step_times.observe(ended_s - began_s)
-        if self.engine.idle:
+        if not self._calls and self.engine.idle:
             self._resting_since = ended_s
 
     # -- what its segments ask for -------------------------------------------------------------------
@@ -233,7 +233,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
             self._place = machine.hinted.begun(segment.share, segment.hints)
         self._compiling = dict.fromkeys(compiling, False)  # whether the node's turn has come
         self._refused: dict[int, SglcError] = {}
-        self._constraints: dict[int, Constraint | None] = {}  # of nodes that begin
+        self._constraints: dict[int, Constraint | None] = {}  # of nodes that begin and are held to something
 
     @property
     def place(self) -> int:
@@ -244,6 +244,9 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
 
     def remaining(self, index: int) -> int:
         """Tokens still to come from a node on."""
+        node = self.nodes[index]
+        if not self.readers[index]:  # nothing comes behind it
+            return node.sampling.max_tokens if isinstance(node, GenNode) else 0
         if self._remaining is None:
             self._remaining = remaining_tokens(self.nodes, self.readers)
         return self._remaining[index]
@@ -261,8 +264,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
         self.machine.segment_over(self)
 
     def node_over(self, index: int) -> None:
-        super().node_over(index)
-        for source in self.sources[index] if self.unread else ():
+        for source in self.sources[index]:
             origin = self.origin[source]
             self.unread[origin] -= 1
             if self.unread[origin] == 0 and origin in self.pins:
@@ -286,6 +288,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
     def _pin(self, index: int, pin: Handle) -> None:
         """The stream behind node `index` is held until the last of those that read it is over."""
         if not self.unread:
+            self.tells_ends = True
             for at, node in enumerate(self.nodes):
                 self.origin.append(self.origin[node.stream] if isinstance(node, ExtendNode | ForkNode) else at)
             self.unread = [0] * len(self.nodes)
@@ -312,7 +315,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
                 return False
             case GenNode() if index in self._refused:
                 raise self._refused[index]
-            case GenNode() if not self._at_hand(index, node):
+            case GenNode(sampling=sampling) if sampling.constrained and not self._at_hand(index, sampling):
                 return False
             case GenNode() | SelectNode():
                 call = self.calls[index] = self._call(index, node)
@@ -327,9 +330,9 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
         if self._compiling.pop(index, False):
             self._execute_all([index])
 
-    def _at_hand(self, index: int, node: GenNode) -> bool:
+    def _at_hand(self, index: int, sampling: Sampling) -> bool:
         """Whether what a node is held to is there; else it is read, and nobody waits for that but the node."""
-        constraints, sampling = self.machine.model.constraints, node.sampling
+        constraints = self.machine.model.constraints
         if index in self._constraints:
             return True
         if constraints.at_hand(sampling):
@@ -362,7 +365,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
     def _call(self, index: int, node: GenNode | SelectNode) -> Call:
         model, stream, turn = self.machine.model, self.made[node.stream], self.machine.turn_of(self, index)
         if isinstance(node, GenNode):
-            constraint = self._constraints.pop(index)
+            constraint = self._constraints.pop(index, None)
             return GenCall(
                 model, index, node, stream, self.emit, streams=self.streams, turn=turn, constraint=constraint
             )
@@ -372,7 +375,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
         model, done = self.machine.model, 0
         if not (stream.ids or stream.tail):
             stream, done = model.prefixes.longest(parts, stream.namespace)
-        return stream.followed_by((filled(part, self.texts) for part in parts[done:]), model.encode_behind)
+        return stream.followed_by(filled_parts(parts[done:], self.texts), model.encode_behind)
 
     def finish(self, index: int, outcome: CallOutcome) -> None:
         """A call has ended well."""

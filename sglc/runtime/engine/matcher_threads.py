@@ -69,12 +69,7 @@ class MatcherThreads:
         self._waits_for: set[_Call] = set()  # who waits is woken when all of them have ended
         self._waits_for_any = False  # or when a call has
         self._ended_s = 0.0  # when the last one did
-        self._calls: dict[_Call, None] = {}  # begun, and not handed over
-
-    @property
-    def pending(self) -> bool:
-        """Whether something will be handed over."""
-        return bool(self._calls)
+        self.pending: dict[_Call, None] = {}  # begun, and not handed over
 
     def begin(
         self,
@@ -94,7 +89,7 @@ class MatcherThreads:
         self._begun_calls += 1
         rank = (not urgent, self._begun_calls)
         call = _Call(key, work, then, may_take_s, awaited, rank, time.perf_counter())
-        self._calls[call] = None
+        self.pending[call] = None
         with self._lock:
             if key in self._behind:
                 self._behind[key].append(call)
@@ -106,9 +101,9 @@ class MatcherThreads:
     def drop(self, key: Hashable) -> None:
         """Nobody wants any more what the calls of a key give."""
         with self._lock:
-            for call in [call for call in self._calls if call.key == key]:
+            for call in [call for call in self.pending if call.key == key]:
                 call.over = True
-                del self._calls[call]
+                del self.pending[call]
             if key in self._behind:
                 self._behind[key].clear()
 
@@ -118,7 +113,7 @@ class MatcherThreads:
         Those that have not ended by then are not awaited any more.
         """
         with self._lock:
-            running = [call for call in self._calls if not call.ended]
+            running = [call for call in self.pending if not call.ended]
             if for_all:
                 self._waits_for = {call for call in running if call.awaited}
                 self._wait_for(lambda: not self._waits_for, seconds)
@@ -132,7 +127,7 @@ class MatcherThreads:
 
     def deliver(self) -> None:
         """Hand over what calls have given."""
-        if not self._calls:
+        if not self.pending:
             return
         with self._lock:
             self._look_after()
@@ -140,7 +135,7 @@ class MatcherThreads:
         for call in given:
             if call.over:  # or dropped by one before it
                 continue
-            del self._calls[call]
+            del self.pending[call]
             if call.bug is not None:
                 raise call.bug
             call.then(call.given)

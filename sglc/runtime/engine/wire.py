@@ -268,16 +268,19 @@ def decode_segment(command: Submit) -> Segment:
     """
     nodes: list[Node] = []
     sources: list[list[int]] = []
-    for number, raw in command.nodes:
-        node = _untagged(number, raw)
-        if type(node) not in _NODES:
-            raise _malformed(f"node {len(nodes)} of a segment")
-        read = reads(node)
-        for source in read:
-            if not 0 <= source < len(nodes):
-                raise _malformed(f"what node {len(nodes)} of a segment reads")
-        sources.append(read)
-        nodes.append(node)
+    try:
+        for number, raw in command.nodes:
+            node = _untagged(number, raw)
+            if type(node) not in _NODES:
+                raise _malformed(f"node {len(nodes)} of a segment")
+            read = reads(node)
+            for source in read:
+                if not 0 <= source < len(nodes):
+                    raise _malformed(f"what node {len(nodes)} of a segment reads")
+            sources.append(read)
+            nodes.append(node)
+    except _NOT_IT as error:
+        raise _malformed(str(error)) from None
     return Segment(
         tuple(nodes), command.gives, command.priority, command.share, command.namespace, command.hints,
         command.room, waits_of(sources),
@@ -350,13 +353,13 @@ class _WireFailed(Struct, array_like=True, frozen=True):
 class _Layout:
     """How a kind is written: as msgspec does, or as the list of its fields, where some are written otherwise.
 
-    `unions` names those that are tagged values, `packed` ids that are bytes.
+    `unions` are the places of those that are tagged values, `packed` of ids that are bytes.
     """
 
     decoder: msgspec.msgpack.Decoder[Any]
     names: tuple[str, ...] = ()
-    unions: frozenset[str] = frozenset()
-    packed: frozenset[str] = frozenset()
+    unions: tuple[int, ...] = ()
+    packed: tuple[int, ...] = ()
 
 
 def _tagged(item: object, *, half_pairs: bool = False) -> Any:
@@ -368,11 +371,10 @@ def _tagged(item: object, *, half_pairs: bool = False) -> Any:
     if not layout.names:
         return _NUMBERS[kind], item
     written = [getattr(item, name) for name in layout.names]
-    for at, name in enumerate(layout.names):
-        if name in layout.unions:
-            written[at] = _parts(written[at], half_pairs)
-        elif name in layout.packed:
-            written[at] = PackedIds.of(written[at]).packed
+    for at in layout.unions:
+        written[at] = _parts(written[at], half_pairs)
+    for at in layout.packed:
+        written[at] = PackedIds.of(written[at]).packed
     return _NUMBERS[kind], written
 
 
@@ -385,34 +387,34 @@ def _parts(value: Any, half_pairs: bool) -> Any:
 
 
 def _untagged(number: int, raw: Raw) -> Any:
+    """Raises one of `_NOT_IT`, or BackendError."""
     kind = KINDS.get(number)
     if kind is None:
         raise _malformed(f"kind {number}")
     layout = _LAYOUTS[kind]
-    made = _decoded(layout.decoder, raw)
+    made = layout.decoder.decode(raw)
     if isinstance(made, _WireFailed):
         return NodeFailed(made.node, error_of(made.problem))
     if not layout.names:
         return made
-    values = [getattr(made, name) for name in layout.names]
-    for at, name in enumerate(layout.names):
-        if name in layout.unions:
-            values[at] = _unparted(values[at])
-        elif name in layout.packed:
-            if len(values[at]) % 4:
-                raise _malformed("the ids of a prompt")
-            values[at] = PackedIds(values[at])
+    values = list(msgspec.structs.astuple(made))
+    for at in layout.unions:
+        values[at] = _unparted(values[at])
+    for at in layout.packed:
+        if len(values[at]) % 4:
+            raise _malformed("the ids of a prompt")
+        values[at] = PackedIds(values[at])
     return kind(*values)
 
 
 def _unparted(value: Any) -> Any:
     match value:
         case (int(number), Raw() as raw) if number == _HALF_PAIRS:
-            return _decoded(_BYTES, raw).decode("utf-8", "surrogatepass")
+            return _BYTES.decode(raw).decode("utf-8", "surrogatepass")
         case (int(number), Raw() as raw):
             return _untagged(number, raw)
         case tuple():
-            return tuple([_unparted(part) for part in value])
+            return tuple([part if type(part) is str else _unparted(part) for part in value])
     return value
 
 
@@ -421,12 +423,14 @@ def _layout(kind: type) -> _Layout:
         return _Layout(msgspec.msgpack.Decoder(_WireFailed))
     hints = get_type_hints(kind)
     written = {name: _written_type(hint) for name, hint in hints.items()}
-    unions = frozenset(name for name, hint in hints.items() if written[name] != hint)
-    packed = frozenset(name for name, hint in hints.items() if hint == Sequence[int])
+    unions = tuple([at for at, (name, hint) in enumerate(hints.items()) if written[name] != hint])
+    packed = tuple([at for at, hint in enumerate(hints.values()) if hint == Sequence[int]])
     if not unions and not packed:
         return _Layout(msgspec.msgpack.Decoder(kind))
     twin = msgspec.defstruct(
-        kind.__name__, list({**written, **dict.fromkeys(packed, bytes)}.items()), array_like=True
+        kind.__name__,
+        [(name, bytes if at in packed else written[name]) for at, name in enumerate(hints)],
+        array_like=True,
     )
     return _Layout(msgspec.msgpack.Decoder(twin), tuple(hints), unions, packed)
 

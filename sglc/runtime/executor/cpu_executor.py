@@ -8,11 +8,12 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sglc.runtime.executor.cpu_model import CpuModel, logits_kernels
-from sglc.runtime.executor.logits_output import wanted_tokens
+from sglc.runtime.executor.logits_output import I64
 from sglc.runtime.executor.torch_executor import TorchExecutor, empty_pool
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.model.packed_weights import PackedMatrix
@@ -57,11 +58,10 @@ class CpuExecutor(TorchExecutor):
 
     def _copy(self, copies: I32) -> None:
         # Whole pages: what lies behind the tokens asked for is written before it is read.
-        source, target = (torch.from_numpy(copies[:, column].astype("int64")) for column in (0, 1))
+        source, target = torch.from_numpy(copies[:, :2].T.astype(np.int64, order="C"))
         self._pool.index_copy_(1, target, self._pool.index_select(1, source))
 
-    def _forward(self, batch: Batch) -> Tensor:
-        wanted = wanted_tokens(batch)
+    def _forward(self, batch: Batch, wanted: I64) -> Tensor:
         return self._cpu_model.forward(batch, self._ids(batch), self._pool, self.page_size, wanted)
 
 

@@ -138,7 +138,7 @@ class CpuModel:
         ]  # fmt: skip
         step = _Step(
             len(batch.tokens), len(counts), batch.pages.shape[1], page_size, len(wanted), 0,
-            *(array.ctypes.data for array in arrays),
+            *[array.ctypes.data for array in arrays],
         )  # fmt: skip
         hidden = torch.empty(len(wanted), self._config.hidden)
         self._library.sglc_forward(

@@ -7,12 +7,14 @@ on a device is held to this one by its tests.
 from __future__ import annotations
 
 from dataclasses import fields
+from operator import attrgetter
 
 import numpy as np
 
 from sglc.runtime.step import F32, I32, SAMPLED, U64, Batch, Filters, Opened, Step, StepOptions
 
 _ASKED = tuple(field.name for field in fields(StepOptions))
+_asked = attrgetter(*_ASKED)
 
 
 class ExecutorState:
@@ -41,7 +43,8 @@ class ExecutorState:
         after = self.seq_len[rows]
         first = after - counts
         columns = -(-int(after.max(initial=0)) // size)
-        self._reserve(0, columns)
+        if columns > self.table.shape[1]:
+            self._reserve(0, columns)
         owner = np.repeat(rows, counts)
         tokens = np.full(owner.size, SAMPLED, np.int32)
         tokens[step.decoding :] = step.ids
@@ -67,13 +70,15 @@ class ExecutorState:
             min_p=self.min_p[rows],
             seeds=self.seeds[rows],
             no_eos=after < self.eos_from[rows],
-            **{name: getattr(step, name) for name in _ASKED},
+            **dict(zip(_ASKED, _asked(step), strict=True)),
         )
 
     def follow(self, step: Step) -> None:
         """Apply `step` without writing it out; raises as `expand` does."""
-        self._open(step.opened)
-        self._write(step.pages)
+        if step.opened.rows.size:
+            self._open(step.opened)
+        if step.pages.size:
+            self._write(step.pages)
         assert step.rows.max(initial=-1) < self.seq_len.size, "a row that was never opened"
         self.seq_len[step.rows[: step.decoding]] += 1
         self.seq_len[step.rows[step.decoding :]] += step.lengths
@@ -91,8 +96,6 @@ class ExecutorState:
 
     def _open(self, opened: Opened) -> None:
         rows = opened.rows
-        if not rows.size:
-            return
         self._reserve(int(rows.max()) + 1, 0)
         self.seq_len[rows] = opened.seq_len
         self.table[rows] = -1
@@ -104,9 +107,8 @@ class ExecutorState:
         self.eos_from[rows] = opened.eos_from
 
     def _write(self, pages: I32) -> None:
-        if pages.size:
-            self._reserve(0, int(pages[:, 1].max()) + 1)
-            self.table[pages[:, 0], pages[:, 1]] = pages[:, 2]  # of two equal places the last one counts
+        self._reserve(0, int(pages[:, 1].max()) + 1)
+        self.table[pages[:, 0], pages[:, 1]] = pages[:, 2]  # of two equal places the last one counts
 
     def _reserve(self, rows: int, columns: int) -> None:
         """Have room for row numbers below `rows` and page tables of `columns`."""

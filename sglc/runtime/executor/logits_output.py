@@ -4,7 +4,7 @@ executor's own kernels."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sglc.runtime.executor.sampler import LogitsKernels, SamplerInput, choose, noise_keys
-from sglc.runtime.step import Batch, StepResult, unpack_masks
+from sglc.runtime.step import I32, Batch, StepResult, unpack_masks
 
 _HEAD_ROWS = 256  # positions whose logits exist at one time
-_IN_TORCH = LogitsKernels()
-_NO_MASKS = np.empty((0, 0), np.bool_)
 
+I64 = NDArray[np.int64]
 Head = Callable[[Tensor], Tensor]  # hidden states [W, hidden] -> logits [W, vocab]
 
 
@@ -60,24 +59,25 @@ class LogitsOutput:
         return LogitsOutput(self.index, tokens, logprobs, scores, top_ids, top_logprobs, done)
 
 
-def wanted_tokens(batch: Batch) -> NDArray[np.int64]:
+def wanted_tokens(batch: Batch) -> I64:
     """The tokens whose logits a step needs, ascending: those sampled from, and those scored."""
     last = batch.starts[1:] - 1
     return np.unique(np.concatenate((last[batch.sample], batch.score_at))).astype(np.int64)
 
 
 def outcome(
-    batch: Batch, hidden: Tensor, head: Head, eos_ids: Tensor, kernels: LogitsKernels = _IN_TORCH
+    batch: Batch, wanted: I64, hidden: Tensor, head: Head, eos_ids: Tensor, kernels: LogitsKernels
 ) -> LogitsOutput:
     """What `batch` gives.
 
     Args:
-        hidden: [W, hidden] of `wanted_tokens(batch)`.
+        wanted: `wanted_tokens(batch)`. hidden: [W, hidden] of these.
         eos_ids: int64 [E], what rows with `no_eos` may not sample.
         kernels: what logits go through.
     """
-    made = _BatchOutput(batch, hidden, head, eos_ids, kernels)
-    made.score()
+    made = _BatchOutput(batch, wanted, hidden, head, eos_ids, kernels)
+    if len(batch.score_at):
+        made.score()
     made.sample()
     return LogitsOutput(batch.index, made.tokens, made.logprobs, made.scores, *made.tops)
 
@@ -86,11 +86,10 @@ class _BatchOutput:
     """The outcome of a batch while it is filled in."""
 
     def __init__(
-        self, batch: Batch, hidden: Tensor, head: Head, eos_ids: Tensor, kernels: LogitsKernels
+        self, batch: Batch, places: I64, hidden: Tensor, head: Head, eos_ids: Tensor, kernels: LogitsKernels
     ) -> None:
         self._batch, self._hidden, self._head, self._eos_ids = batch, hidden, head, eos_ids
-        self._kernels = kernels
-        self._places = wanted_tokens(batch)
+        self._places, self._kernels = places, kernels
         self._device = device = hidden.device
         wanted = len(batch.top_rows) + len(batch.top_scores)
         self.tokens = torch.full((len(batch.rows),), -1, dtype=torch.int64, device=device)
@@ -103,8 +102,6 @@ class _BatchOutput:
 
     def score(self) -> None:
         batch = self._batch
-        if not len(batch.score_at):
-            return
         owner = np.searchsorted(self._places, batch.score_at)
         for begin, end in _blocks(len(self._places)):
             inside = np.flatnonzero((owner >= begin) & (owner < end))
@@ -121,37 +118,53 @@ class _BatchOutput:
 
     def sample(self) -> None:
         batch = self._batch
-        sampled = np.flatnonzero(batch.sample)
+        sampled = batch.sample.nonzero()[0]
         last = batch.starts[1:] - 1
-        mask_of = np.full(len(batch.rows), -1)
-        mask_of[batch.masked] = np.arange(len(batch.masked))
         for begin, end in _blocks(len(sampled)):
             rows = sampled[begin:end]
             logits = self._head(self._hidden[self._put(np.searchsorted(self._places, last[rows]))])
-            masked = np.flatnonzero(mask_of[rows] >= 0)
-            biased, repeated = np.isin(batch.bias_at, rows), np.isin(batch.repeated_at, rows)
-            choice = SamplerInput(
-                batch.temperature[rows],
-                batch.top_k[rows],
-                batch.top_p[rows],
-                batch.min_p[rows],
-                batch.no_eos[rows],
-                noise_keys(batch.seeds[rows], batch.positions[last[rows]] + 1),
-                masked,
-                unpack_masks(batch.masks[mask_of[rows[masked]]], logits.shape[1]) if len(masked) else _NO_MASKS,
-                np.searchsorted(rows, batch.bias_at[biased]),
-                batch.bias_ids[biased],
-                batch.bias[biased],
-                np.searchsorted(rows, batch.repeated_at[repeated]),
-                batch.repeated_ids[repeated],
-                batch.repetition[repeated],
-            )
+            choice = self._plain(rows, batch.positions[last[rows]] + 1)
+            if len(batch.masked) or len(batch.bias_at) or len(batch.repeated_at):
+                choice = self._steered(choice, rows, logits.shape[1])
             target = self._put(rows)
             chosen = choose(logits, choice, self._eos_ids, self._kernels.draw)
             self.tokens[target], self.logprobs[target] = chosen
-            wanted = np.isin(rows, batch.top_rows)
-            at = np.searchsorted(batch.top_rows, rows[wanted])
-            self._keep_tops(logits, np.flatnonzero(wanted), at)
+            if len(batch.top_rows):
+                wanted = np.isin(rows, batch.top_rows)
+                at = np.searchsorted(batch.top_rows, rows[wanted])
+                self._keep_tops(logits, np.flatnonzero(wanted), at)
+
+    def _plain(self, rows: NDArray[np.intp], positions: I32) -> SamplerInput:
+        """How the rows `rows` choose what comes to `positions`, without masks, biases and penalties."""
+        batch = self._batch
+        temperature, seeds = batch.temperature[rows], batch.seeds[rows]
+        return SamplerInput(
+            temperature,
+            batch.top_k[rows],
+            batch.top_p[rows],
+            batch.min_p[rows],
+            batch.no_eos[rows],
+            noise_keys(seeds, positions) if temperature.any() else seeds,  # without one, nobody looks at them
+        )
+
+    def _steered(self, plain: SamplerInput, rows: NDArray[np.intp], vocab: int) -> SamplerInput:
+        """The choice of `rows` with what the step brings for them."""
+        batch = self._batch
+        mask_of = np.full(len(batch.rows), -1)
+        mask_of[batch.masked] = np.arange(len(batch.masked))
+        masked = np.flatnonzero(mask_of[rows] >= 0)
+        biased, repeated = np.isin(batch.bias_at, rows), np.isin(batch.repeated_at, rows)
+        return replace(
+            plain,
+            masked=masked,
+            masks=unpack_masks(batch.masks[mask_of[rows[masked]]], vocab) if len(masked) else plain.masks,
+            bias_at=np.searchsorted(rows, batch.bias_at[biased]),
+            bias_ids=batch.bias_ids[biased],
+            bias=batch.bias[biased],
+            repeated_at=np.searchsorted(rows, batch.repeated_at[repeated]),
+            repeated_ids=batch.repeated_ids[repeated],
+            repetition=batch.repetition[repeated],
+        )
 
     def _keep_tops(self, logits: Tensor, rows: NDArray[np.intp], at: NDArray[np.intp]) -> None:
         """The likeliest ids of the rows `rows` of `logits` become the rows `at` of `tops`."""

@@ -26,19 +26,22 @@ class PoolMemory:
     def __init__(self, pool: Tensor) -> None:
         self._pool = pool
         self._had = 0  # pages
+        self.due = 0  # the first page at whose use more are to be had
         self._thread: Thread | None = None
         self.used(0)
 
     def used(self, page: int) -> None:
         """`page` is used: beside what else happens, those behind it are had in time."""
-        end = min(page + _AHEAD, self._pool.shape[1])
-        if self._had >= min(end, page + _AHEAD // 2) or sys.platform != "linux":
+        pages = self._pool.shape[1]
+        end = min(page + _AHEAD, pages)
+        if page < self.due or sys.platform != "linux":
             return
         if self._thread is None or not self._thread.is_alive():
             self._thread = Thread(target=self._have, args=(self._had, end), daemon=True)
             with suppress(RuntimeError):  # there may be no thread more: then as on an older system
                 self._thread.start()
                 self._had = end
+                self.due = pages if end == pages else end - _AHEAD // 2 + 1
 
     def _have(self, begin: int, end: int) -> None:
         os.nice(_NICE)  # of this thread alone

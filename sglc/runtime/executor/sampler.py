@@ -22,11 +22,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sglc.runtime.step import F32, I32, U64, Bool
+from sglc.runtime.step import F32, I32, U64, Bool, always
 
 _GOLDEN = 0x9E3779B9 - 2**32  # 2**32 / golden ratio as int32: spreads token ids over all bits
 _MOST_NOISE = 69.0  # finite, so that a token that is alone wins
 _CANDIDATES = 512  # most likely tokens that hold top_p's mass nearly always
+_NO_PLACES, _NO_FLOATS, _NO_MASKS = np.empty(0, np.int64), np.empty(0, np.float32), np.empty((0, 0), np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +45,14 @@ class SamplerInput:
     min_p: F32
     no_eos: Bool
     keys: U64
-    masked: NDArray[np.integer] = field(default_factory=lambda: np.empty(0, np.int64))
-    masks: Bool = field(default_factory=lambda: np.empty((0, 0), np.bool_))
-    bias_at: NDArray[np.integer] = field(default_factory=lambda: np.empty(0, np.int64))
-    bias_ids: NDArray[np.integer] = field(default_factory=lambda: np.empty(0, np.int64))
-    bias: F32 = field(default_factory=lambda: np.empty(0, np.float32))
-    repeated_at: NDArray[np.integer] = field(default_factory=lambda: np.empty(0, np.int64))
-    repeated_ids: NDArray[np.integer] = field(default_factory=lambda: np.empty(0, np.int64))
-    repetition: F32 = field(default_factory=lambda: np.empty(0, np.float32))
+    masked: NDArray[np.integer] = field(default_factory=always(_NO_PLACES))
+    masks: Bool = field(default_factory=always(_NO_MASKS))
+    bias_at: NDArray[np.integer] = field(default_factory=always(_NO_PLACES))
+    bias_ids: NDArray[np.integer] = field(default_factory=always(_NO_PLACES))
+    bias: F32 = field(default_factory=always(_NO_FLOATS))
+    repeated_at: NDArray[np.integer] = field(default_factory=always(_NO_PLACES))
+    repeated_ids: NDArray[np.integer] = field(default_factory=always(_NO_PLACES))
+    repetition: F32 = field(default_factory=always(_NO_FLOATS))
 
 
 # Of logits, what of them may be sampled, and the rows' choice: as `choose`.

@@ -22,7 +22,7 @@ from sglc.errors import BackendError
 from sglc.runtime.attention.split_plan import plan_attention
 from sglc.runtime.attention.torch_attention import PagedAttention
 from sglc.runtime.executor.executor_state import ExecutorState
-from sglc.runtime.executor.logits_output import LogitsOutput, outcome, wanted_tokens
+from sglc.runtime.executor.logits_output import I64, LogitsOutput, outcome, wanted_tokens
 from sglc.runtime.executor.pool_memory import PoolMemory
 from sglc.runtime.executor.sampler import LogitsKernels
 from sglc.runtime.executor.torch_model import Llama
@@ -85,18 +85,21 @@ class TorchExecutor:
     def launch(self, step: Step) -> LogitsOutput:
         """Run `step` (CUDA: queue it)."""
         if self._memory is not None and len(step.pages):
-            self._memory.used(int(step.pages[:, 2].max()))
+            page = int(step.pages[:, 2].max())
+            if page >= self._memory.due:
+                self._memory.used(page)
         batch = self._mirror.expand(step)
         with _threads(self._threads), torch.inference_mode():
             if len(batch.copies):
                 self._copy(batch.copies)
-            hidden = self._forward(batch)
-            made = outcome(batch, hidden, self._logits, self._eos_ids, self._kernels)
+            if (rows := int(batch.rows.max()) + 1) > len(self._last):
+                self._last = torch.cat((self._last, self._last.new_zeros(rows)))
+            wanted = wanted_tokens(batch)
+            hidden = self._forward(batch, wanted)
+            made = outcome(batch, wanted, hidden, self._logits, self._eos_ids, self._kernels)
             if batch.sample.any():
-                self._reserve(int(batch.rows.max()))
-                sampled = self._put(np.flatnonzero(batch.sample))
-                rows = self._put(batch.rows[batch.sample].astype(np.int64))
-                self._last[rows] = made.tokens[sampled]
+                sampled = self._put(batch.sample.nonzero()[0])
+                self._last[self._put(batch.rows[batch.sample].astype(np.int64))] = made.tokens[sampled]
             return made if self._device.type == "cpu" else made.on_host()
 
     def drain(self, ticket: LogitsOutput) -> StepResult:
@@ -164,7 +167,9 @@ class TorchExecutor:
         while len(times) < 2 and sum(times) < _LONG_S:  # what another process takes of short ones is left out
             began_s = time.perf_counter()
             with _threads(self._threads):
-                outcome(batch, self._forward(batch), self._logits, self._eos_ids, self._kernels)
+                wanted = wanted_tokens(batch)
+                hidden = self._forward(batch, wanted)
+                outcome(batch, wanted, hidden, self._logits, self._eos_ids, self._kernels)
             times.append(time.perf_counter() - began_s)
         return min(times)
 
@@ -190,9 +195,8 @@ class TorchExecutor:
         )
         self._pool.index_copy_(1, target, self._pool.index_select(1, source))
 
-    def _forward(self, batch: Batch) -> Tensor:
+    def _forward(self, batch: Batch, wanted: I64) -> Tensor:
         """Hidden states of the tokens that are sampled from or scored."""
-        wanted = wanted_tokens(batch)
         c = self.config
         plan = plan_attention(batch.starts, batch.positions, batch.pages, self.page_size, batch.trees)
         attention = PagedAttention(plan, c.heads, c.kv_heads, c.head_dim, self.page_size, self._model.like)
@@ -212,13 +216,8 @@ class TorchExecutor:
         ids = self._put(batch.tokens.astype(np.int64))
         if not (batch.tokens == SAMPLED).any():
             return ids
-        self._reserve(int(batch.rows.max()))
         rows = np.repeat(batch.rows.astype(np.int64), np.diff(batch.starts))
         return torch.where(ids == SAMPLED, self._last[self._put(rows)], ids)
-
-    def _reserve(self, row: int) -> None:
-        if row >= len(self._last):
-            self._last = torch.cat((self._last, self._last.new_zeros(row + 1)))
 
     def _put(self, values: NDArray[np.integer]) -> Tensor:
         return torch.from_numpy(values).to(self._device, non_blocking=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ from sglc.runtime.choice_trie import ChoiceTrie
 from sglc.runtime.step import F32, I32, NO_TRIPLES, NONE_OPENED, U64, Bool, Opened, Step, TokenTree
 
 STOPS = 8  # stop ids that are looked for in all rows at once; of rows with more, one row after the other
-_NO_ROWS: I32 = np.empty(0, np.int32)
 _NEVER = 2**30  # steps
+_NO_SCORES: tuple[I32, I32] = np.empty(0, np.int32), np.empty(0, np.int32)
 
 
 @made_often
@@ -37,6 +38,10 @@ class PrefillChunk:
     scored: tuple[tuple[int, int], ...] = ()
     trie: ChoiceTrie | None = None
     base: int = 0
+
+
+# Of chunks, without a call for each of them.
+ROW, TOKENS, SCORED, TRIE = map(attrgetter, ("row", "tokens", "scored", "trie"))
 
 
 class BatchState:
@@ -84,6 +89,7 @@ class BatchState:
         self.min_p: F32 = np.zeros(count, np.float32)
         self.seeds: U64 = np.zeros(count, np.uint64)
         self.watched = 0  # rows that are looked at
+        self.guided = 0  # rows whose samples are held to a constraint: no other is `forced` or `late`
         self._many_stops: dict[int, frozenset[int]] = {}  # of rows with more than `STOPS` of them
         self._free = list(range(count))
         self._all: Bool = np.ones(count, np.bool_)
@@ -92,10 +98,10 @@ class BatchState:
         self._added: dict[int, tuple[Mapping[int, float], Collection[int]]] = {}  # of those, see `adjust`
         self._entries: list[I32] = []  # into the table, since the last step
         self._order: I32 | None = None  # the rows that decode; None: to be found anew
-        self._steering = False  # some of them are constrained, biased or have likeliest ids to report
+        self.steering = False  # some of them are constrained, biased or have likeliest ids to report
         self._waiting = False  # some of them are stepwise
         self._steps_left = 0  # until the first of them has nothing left to launch, at least
-        self._steps_paged = 0  # until the first of them needs a page, at least
+        self.steps_paged = 0  # until the first of them needs a page, at least
 
     @property
     def free(self) -> int:
@@ -175,10 +181,13 @@ class BatchState:
         if watched or constrained or penalised:
             self.looked_at[row] = True
             self.watched += 1
+        if constrained:
+            self.guided += 1
 
     def follow(self, row: int, automaton: int, state: int) -> None:
         """The executor holds the row's samples to an automaton, which begins at `state`."""
         self.automaton[row], self.state[row] = automaton, state
+        self.guided += 1
 
     def adjust(
         self, row: int, added: Mapping[int, float], seen: Collection[int], penalties: tuple[float, float]
@@ -231,6 +240,8 @@ class BatchState:
         self.table[row] = -1
         self.watched -= int(self.looked_at[row])
         self.looked_at[row] = False
+        if self.guided and (self.constrained[row] or self.automaton[row] >= 0):
+            self.guided -= 1
         self._many_stops.pop(row, None)
         self._order = None
         heapq.heappush(self._free, row)
@@ -280,8 +291,6 @@ class BatchState:
 
     def short(self, decode: I32) -> I32:
         """Those of `decode` int32 [n] that have no page for their next token."""
-        if self._steps_paged > 0:
-            return _NO_ROWS
         return decode[self.seq_len[decode] >= self.held[decode] * self.page_size]
 
     # -- a step
@@ -293,11 +302,15 @@ class BatchState:
         ready = self.active & self.samples & (self.seq_len >= self.prompt_len) & (self.seq_len < self.end)
         rows = np.flatnonzero(ready).astype(np.int32)
         self._order = rows
-        self._steering = bool((self.constrained[rows] | self.biased[rows] | (self.tops[rows] > 0)).any())
+        self.steering = bool((self.constrained[rows] | self.biased[rows] | (self.tops[rows] > 0)).any())
         self._waiting = bool((self.stepwise[rows] | self.late[rows]).any())
         self._steps_left = int((self.end[rows] - self.seq_len[rows]).min(initial=_NEVER))
-        self._steps_paged = 0
+        self.steps_paged = self._steps_of(rows)
         return rows
+
+    def _steps_of(self, rows: I32) -> int:
+        """Steps of `rows` that their pages are enough for."""
+        return int((self.held[rows] * self.page_size - self.seq_len[rows]).min(initial=_NEVER))
 
     def known(self, rows: I32) -> I32:
         """Those of `rows`, from `decoding`, whose next input, and mask, need not be waited for."""
@@ -306,18 +319,13 @@ class BatchState:
         waits = self.stepwise[rows] & (self.seq_len[rows] >= self.begun[rows] + self.made[rows])
         return rows[~(waits | self.late[rows])]
 
-    def steers(self, step: Step) -> bool:
-        """Whether a row of `step` may be constrained, biased or have likeliest ids to report."""
-        return self._steering or step.decoding < step.rows.size
-
     def build(self, index: int, decode: I32, chunks: list[PrefillChunk], copies: I32) -> Step:
         """The step that decodes one token of each row of `decode` int32 [n] and passes `chunks` through.
 
         All pages are in `table`. `copies` int32 [c, 3] goes into the step as it is.
         """
-        if self._steps_paged <= 0 and self._order is not None:
-            room = self.held[self._order] * self.page_size - self.seq_len[self._order]
-            self._steps_paged = int(room.min(initial=_NEVER))
+        if self.steps_paged <= 0 and self._order is not None:
+            self.steps_paged = self._steps_of(self._order)
         pages = np.concatenate(self._entries) if self._entries else NO_TRIPLES
         self._entries.clear()
         if not chunks:
@@ -325,12 +333,12 @@ class BatchState:
                 index=index, rows=decode, decoding=decode.size, sample=self._all[: decode.size],
                 pages=pages, copies=copies,
             )  # fmt: skip
-        chunk_rows = np.array([chunk.row for chunk in chunks], np.int32)
-        lengths = np.array([chunk.tokens for chunk in chunks], np.int32)
+        chunk_rows = np.array([*map(ROW, chunks)], np.int32)
+        lengths = np.array([*map(TOKENS, chunks)], np.int32)
         first = self.seq_len[chunk_rows]
         spans = zip(chunk_rows.tolist(), first.tolist(), (first + lengths).tolist(), strict=True)
         ends = self.samples[chunk_rows] & (first + lengths >= self.prompt_len[chunk_rows])
-        score_at, score_ids = self._scores(decode.size, chunks)
+        score_at, score_ids = self._scores(decode.size, chunks) if any(map(SCORED, chunks)) else _NO_SCORES
         return Step(
             index=index,
             rows=np.concatenate((decode, chunk_rows)),
@@ -338,10 +346,10 @@ class BatchState:
             sample=np.concatenate((self._all[: decode.size], ends)),
             lengths=lengths,
             ids=np.concatenate([self.tokens[row, begin:end] for row, begin, end in spans]),
-            opened=self._take_opened(),
+            opened=self._take_opened() if self._opened else NONE_OPENED,
             pages=pages,
             copies=copies,
-            trees=self._trees(decode.size, chunks),
+            trees=self._trees(decode.size, chunks) if any(map(TRIE, chunks)) else (),
             score_at=score_at,
             score_ids=score_ids,
         )
@@ -351,7 +359,7 @@ class BatchState:
         self.seq_len[step.rows[: step.decoding]] += 1
         self.last_step[step.rows] = step.index
         self._steps_left -= 1
-        self._steps_paged -= 1
+        self.steps_paged -= 1
         if self._steps_left <= 0:
             self._order = None
         if step.lengths.size:
@@ -368,8 +376,6 @@ class BatchState:
         self._added.clear()
 
     def _take_opened(self) -> Opened:
-        if not self._opened:
-            return NONE_OPENED
         rows = np.array(self._opened, np.int32)
         self._opened.clear()
         begin = self.begun[rows] + self.min_tokens[rows]
@@ -390,13 +396,11 @@ class BatchState:
             adjusted=self.adjusted[rows],
             frequency=self.frequency[rows],
             presence=self.presence[rows],
-            **self._take_added(rows.tolist()),
+            **(self._take_added(rows.tolist()) if self._added else {}),
         )
 
     def _take_added(self, rows: list[int]) -> dict[str, Any]:
         """What is added from the start to the logits of those of `rows` that say so."""
-        if not self._added:
-            return {}
         columns: list[tuple[int, int, int]] = []
         values: list[float] = []
         for at, row in enumerate(rows):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
@@ -25,13 +26,15 @@ from sglc.runtime.scheduler.admission import (
     expected_tokens,
     may_start,
 )
-from sglc.runtime.scheduler.batch_state import BatchState, PrefillChunk
+from sglc.runtime.scheduler.batch_state import ROW, TOKENS, BatchState, PrefillChunk
 from sglc.runtime.scheduler.requests import PartKind, RequestPart
 from sglc.runtime.step import I32, NO_TRIPLES, Step
 
 RUN_PAGES = 4  # that a decoding row takes at once
 _MOST_PATHS = 512  # that are remembered: of a batch's rows with different beginnings
 _NO_PAGES: I32 = np.empty(0, np.int32)
+_NEAR = 16  # ids
+_REACH = itemgetter(0)
 
 
 @dataclass(slots=True, eq=False)
@@ -76,17 +79,25 @@ class KVAllocator:
 
     def open(self, part: RequestPart, match: PrefixMatch, left: int) -> tuple[int, int, int] | None:
         """A row for `part`: (row, tokens known, tokens of its first chunk <= left), None if it must wait."""
-        pages = -(-len(part.ids) // self.page_size) - match.node.end // self.page_size
+        begun, size = match.node.end, self.page_size
+        pages = -(-len(part.ids) // size) - begun // size
+        later = -(-part.end // size) - -(-len(part.ids) // size)  # pages that it asks for behind those, at most
         # Without room for the page to copy from too, the row does without the copy.
         for source in (match.source, None) if match.source else (None,):
-            known = match.length if source else match.node.end
+            known = begun + match.tokens if source else begun
             self.tree.lock(match.node)
             if source:
                 self.tree.lock(source, held=match.node)
-            tokens = scheduler.admit(left, self.available, len(part.ids) - known, pages)
-            shared_pages = min(self._shared_pages(source or match.node), match.node.end // self.page_size)
-            if tokens is not None and self._may_start(part, pages, shared_pages):
-                return self._occupy(part, match, source, pages, shared_pages), known, tokens
+            shared_pages = min(self._shared_pages(source or match.node), begun // size)
+            available = self.available
+            # Where all of it fits whatever becomes of the rows, nothing has to be guessed.
+            if pages + later + self._later <= available or (
+                pages <= available and self._may_start(part, pages, later, shared_pages)
+            ):
+                row = self._occupy(part, match, source, pages, shared_pages)
+                self.work[row].later = later
+                self._later += later
+                return row, known, min(left, len(part.ids) - known)
             self.tree.unlock(source or match.node)
         return None
 
@@ -96,13 +107,12 @@ class KVAllocator:
             node = node.parent
         return node.end // self.page_size
 
-    def _may_start(self, part: RequestPart, at_once: int, shared_pages: int) -> bool:
-        """Whether `part` is expected to find its pages, as do all rows that run; it takes `at_once` now."""
+    def _may_start(self, part: RequestPart, at_once: int, own: int, shared_pages: int) -> bool:
+        """Whether `part` is expected to find its pages, as do all rows that run.
+
+        It takes `at_once` now, and `own` later, at most.
+        """
         rows, size = self.rows, self.page_size
-        # Where all of it fits whatever becomes of the rows, nothing has to be guessed.
-        own = _later_pages(part, size)
-        if at_once + own + self._later <= self.available:
-            return True
         running = np.flatnonzero(rows.active)
         later = -(-rows.end[running] // size) - rows.held[running] - rows.reserved[running]
         if at_once + own + int(np.maximum(later, 0).sum()) <= self.available:
@@ -125,9 +135,7 @@ class KVAllocator:
         row = self.rows.open(part.array, known, part.end, path, pages)
         self.rows.least[row], self.rows.shared_pages[row] = part.least, shared_pages
         self.reserved += pages
-        work = RowWork(part, match.node, path.size, later=_later_pages(part, self.page_size))
-        self._later += work.later
-        self.work[row] = work
+        work = self.work[row] = RowWork(part, match.node, path.size)
         self.unfinished.append(row)
         if source:
             self.tree.lock(match.node)  # the lock on `source` covers its path too, but ends earlier
@@ -163,23 +171,25 @@ class KVAllocator:
 
         Such a row ends its prompt in the step being made: it would leave no tokens to admit anyone else.
         """
-        if not self.unfinished or part.limit <= known:
+        if part.limit <= known:
             return False
+        worth = scheduler.worth_waiting(known, part.limit)
         if self._awaited in self.unfinished and self._shares(self.work[self._awaited], part):
             reach = self._common(self._awaited, part)
-            if reach <= self._whole(self._awaited) and scheduler.worth_waiting(known, reach, part.limit):
+            if worth <= reach <= self._whole(self._awaited):
                 return True
-        # The first unknown id tells most rows apart, at little cost.
-        near = self.rows.tokens[self.unfinished, known] == part.array[known]
-        candidates = [row for row, equal in zip(self.unfinished, near.tolist(), strict=True) if equal]
+        # The first unknown ids, and some before them, tell most rows apart, at little cost.
+        around = slice(max(0, known - _NEAR), worth)
+        near = self.rows.tokens[np.array(self.unfinished), around] == part.array[around]
+        candidates = [self.unfinished[at] for at in near.all(axis=1).nonzero()[0].tolist()]
         shares = [(self._common(row, part), row) for row in candidates if self._shares(self.work[row], part)]
-        for reach, row in sorted(shares, key=lambda share: -share[0]):
-            if not scheduler.worth_waiting(known, reach, part.limit):
+        for reach, row in sorted(shares, key=_REACH, reverse=True):
+            if reach < worth:
                 return False
             whole = self._whole(row)
             if reach > whole and self.work[row].part.kind is PartKind.SAMPLE and not self.publish(row):
                 reach = whole
-            if scheduler.worth_waiting(known, reach, part.limit):
+            if reach >= worth:
                 self._awaited = row
                 return True
         return False
@@ -188,7 +198,8 @@ class KVAllocator:
         """How many ids of its prompt `row` can give to `part`."""
         most = min(part.limit, self.work[row].part.kept)
         differs = self.rows.tokens[row, :most] != part.array[:most]
-        return int(differs.argmax()) if differs.any() else most
+        first = int(differs.argmax())  # 0, if none does
+        return first if differs[first] else most
 
     def _whole(self, row: int) -> int:
         """How many ids of its prompt are in whole pages."""
@@ -221,7 +232,8 @@ class KVAllocator:
 
     def missing(self, decode: I32) -> int:
         """How many pages the next tokens of the rows `decode` int32 [n] lack."""
-        return max(0, self._due(decode).size - self.available)
+        due = self._due(decode).size
+        return max(0, due - self.available) if due else 0
 
     def promise(self, decode: I32) -> I32:
         """Promise pages for the next tokens of the rows `decode` int32 [n]; gives those that can go on.
@@ -229,6 +241,8 @@ class KVAllocator:
         If there are not enough, the oldest rows have them.
         """
         due = self._due(decode)
+        if not due.size:
+            return decode
         waits: list[int] = []
         if due.size > self.available:
             oldest_first = sorted(due.tolist(), key=lambda row: self.work[row].part.order)
@@ -272,16 +286,17 @@ class KVAllocator:
 
     def build(self, index: int, decode: I32, chunks: list[PrefillChunk]) -> Step:
         """The step for one token of each row of `decode` int32 [n], and for `chunks`, its pages taken."""
-        short = self.rows.short(decode)
+        short = self.rows.short(decode) if self.rows.steps_paged <= 0 else decode[:0]
         if short.size or chunks:
             self._take_pages(short, chunks)
-        return self.rows.build(index, decode, chunks, self._copies(index, decode, chunks))
+        copies = self._copies(index, decode, chunks) if self._copying else NO_TRIPLES
+        return self.rows.build(index, decode, chunks, copies)
 
     def _take_pages(self, short: I32, chunks: list[PrefillChunk]) -> None:
         """Pages for what `chunks` write, and for the next tokens of the rows `short` int32 [n]."""
-        rows = np.concatenate((short, np.array([chunk.row for chunk in chunks], np.int32)))
+        rows = np.concatenate((short, np.array([*map(ROW, chunks)], np.int32)))
         counts = np.ones(rows.size, np.int32)
-        ends = self.rows.seq_len[rows[short.size :]] + np.array([chunk.tokens for chunk in chunks], np.int32)
+        ends = self.rows.seq_len[rows[short.size :]] + np.array([*map(TOKENS, chunks)], np.int32)
         # A row that decoded may hold more than its run needs.
         counts[short.size :] = np.maximum(-(-ends // self.page_size) - self.rows.held[rows[short.size :]], 0)
         total = int(counts.sum())
@@ -302,11 +317,9 @@ class KVAllocator:
         self.reserved -= total
 
     def _copies(self, index: int, decode: I32, chunks: list[PrefillChunk]) -> I32:
-        if not self._copying:
-            return NO_TRIPLES
         present = np.zeros(self.rows.active.size, np.bool_)
         present[decode] = True
-        present[[chunk.row for chunk in chunks]] = True
+        present[[*map(ROW, chunks)]] = True
         copies = []
         for row in [row for row in self._copying if present[row]]:
             work = self.work[row]
@@ -342,8 +355,9 @@ class KVAllocator:
         if not work.diverged:
             pages = self.rows.table[row, work.shared : done // size]
             work.node, count = self.tree.insert_pages(work.node, ids, pages.tolist(), step)
-            self.pool.adopt_all(pages[:count])
-            work.shared += count
+            if count:
+                self.pool.adopt_all(pages[:count])
+                work.shared += count
             work.diverged = count < pages.size
         if work.publish and not work.diverged and done == len(ids) and done % size:
             page = int(self.rows.table[row, work.shared])
@@ -398,10 +412,12 @@ class KVAllocator:
         """`step` and all before it are over."""
         self._drained = step
         self.pool.drained(step)
-        due = [node for until, node in self._unlocks if until <= step]
-        self._unlocks = [entry for entry in self._unlocks if entry[0] > step]
-        for node in due:
-            self.tree.unlock(node)
+        due, self._unlocks = self._unlocks, []
+        for entry in due:
+            if entry[0] <= step:
+                self.tree.unlock(entry[1])
+            else:
+                self._unlocks.append(entry)
 
     def _unlock(self, node: PageNode, step: int) -> None:
         if step <= self._drained:
@@ -424,8 +440,3 @@ class KVAllocator:
         self.tree.clear()
         self._drained = drained
         self.pool.drained(drained)
-
-
-def _later_pages(part: RequestPart, size: int) -> int:
-    """Pages of `size` that a row asks for behind those of its prompt, at most."""
-    return -(-part.end // size) - -(-len(part.ids) // size)

@@ -18,7 +18,7 @@ from sglc.runtime.cache.sequence_handles import Handles
 from sglc.runtime.histogram import Histogram
 from sglc.runtime.ids import common_prefix
 from sglc.runtime.scheduler import scheduler
-from sglc.runtime.scheduler.batch_state import PrefillChunk
+from sglc.runtime.scheduler.batch_state import TOKENS, PrefillChunk
 from sglc.runtime.scheduler.fair_share import FairShare
 from sglc.runtime.scheduler.kv_allocator import KVAllocator
 from sglc.runtime.scheduler.requests import (
@@ -32,7 +32,7 @@ from sglc.runtime.scheduler.requests import (
 )
 from sglc.runtime.scheduler.reservations import PrefixReservations
 from sglc.runtime.scheduler.samples import bias_of
-from sglc.runtime.step import StepCost
+from sglc.runtime.step import I32, StepCost
 
 _NEXT = 64  # parts in the queue that come soon
 _IDS, _ORDER = attrgetter("ids"), attrgetter("order")
@@ -66,7 +66,8 @@ class RequestQueue:
         self._short = scheduler.short_prompt(cost)
         self._max_rows = max_rows
         self._keeps = keeps
-        self._parts: list[RequestPart] = []
+        self.parts: list[RequestPart] = []  # that wait
+        self._highest = 0  # first number of the orders that came, of the lowest priority: most have 0
         self.begun = 0  # rows that began in the last step, those of choices not counted
         self.left = 0  # tokens of the last step that no prompt has
         self.preempted = 0  # rows that were preempted so far
@@ -76,10 +77,11 @@ class RequestQueue:
 
     def add(self, part: RequestPart) -> None:
         """`part` waits from now on, behind all that came before."""
-        if self._parts and part.order < self._parts[-1].order:
-            insort(self._parts, part, key=_ORDER)
+        self._highest = max(self._highest, part.order[0])
+        if self.parts and part.order < self.parts[-1].order:
+            insort(self.parts, part, key=_ORDER)
         else:
-            self._parts.append(part)
+            self.parts.append(part)
 
     def wanted(self, ids: Key, beyond: int, root: PageNode) -> int:
         """How many of `ids` below `root` the next one begins with who needs a page more than `beyond` of them.
@@ -89,7 +91,7 @@ class RequestQueue:
         end = beyond + self.allocator.page_size
         if len(ids) < end:
             return 0
-        soon, page = self._parts[:_NEXT], ids[beyond:end]
+        soon, page = self.parts[:_NEXT], ids[beyond:end]
         with suppress(IndexError):  # of one with fewer ids
             # Seldom the same: what a row shares with others was theirs before it, but for the first of them.
             if page[0] not in map(itemgetter(beyond), map(_IDS, soon)):
@@ -104,40 +106,45 @@ class RequestQueue:
     @property
     def waiting(self) -> int:
         """Parts that wait for a row."""
-        return len(self._parts)
+        return len(self.parts)
 
     @property
     def ready(self) -> bool:
         """Whether a part waits that has all but a row."""
-        return any(not part.late for part in self._parts)
+        return any(not part.late for part in self.parts)
 
     def drop(self, request: EngineRequest) -> None:
         """Nothing of `request` waits any more."""
-        self._parts = [part for part in self._parts if part.request is not request]
+        self.parts = [part for part in self.parts if part.request is not request]
 
     def withdraw(self, request: EngineRequest, sample: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """A sample that was preempted will not go on: its ids and their log-probabilities."""
-        at = [(part.request.id, part.index) for part in self._parts].index((request.id, sample))
-        part = self._parts.pop(at)
+        at = [(part.request.id, part.index) for part in self.parts].index((request.id, sample))
+        part = self.parts.pop(at)
         assert part.logprobs is not None, "a cut before the sample began"
         return part.ids[len(request.ids) :], part.logprobs
 
-    def make_room(self) -> None:
-        """If the rows that decode lack pages, and will, some are preempted for the others."""
+    def make_room(self) -> I32:
+        """If the rows that decode lack pages, and will, some are preempted for the others; gives the rest."""
         rows = self.allocator.rows
         ready = rows.decoding()
-        missing = self.allocator.missing(rows.known(ready))
-        while missing and self._reservations.give_up():
+        if rows.steps_paged <= 0:
             missing = self.allocator.missing(rows.known(ready))
-        if missing and not self.allocator.relief:
-            for row in self.allocator.giving_way(missing, ready):
-                self._preempt(row)
-        self._make_way()
+            while missing and self._reservations.give_up():
+                missing = self.allocator.missing(rows.known(ready))
+            if missing and not self.allocator.relief:
+                for row in self.allocator.giving_way(missing, ready):
+                    self._preempt(row)
+                ready = rows.decoding()
+        if self.parts and self.parts[0].order[0] < self._highest:  # else all have the same priority
+            self._make_way()
+            ready = rows.decoding()
+        return ready
 
     def _make_way(self) -> None:
         """Rows of a lower priority are preempted for those that wait with a higher one, and for nobody else."""
         rows, work = self.allocator.rows, self.allocator.work
-        first = next((part for part in self._parts[:_NEXT] if not part.late), None)
+        first = next((part for part in self.parts[:_NEXT] if not part.late), None)
         if first is None or (rows.free and not self._lacks_pages) or self.allocator.relief:
             return
         behind = [row for row in rows.decoding().tolist() if work[row].part.order[0] > first.order[0]]
@@ -156,56 +163,59 @@ class RequestQueue:
         self.allocator.retire(row, 0 if request.root.scratch else written)
         request.samples[part.index].row = -1
         request.samples[part.index].run = None
-        insort(self._parts, resumed(part, ids, logprobs), key=_ORDER)
+        insort(self.parts, resumed(part, ids, logprobs), key=_ORDER)
         self.preempted += 1
 
-    def chunks(self, decoding: int, stalled: int, most: int) -> tuple[list[PrefillChunk], list[EngineRequest]]:
+    def chunks(
+        self, decoding: int, stalled: int, before: int
+    ) -> tuple[list[PrefillChunk], list[EngineRequest]]:
         """The prompts' share of the next step, beside `decoding` rows that take a token.
 
-        At most `most` rows begin; while `stalled` more rows lack a page for their token, none. Gives also the
-        requests that turned out to have nothing to compute: they are done.
+        In the step in flight `before` rows began. While `stalled` more rows lack a page for their token, none
+        does now. Gives also the requests that turned out to have nothing to compute: they are done.
         """
-        unfinished = self.allocator.unfinished
-        self.begun = 0
-        if not unfinished and not self._parts:
-            return [], []
-        rest = [
-            int(self.allocator.rows.prompt_len[row] - self.allocator.rows.seq_len[row]) for row in unfinished
-        ]
+        unfinished, self.begun = self.allocator.unfinished, 0
         # A row that waits for its last token keeps its place in the budget.
-        budget = self._budget(decoding)
-        shares, left = scheduler.divide(budget, decoding, rest)
-        room = self._token_budget - decoding - sum(shares)
-        work = self.allocator.work
-        chunks = [
-            self._chunk(work[row].part, row, tokens)
-            for row, tokens in zip(unfinished, shares, strict=True)
-            if tokens
-        ]
-        admitted, done = ([], []) if stalled else self._admit(decoding, left, budget - decoding, room, most)
-        chunks += admitted
-        self.left = budget - decoding - sum([chunk.tokens for chunk in chunks])
+        budget = self._token_budget
+        if (
+            self._cost is not None and decoding and self.allocator.rows.watched
+        ):  # somebody sees how long it takes
+            budget = min(budget, self._affordable(self._cost, decoding))
+        left, room = budget - decoding, self._token_budget - decoding
+        chunks: list[PrefillChunk] = []
+        done: list[EngineRequest] = []
+        if unfinished:
+            rows, work = self.allocator.rows, self.allocator.work
+            rest = [int(rows.prompt_len[row] - rows.seq_len[row]) for row in unfinished]
+            shares, left = scheduler.divide(budget, decoding, rest)
+            room -= sum(shares)
+            shared = zip(unfinished, shares, strict=True)
+            chunks = [self._chunk(work[row].part, row, tokens) for row, tokens in shared if tokens]
+        if self.parts and not stalled:
+            admitted, done = self._admit(decoding, left, budget - decoding, room, before)
+            chunks += admitted
+        self.left = budget - decoding - sum(map(TOKENS, chunks))
         return chunks, done
 
-    def _budget(self, decoding: int) -> int:
-        """Tokens of the next step."""
+    def _affordable(self, cost: StepCost, decoding: int) -> int:
+        """Tokens of the next step, so that `decoding` rows do not wait for long."""
         rows, unfinished = self.allocator.rows, self.allocator.unfinished
-        if self._cost is None or not decoding or not rows.watched:  # nobody sees how long a step takes
-            return self._token_budget
         read = rows.seq_len[unfinished]
         keys = int(rows.seq_len[rows.active].sum() - read.sum())  # of the rows that decode
         position = int(read[0]) if unfinished else 0
-        return min(self._token_budget, scheduler.affordable(self._cost, decoding, keys, position))
+        return scheduler.affordable(cost, decoding, keys, position)
 
     def _chunk(self, part: RequestPart, row: int, tokens: int) -> PrefillChunk:
-        first = int(self.allocator.rows.seq_len[row])
-        scored = scored_places(part, first, tokens)
-        return PrefillChunk(row, tokens, scored, part.trie, len(part.request.ids))
+        request = part.request
+        scored: tuple[tuple[int, int], ...] = ()
+        if part.trie is not None or request.scored_from is not None or request.constraint is not None:
+            scored = scored_places(part, int(self.allocator.rows.seq_len[row]), tokens)
+        return PrefillChunk(row, tokens, scored, part.trie, len(request.ids))
 
     def _admit(
-        self, decoding: int, left: int, short: int, room: int, most: int
+        self, decoding: int, left: int, short: int, room: int, before: int
     ) -> tuple[list[PrefillChunk], list[EngineRequest]]:
-        """Give `most` rows to waiting parts, in order, while tokens, rows and pages last.
+        """Give rows to waiting parts, in order, while tokens, rows and pages last, and as many as may begin.
 
         Short prompts begin while there are some of `short` tokens, which no long one takes from them, or few
         begin for the rows that decode; others get the `left` ones. The step has `room` for as many as that.
@@ -216,29 +226,30 @@ class RequestQueue:
         at = 0
         # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
         late = 0
-        before: tuple[RequestPart, PageNode] | None = None  # who was looked at before, and where its ids led
-        while room and self.allocator.rows.free and at < min(len(self._parts), self._max_rows + late):
-            if self.begun == most:
+        last: tuple[RequestPart, PageNode] | None = None  # who was looked at last, and where its ids led
+        free = self.allocator.rows.free
+        while room and free and at < min(len(self.parts), self._max_rows + late):
+            if self.begun >= scheduler.NEW_ROWS and self.begun == scheduler.new_rows(decoding, before):
                 break
             few = len(chunks) < decoding // scheduler.ROWS_OF_ONE_BEGIN
             if max(left, short) <= 0 and not few:
                 break
-            part = self._parts[at]
-            if part.late:
+            part = self.parts[at]
+            if part.request.constraint is not None and part.late:
                 late += 1
                 at += 1
                 continue
-            match = self.allocator.tree.match(part.ids, part.limit, self._start(part, before))
-            before = part, match.node
-            if match.length == len(part.ids):  # a `warm` with nothing to do
-                del self._parts[at]
-                part.request.cached += match.length
+            match = self.allocator.tree.match(part.ids, part.limit, self._start(part, last))
+            last, cached = (part, match.node), match.length
+            if cached == len(part.ids):  # a `warm` with nothing to do
+                del self.parts[at]
+                part.request.cached += cached
                 done.append(part.request)
                 continue
-            if self.allocator.shared_soon(part, match.length):
+            if self.allocator.unfinished and self.allocator.shared_soon(part, cached):
                 at += 1
                 continue
-            is_short = len(part.ids) - match.length <= self._short
+            is_short = len(part.ids) - cached <= self._short
             if (short if is_short else left) <= 0 and not (is_short and few):
                 at += 1
                 continue
@@ -249,7 +260,8 @@ class RequestQueue:
                     continue
                 self._lacks_pages = True
                 break
-            del self._parts[at]
+            del self.parts[at]
+            free -= 1
             row, known, tokens = opened
             self._admitted(part, row, known)
             chunks.append(self._chunk(part, row, tokens))
@@ -340,5 +352,5 @@ class RequestQueue:
         request.pinned = match.source or match.node
         self.allocator.tree.pin(request.pinned)
         for later in later_parts(request, part):
-            insort(self._parts, later, key=_ORDER)
+            insort(self.parts, later, key=_ORDER)
         request.forked = True

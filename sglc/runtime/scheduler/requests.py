@@ -156,6 +156,11 @@ class EngineRequest:
     stop_ids: frozenset[int] = frozenset()
     constraint: Constraint | None = None
     automaton: int = -1  # what the executor's `hold` gave, if it follows the constraint
+    steered: bool = False  # steps bring masks for its samples
+    adjusts: bool = False  # its logits are changed
+    steers: bool = False  # steps may bring something for its samples, or report likeliest ids
+    scored_from: int | None = None  # the first position of the prompt whose logits score the next id, if any
+    fixed_length: bool = True  # its samples take `max_tokens`, whatever they are
     watch: bool = False  # every token is reported
     patient: bool = True  # its lookaheads come soon enough to be waited for
     choices: ChoiceTries | None = None
@@ -171,29 +176,6 @@ class EngineRequest:
     computed: int = 0
     scored: int = 0
     completion: int = 0
-
-    @property
-    def fixed_length(self) -> bool:
-        """Whether its samples take `max_tokens`, whatever they are."""
-        return not (self.stop_ids or self.constraint is not None or self.watch)
-
-    @property
-    def steered(self) -> bool:
-        """Whether steps bring masks for its samples."""
-        return self.constraint is not None and self.automaton < 0
-
-    @property
-    def adjusts(self) -> bool:
-        """Whether its logits are changed."""
-        asked = self.sampling
-        return asked is not None and (bool(asked.logit_bias) or asked.penalised)
-
-    @property
-    def scored_from(self) -> int | None:
-        """Of the prompt's positions whose logits score the next id, the first one; None: none is asked for."""
-        if self.sampling is None or self.sampling.logprobs_from is None:
-            return None
-        return max(self.sampling.logprobs_from - 1, 0)
 
     def scores(self) -> ScoreDone:
         """The event of a `score` that is through."""
@@ -226,22 +208,18 @@ class RequestPart:
     least: int = 0  # tokens whose KV it writes at least, unless it is cut
     logprobs: tuple[float, ...] | None = None  # of the sampled ids; None: it has not had a row yet
     trie: ChoiceTrie | None = None
+    kept: int = field(init=False)  # how many of its ids may enter the tree
+    order: Order = field(init=False)  # where it stands in the queue: the lowest goes first
 
-    @property
-    def kept(self) -> int:
-        """How many of its ids may enter the tree."""
-        return len(self.ids) if self.trie is None else len(self.request.ids)
+    def __post_init__(self) -> None:
+        request, turn = self.request, self.request.turn
+        self.kept = len(self.ids) if self.trie is None else len(request.ids)
+        self.order = -turn.priority, turn.tag, turn.place, -turn.left, request.id, self.index
 
     @property
     def late(self) -> bool:
         """Whether its sample waits for what it may go on with."""
         return self.kind is PartKind.SAMPLE and self.request.samples[self.index].asked is not None
-
-    @property
-    def order(self) -> Order:
-        """Where it stands in the queue: the lowest goes first."""
-        turn = self.request.turn
-        return -turn.priority, turn.tag, turn.place, -turn.left, self.request.id, self.index
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +354,7 @@ def check_generation(ids: Sequence[int], sampling: Sampling, seeds: Sequence[int
             f"a generation of {len(seeds)} samples of {sampling.max_tokens} tokens after {len(ids)}",
             hint="`n`, `max_tokens` and the prompt's length have to be at least 1",
         )
-    if unknown := [token for token, _ in sampling.logit_bias if token >= vocab]:
+    if sampling.logit_bias and (unknown := [token for token, _ in sampling.logit_bias if token >= vocab]):
         raise RunError(
             "SGLC470",
             f"`logit_bias` names the id {unknown[0]}, the model has ids up to {vocab - 1}",

@@ -29,42 +29,42 @@ class PrefixReservations:
         longest: steps for which something is held at most.
     """
 
-    __slots__ = ("_reservations", "_tree", "longest")
+    __slots__ = ("_tree", "held", "longest")
 
     def __init__(self, tree: RadixTree, longest: int) -> None:
         self.longest = longest
         self._tree = tree
-        self._reservations: dict[Handle, _Reservation] = {}
+        self.held: dict[Handle, _Reservation] = {}
 
     def add(self, handle: Handle, node: PageNode, place: int, step: int) -> None:
         """From `step` on hold the pages down to `node`, those of `handle`, for the program at `place`."""
         self._tree.lock(node)  # before its last hold ends: a node that nobody holds may go
         self.drop(handle)
-        self._reservations[handle] = _Reservation(place, step + self.longest, node)
+        self.held[handle] = _Reservation(place, step + self.longest, node)
 
     def drop(self, handle: Handle) -> None:
         """The program is back, or will not come: its pages are anybody's. Nothing, if they are not held."""
-        hold = self._reservations.pop(handle, None)
+        hold = self.held.pop(handle, None)
         if hold is not None:
             self._tree.unlock(hold.node)
 
     def expire(self, step: int) -> None:
         """End the holds that have lasted until `step`."""
-        for handle in [handle for handle, hold in self._reservations.items() if hold.until <= step]:
+        for handle in [handle for handle, hold in self.held.items() if hold.until <= step]:
             self.drop(handle)
 
     def give_up(self, place: int = -1) -> bool:
         """End the hold of the last program in the queue, if that is behind `place`; whether there was one."""
-        last = max(self._reservations, key=lambda handle: self._reservations[handle].place, default=None)
-        if last is None or self._reservations[last].place <= place:
+        last = max(self.held, key=lambda handle: self.held[handle].place, default=None)
+        if last is None or self.held[last].place <= place:
             return False
         self.drop(last)
         return True
 
     def nodes(self) -> list[PageNode]:
         """What is locked."""
-        return [hold.node for hold in self._reservations.values()]
+        return [hold.node for hold in self.held.values()]
 
     def reset(self) -> None:
         """The tree was cleared, its locks with it."""
-        self._reservations.clear()
+        self.held.clear()

@@ -71,20 +71,9 @@ def divide(budget: int, decoding: int, unfinished: Sequence[int]) -> tuple[list[
     return chunks, left
 
 
-def admit(left: int, available: int, tokens: int, pages: int) -> int | None:
-    """Tokens of a new row's first chunk, or None if it has to wait.
+def worth_waiting(known: int, limit: int) -> int:
+    """How many have to be cached soon that a prompt waits for it which has `known` tokens cached.
 
-    Args:
-        left: tokens of the step that nobody has.
-        available: pages that are free or can be freed, less those promised to running rows.
-        tokens, pages: that the row passes through extend, and that they go to.
+    It could use `limit` at most, which are more.
     """
-    if left < 1 or pages > available:
-        return None
-    return min(left, tokens)
-
-
-def worth_waiting(known: int, soon: int, limit: int) -> bool:
-    """Whether a prompt with `known` cached tokens waits until `soon` are; it could use `limit` at most."""
-    gain = soon - known
-    return gain > 0 and (gain >= WORTH_WAITING_TOKENS or WORTH_WAITING_SHARE * gain >= limit - known)
+    return known + min(WORTH_WAITING_TOKENS, -(-(limit - known) // WORTH_WAITING_SHARE))

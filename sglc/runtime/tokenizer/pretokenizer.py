@@ -48,6 +48,8 @@ def _in_long_pieces(encode: Callable[[str], list[int]], size: int, count: int) -
     known = lru_cache(count)(lambda piece: tuple(encode(piece)))
 
     def in_pieces(text: str) -> list[int]:
+        if len(text) <= size:
+            return encode(text)
         ids: list[int] = []
         begin = 0
         for end in long_pieces(text, size):
