@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -60,7 +59,6 @@ def fork(options: Options) -> BenchResult:
     case, profile, rig = measured(options, name)
     cases = [case]
     if name == "cascade":
-        gc.collect()  # the executor's memory is the next one's
         other, _, _ = measured(replace(options, cascade=False, profile=False), "no cascade")
         ratio = round(case.value / other.value, 3)
         cases = [replace(case, figures={**case.figures, "times_no_cascade": ratio}), other]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +112,8 @@ def make_rig(options: Options, needs: Needs) -> Rig:
     _check_fit(model, config, needs)
     pages = None if needs.pool is None else -(-needs.pool // PAGE_SIZE)
     if device == "cuda":
+        gc.collect()  # the memory of a rig before is this one's
+        torch.cuda.empty_cache()
         weights = _weights(model, config, dtype, device)
         executor, step_cost = _on_cuda(options, needs, config, weights, kv_dtype, pages, rows, token_budget)
     else:
