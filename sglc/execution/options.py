@@ -187,10 +187,15 @@ def each_fitted(rows: Any, fit: Callable[[int, Any], _T]) -> Iterable[Any]:
         return NumberedRows((number, fit(number, row)) for number, row in rows)
     if isinstance(rows, AsyncIterable):
         rows = _awaited(rows)
-    elif not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping):
-        raise UsageError("SGLC017", f"a batch is a list of rows, not `{type(rows).__name__}`", here())
+    check_batch(rows)
     made = starmap(fit, enumerate(rows))
     return list(made) if isinstance(rows, Sequence) else made
+
+
+def check_batch(rows: Any) -> None:
+    """Raises UsageError: SGLC017, no list, and nothing else that gives rows."""
+    if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping):
+        raise UsageError("SGLC017", f"a batch is a list of rows, not `{type(rows).__name__}`", here())
 
 
 def _awaited(rows: AsyncIterable[Any]) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sglc.errors import Loc, SglcError, UsageError
 from sglc.execution.batch.prefixes import Beginnings, remark
-from sglc.execution.options import fitted_row, in_row
+from sglc.execution.options import check_batch, fitted_row, in_row
 from sglc.explain.estimate.estimate import estimated
 from sglc.explain.estimate.forecast import Forecast
 from sglc.explain.estimate.price import Price, price_of
@@ -142,6 +142,8 @@ def explained(
         SglcError: as of `Function.compile`.
     """
     _check(function.definition, own)
+    if rows is not None:
+        check_batch(rows)
     if rows is not None and not rows:
         raise UsageError("SGLC064", "there are no rows to explain a batch of", function.definition.loc)
     made: list[tuple[_Compilation, Mapping[str, str]]] = []

@@ -50,11 +50,11 @@ _EFFECTS: dict[type[Op], Effect] = {
     Prompt: Effect.STORES,
     Map: Effect.FAILS | Effect.DECIDES,
     Cond: Effect.DECIDES,
-    Switch: Effect.DECIDES,
     Loop: Effect.DECIDES,
     HostCall: Effect.LEAVES,
     **{OPS[mnemonic]: Effect.FAILS for mnemonic, known in OPERATIONS.items() if known.fails},
 }
+assert _EFFECTS.keys().isdisjoint((Tool, PureCall, Switch))
 
 
 def effects_of(op: Op) -> Effect:

@@ -312,6 +312,12 @@ def test_a_row_that_is_no_row_is_refused(row: Any) -> None:
     assert caught.value.note == "row 1 of the batch"
 
 
+@pytest.mark.parametrize("rows", ["x", b"x", {"essay": "x"}, 3])
+def test_what_is_no_batch_is_refused(rows: Any) -> None:
+    with pytest.raises(UsageError, match=f"a batch is a list of rows, not `{type(rows).__name__}`"):
+        judge().explain(small()[0], rows=rows)
+
+
 def test_a_batch_without_rows_is_refused() -> None:
     with pytest.raises(UsageError, match="SGLC064"):
         judge().explain(small()[0], rows=[])

@@ -150,6 +150,24 @@ def test_what_feeds_nothing_is_left_out_but_generations_stay() -> None:
     assert [type(node) for node in nodes(plan)] == [OpenNode, GenNode]
 
 
+DEAD = """\
+def f():
+    s0 = root()
+    s1, t0 = gen(s0, 'x')
+    switch(t0):
+        case 'yes':
+            yield
+    return t0
+"""
+
+
+@pytest.mark.parametrize("default", ["", "        case _:\n            yield\n"])
+def test_a_branch_that_nothing_reads_stays_where_no_case_may_fit(default: str) -> None:
+    program = from_text(DEAD.replace("    return", f"{default}    return"), "f.sglir")
+    plan = lower_plan(program, CHATML)
+    assert any(isinstance(step, SwitchStep) for step in plan.steps) == (not default)
+
+
 def test_a_stream_between_two_readers_has_a_node_of_its_own() -> None:
     plan = planned(
         """

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -221,13 +222,14 @@ def test_bias_and_the_likeliest_ids_in_a_mixed_batch(model: Model) -> None:
 
 @pytest.mark.parametrize(("alone_s", "chosen"), [(0.001, 1), (0.003, 3)])
 def test_steps_run_with_the_threads_that_were_quickest(
-    model: Model, alone_s: float, chosen: int, monkeypatch: pytest.MonkeyPatch
+    model: Model, alone_s: float, chosen: int, monkeypatch: pytest.MonkeyPatch, threads: None
 ) -> None:
-    machine, used, before = executor(model), list[int](), torch.get_num_threads()
+    machine, used, others = executor(model), list[int](), list[int]()
     forward, seconds = machine._forward, machine._seconds
 
     def noted(batch: Batch, wanted: I64) -> torch.Tensor:
         used.append(torch.get_num_threads())
+        others.append(in_new_thread(torch.get_num_threads))
         return forward(batch, wanted)
 
     def measured(tokens: int, position: int) -> float:
@@ -236,13 +238,35 @@ def test_steps_run_with_the_threads_that_were_quickest(
 
     monkeypatch.setattr(machine, "_forward", noted)
     monkeypatch.setattr(machine, "_seconds", measured)
+    machine.measure()
+    assert set(used) == {1, 3}
+    used.clear()
+    step = make_step([Row(tokens=some_tokens(5), pages=[3, 4], row=1)], 4)
+    run(machine, step)
+    assert used == [chosen]
+    assert set(others) == {3}
+    assert torch.get_num_threads() == 3
+
+
+def test_threads_of_torch_stay_the_users(model: Model, monkeypatch: pytest.MonkeyPatch, threads: None) -> None:
+    machine = executor(model)
+    monkeypatch.setattr(machine, "_threads", 1)
+    in_new_thread(lambda: torch.set_num_threads(2))
+    run(machine, make_step([Row(tokens=some_tokens(5), pages=[3, 4], row=1)], 4))
+    assert in_new_thread(torch.get_num_threads) == 2
+    assert torch.get_num_threads() == 3
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Torch has three threads."""
+    before = torch.get_num_threads()
     torch.set_num_threads(3)
-    try:
-        machine.measure()
-        assert set(used) == {1, 3}
-        used.clear()
-        run(machine, make_step([Row(tokens=some_tokens(5), pages=[3, 4], row=1)], 4))
-        assert used == [chosen]
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
+    yield
+    torch.set_num_threads(before)
+
+
+def in_new_thread(call: Callable[[], Any]) -> Any:
+    """What it gives in a thread of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 import numpy as np
@@ -26,6 +25,7 @@ from sglc.runtime.executor.logits_output import I64, LogitsOutput, outcome, want
 from sglc.runtime.executor.pool_memory import PoolMemory
 from sglc.runtime.executor.sampler import LogitsKernels
 from sglc.runtime.executor.torch_model import Llama
+from sglc.runtime.executor.torch_threads import torch_threads
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.step import I32, SAMPLED, Batch, ByteAutomaton, Opened, Step, StepCost, StepResult
 
@@ -89,7 +89,7 @@ class TorchExecutor:
             if page >= self._memory.due:
                 self._memory.used(page)
         batch = self._mirror.expand(step)
-        with _threads(self._threads), torch.inference_mode():
+        with torch_threads(self._threads), torch.inference_mode():
             if len(batch.copies):
                 self._copy(batch.copies)
             if (rows := int(batch.rows.max()) + 1) > len(self._last):
@@ -166,7 +166,7 @@ class TorchExecutor:
         times: list[float] = []
         while len(times) < 2 and sum(times) < _LONG_S:  # what another process takes of short ones is left out
             began_s = time.perf_counter()
-            with _threads(self._threads):
+            with torch_threads(self._threads):
                 wanted = wanted_tokens(batch)
                 hidden = self._forward(batch, wanted)
                 outcome(batch, wanted, hidden, self._logits, self._eos_ids, self._kernels)
@@ -221,17 +221,6 @@ class TorchExecutor:
 
     def _put(self, values: NDArray[np.integer]) -> Tensor:
         return torch.from_numpy(values).to(self._device, non_blocking=True)
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Have torch compute with so many threads; the caller's own setting comes back."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(before if count is None else count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def empty_pool(shape: tuple[int, ...], slots: int, dtype: torch.dtype, device: torch.device) -> Tensor:
