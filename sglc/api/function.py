@@ -12,7 +12,7 @@ from functools import cached_property, partial, update_wrapper
 from itertools import compress
 from operator import is_not
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from sglc.api.ahead import AheadOfTime
 from sglc.errors import UsageError
@@ -67,11 +67,7 @@ __all__ = ["Function", "function", "set_default_backend"]
 
 _DEEPEST = 200  # programs that run in programs as Python
 _RUNS = "sglc.api.start"  # what a run needs is imported with it
-_Begin = Callable[..., "Result | None"]  # gives None only where it is to begin at once or not at all
-
-
-def _never() -> bool:
-    return False
+_Begin = Callable[..., Any]  # gives a result, and None only where it is to begin at once or not at all
 
 
 class Function:
@@ -186,24 +182,19 @@ class Function:
             record, replay, trace, cache, resume, retry_failed, redo, answers,
         )  # fmt: skip
         # What is not as usual, without a step of Python for each that is.
-        given = compress(zip(OPTIONS, own, strict=True), map(is_not, own, OPTIONS.values()))
-        return self._run(args, given_of(given), kwargs)
-
-    def _run(
-        self, args: Sequence[Any], options: Mapping[str, Any], own: Mapping[str, Any], *, live: bool = False
-    ) -> Result:
-        """`run` of what is given."""
-        begin, _ = self._beginning(args, options, own, live=live)
-        result = begin()
-        assert result is not None
+        given = dict(compress(zip(OPTIONS, own, strict=True), map(is_not, own, OPTIONS.values())))
+        if not given.keys().isdisjoint(WATCHES):
+            given = given_of(given.items())
+        begin, _ = self._beginning(args, given, kwargs)
+        result: Result = begin()
         return result
 
     def _beginning(
         self, args: Sequence[Any], options: Mapping[str, Any], own: Mapping[str, Any], *, live: bool = False
     ) -> tuple[_Begin, Limits | None]:
         """What begins a run, and what that may take. Arguments that do not fit are refused here."""
-        names = self.definition.names[len(args) :]
-        if not options.keys().isdisjoint(names):  # the program has such parameters
+        if not options.keys().isdisjoint(self.definition.names):  # the program has such parameters
+            names = self.definition.names[len(args) :]
             own = {**{name: value for name, value in options.items() if name in names}, **own}
             options = {name: value for name, value in options.items() if name not in names}
         arguments, sampling = fitted(self.definition, self.bound, args, own)
@@ -227,7 +218,7 @@ class Function:
     def _begin(
         self, arguments: dict[str, Any], sampling: Sampling, options: Mapping[str, Any],
         backend: Backend | str | None, seed: int | None, place: CallPlace | None, limits: Limits, live: bool,
-        given_up: Callable[[], bool] = _never, *, at_once: bool = False,
+        given_up: Callable[[], bool] | None = None, *, at_once: bool = False,
     ) -> Result | None:  # fmt: skip
         """A run with these options; None if it is to begin at once or not at all, and is not there."""
         in_thread = options.get("use_thread") is not False
@@ -237,9 +228,12 @@ class Function:
         from sglc.api.start import set_up
 
         chosen = self._chosen(backend, options.get("passes"))
-        watches = {name: value for name, value in options.items() if name in WATCHES}
+        watches = NOTHING
+        if not options.keys().isdisjoint(WATCHES):
+            watches = {name: value for name, value in options.items() if name in WATCHES}
         outputs = self._ahead.outputs(options["outputs"], sampling) if "outputs" in options else None
-        check_mode(mode)
+        if "mode" in options:
+            check_mode(mode)
         call = set_up(self.__name__, chosen, seed, None, limits, watches, place, outputs)
         return self._start((arguments, sampling), call, mode, None, live, in_thread, given_up)
 
@@ -267,13 +261,12 @@ class Function:
 
             await asyncio.to_thread(importlib.import_module, _RUNS)
         begin, limits = self._beginning(args, *parted(given_of(kwargs.items())))
-        result = begin(at_once=alone)
+        result: Result | None = begin(at_once=alone)
         if result is None:
             assert limits is not None
             from sglc.api.start import begun_beside
 
-            whole = cast("Callable[..., Result]", begin)
-            result = await begun_beside(whole, self.__name__, limits, self.definition.loc)
+            result = await begun_beside(begin, self.__name__, limits, self.definition.loc)
         return await result.sync_async()
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[tuple[Site, str]]:
@@ -284,7 +277,8 @@ class Function:
         Raises:
             the run's error, after the last piece.
         """
-        result = self._run(args, *parted(kwargs), live=True)
+        begin, _ = self._beginning(args, *parted(kwargs), live=True)
+        result: Result = begin()
 
         def pieces() -> Iterator[Any]:
             try:
@@ -320,7 +314,7 @@ class Function:
 
     def _start(
         self, fitting: Fitting, call: CallSetup, mode: Mode, on_text: Callable[[Site, str | None], None] | None,
-        live: bool = False, in_thread: bool = True, given_up: Callable[[], bool] = _never,
+        live: bool = False, in_thread: bool = True, given_up: Callable[[], bool] | None = None,
     ) -> Result:  # fmt: skip
         from sglc.execution.lifecycle import RunSetup
 
@@ -331,12 +325,13 @@ class Function:
             call.failed(error)
             raise
         assert run is not None
-        if given_up():
+        if given_up is not None and given_up():
             run.result.stop()
-        if run.needs_thread and in_thread:
-            threading.Thread(target=run.start, name=f"sglc-{self.__name__}", daemon=True).start()
+        part = run.part
+        if part.needs_thread and in_thread:
+            threading.Thread(target=part.start, name=f"sglc-{self.__name__}", daemon=True).start()
         else:
-            run.start()
+            part.start()
         run.take_turn()
         return run.result
 
@@ -631,7 +626,12 @@ class Function:
         Raises:
             UsageError: as of `resolve`; SGLC020, SGLC322, no such passes; SGLC023, what is no list of passes.
         """
-        chosen = resolve(backend, self.definition.loc)
+        if isinstance(backend, str):
+            from sglc.backends.registry import connect_for
+
+            chosen = connect_for(backend, self.definition.loc)
+        else:
+            chosen = resolve(backend, self.definition.loc)
         if passes is None:
             return chosen
         from sglc.backends.with_passes import WithPasses
@@ -672,21 +672,23 @@ class Function:
             RecursionError: programs call each other without an end.
         """
         arguments, sampling = fitting
-        outer, why = setup.context.get(RUN_CONTEXT), "`mode` says so"
-        if outer is not None and outer.depth > _DEEPEST:  # each waits in a thread
-            raise RecursionError(f"programs call each other more than {_DEEPEST} deep")
-        before = None if setup.call.observer is None else setup.call.observer.mode(setup.number)
+        call, outer, why = setup.call, setup.context.get(RUN_CONTEXT), "`mode` says so"
+        before = None if call.observer is None else call.observer.mode(setup.number)
         if before == "python" and mode == "auto":
             mode, why = "python", "it began so"
-        if outer is not None and outer.served is not None and not outer.served.over:
-            mode, why = "python", "the program around goes on as Python"
+        if outer is not None:
+            if outer.depth > _DEEPEST:  # each waits in a thread
+                raise RecursionError(f"programs call each other more than {_DEEPEST} deep")
+            if outer.served is not None and not outer.served.over:
+                mode, why = "python", "the program around goes on as Python"
         if mode != "python":
             now = "plan" in (mode, before)
             choice = self._plans.choose(
-                arguments, sampling, setup.call.backend, setup.call.outputs, now=now, at_once=at_once
+                arguments, sampling, call.backend, call.outputs, now=now, at_once=at_once
             )
             ready, why = choice.ready, choice.why
-            if ready is not None and mode == "auto" and not _affords(setup.call.limits, outer, ready.prepared):
+            counted = mode == "auto" and (outer is not None or call.limits.budget is not None)
+            if counted and ready is not None and not _affords(call.limits, outer, ready.prepared):
                 ready, why = None, "its budget of calls may end before it does"
             if ready is not None:
                 return ready.run(setup, arguments, partial(self._python_part, sampling))
@@ -786,8 +788,6 @@ class CompiledFunction:
 def _affords(limits: Limits, outer: RunContext | None, prepared: Prepared) -> bool:
     """Whether a budget of calls, or that of the run around, ends a plan where it ends Python: the order of the
     program shows then."""
-    if limits.budget is None and outer is None:
-        return True
     calls = None if limits.budget is None else limits.budget.calls
     left = None if outer is None else outer.calls_left
     return prepared.at_once or all(most is None or prepared.most_calls <= most for most in (calls, left))

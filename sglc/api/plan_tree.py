@@ -123,7 +123,7 @@ class PlanTree:
         if not self._turn.acquire(blocking=not at_once):
             return _NOT_AT_ONCE
         try:
-            kinds = {name: _kind(value) for name, value in arguments.items()}
+            kinds = {name: "str" if type(value) is str else _kind(value) for name, value in arguments.items()}
             missed: list[tuple[str, Hashable]] = []
             leaf = self._hit(arguments, sampling, kinds, missed)
             if at_once:
@@ -232,9 +232,10 @@ class PlanTree:
 
 def _newest(leaf: Leaf, target: Target, outputs: Outputs) -> Choice | None:
     """The plan that ran last, if it is for these."""
-    if leaf.newest is None or leaf.newest[0] is not target or leaf.newest[1] != outputs:
+    if leaf.newest is None:
         return None
-    return leaf.newest[2]
+    on, asked, choice = leaf.newest
+    return choice if on is target and asked == outputs else None
 
 
 def _missed(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from threading import Lock
 
-from sglc.errors import UsageError
+from sglc.errors import Loc, UsageError
 from sglc.ir.plan.backend import Backend
 from sglc.knobs import model
 
@@ -74,6 +74,14 @@ def connect(spec: str | None, *, device: str = "auto", dtype: str = "auto") -> B
 
     key = (rest or model(), device, dtype)
     return _kept(key, lambda: LocalBackend(LocalOptions(*key)))
+
+
+def connect_for(spec: str | None, loc: Loc | None) -> Backend:
+    """`connect` for a program or a generation at `loc`, where its errors are."""
+    try:
+        return connect(spec)
+    except UsageError as error:
+        raise UsageError(error.code, error.message, loc, note=error.note, hint=error.hint) from None
 
 
 def _kept(key: tuple[str, str, str], make: Callable[[], Backend]) -> Backend:

@@ -29,7 +29,7 @@ from sglc.ir.values import limited
 @dataclass(slots=True)  # not frozen: one is made for every segment
 class Own:
     """A row's own data: texts by slot, numbers of the streams it opens and keeps, where its seeds begin, and
-    the cache keys of its generations.
+    the cache keys of its generations: most back ends have none, and a site takes time to hash.
 
     `call` and `iterations` are as in `Site.inside`, for a template that is `placed`. `drawn`: nobody asked for
     the seed.
@@ -84,11 +84,17 @@ def _filler(node: Node, placed: bool) -> Callable[[Own], Node] | None:
             return _limited(node, placed)
         case ExtendNode(stream, parts) if any(isinstance(part, ImagePart) for part in parts):
             return lambda own: ExtendNode(stream, tuple([_part(part, own.texts) for part in parts]))
-        case ExtendNode(stream, parts) if any(isinstance(part, Slot) for part in parts):
-            named = tuple([(part.name if isinstance(part, Slot) else None, part) for part in parts])
-            return lambda own: ExtendNode(
-                stream, tuple([part if name is None else own.texts[name] for name, part in named])
-            )
+        case ExtendNode(stream, parts) if slots := [
+            (place, part.name) for place, part in enumerate(parts) if isinstance(part, Slot)
+        ]:
+
+            def extended(own: Own) -> Node:
+                said = list(parts)
+                for place, name in slots:
+                    said[place] = own.texts[name]
+                return ExtendNode(stream, tuple(said))
+
+            return extended
         case GenNode(stream, site, sampling, loc, ahead=ahead, cache_key=key, unify=unify, fused=fused) as node:
             next_use, most, behind = _told(node)
             name = str(site).encode()
@@ -96,8 +102,9 @@ def _filler(node: Node, placed: bool) -> Callable[[Own], Node] | None:
             def filled(own: Own) -> Node:
                 at = site.inside(own.call, own.iterations) if placed else site
                 seed = _seed(own.seeds, str(at).encode() if placed else name)
+                cache_key = own.cache_keys.get(site, key) if own.cache_keys else key
                 return GenNode(
-                    stream, at, sampling, loc, seed, ahead, _key(own.cache_keys, site, key), unify,
+                    stream, at, sampling, loc, seed, ahead, cache_key, unify,
                     fused=fused, drawn=own.drawn, next_use=next_use, most=most, behind=behind,
                 )  # fmt: skip
 
@@ -107,7 +114,7 @@ def _filler(node: Node, placed: bool) -> Callable[[Own], Node] | None:
             return lambda own: SelectNode(
                 stream, site.inside(own.call, own.iterations) if placed else site,
                 tuple([_choice(choice, own.texts) for choice in choices]),
-                method, loc, _key(own.cache_keys, site, key), unify, fused=fused,
+                method, loc, own.cache_keys.get(site, key) if own.cache_keys else key, unify, fused=fused,
                 next_use=next_use, most=most, behind=behind,
             )  # fmt: skip
         case OpenNode(str() as opened):
@@ -135,10 +142,6 @@ def _limited(node: GenNode, placed: bool) -> Callable[[Own], Node]:
 def _told(node: GenNode | SelectNode) -> tuple[str, int, int]:
     """What engines are told ahead of it, which is of every row the same."""
     return (node.next_use, node.most, node.behind) if node.next_use else ("", 0, 0)
-
-
-def _key(keys: Mapping[Site, str] | None, site: Site, usual: str) -> str:
-    return keys.get(site, usual) if keys else usual  # most back ends have none, and a site takes time to hash
 
 
 def _choice(choice: TextPart, texts: Mapping[str, str]) -> TextPart:

@@ -33,19 +33,14 @@ class RunDefaults:
     default_backend: Any = None  # of a run that names none: a back end, or its name
 
 
-_defaults = RunDefaults()
-
-
-def run_defaults() -> RunDefaults:
-    """Those of this process, which may be set."""
-    return _defaults
+defaults = RunDefaults()  # of this process
 
 
 def keep_defaults_in(holder: RunDefaults) -> None:
     """From now on they are those of `holder`, which takes over what was set."""
-    global _defaults
-    holder.verbosity, holder.default_backend = _defaults.verbosity, _defaults.default_backend
-    _defaults = holder
+    global defaults
+    holder.verbosity, holder.default_backend = defaults.verbosity, defaults.default_backend
+    defaults = holder
 
 
 def nobody(_: RunError) -> None:
@@ -252,7 +247,7 @@ def set_default_backend(backend: Backend | str | None) -> None:
     Raises:
         UsageError: the name is unknown.
     """
-    _defaults.default_backend = resolve(backend) if backend is not None else None
+    defaults.default_backend = resolve(backend) if backend is not None else None
 
 
 def resolve(backend: Backend | str | None, loc: Loc | None = None) -> Backend:
@@ -264,15 +259,12 @@ def resolve(backend: Backend | str | None, loc: Loc | None = None) -> Backend:
     Raises:
         UsageError: SGLC012, the name is unknown.
     """
-    meant: Backend | str | None = _defaults.default_backend if backend is None else backend
+    meant: Backend | str | None = defaults.default_backend if backend is None else backend
     if meant is not None and not isinstance(meant, str):
         return meant
-    from sglc.backends.registry import connect
+    from sglc.backends.registry import connect_for
 
-    try:
-        return connect(meant)
-    except UsageError as error:
-        raise UsageError(error.code, error.message, loc, note=error.note, hint=error.hint) from None
+    return connect_for(meant, loc)
 
 
 def flush_cache(backend: Backend | str | None = None) -> None:

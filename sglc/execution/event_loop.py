@@ -60,7 +60,7 @@ def start(make: Callable[[], Coroutine[Any, Any, None]], context: Context | None
     """Run a coroutine function on the loop. It sees the variables of `context` (None: of here) as now."""
     loop = _loop or executor_loop()
     job, own = Job(), copy_context() if context is None else context.copy()
-    if in_loop():
+    if threading.get_ident() == _thread:
         job.begin(loop, make, own)
     else:
         _send(partial(job.begin, loop, make, own))
@@ -69,7 +69,7 @@ def start(make: Callable[[], Coroutine[Any, Any, None]], context: Context | None
 
 def on_loop(call: Callable[[], None]) -> None:
     """Call this on the loop: now, if this is its thread."""
-    if in_loop():
+    if threading.get_ident() == _thread:
         call()
     else:
         _send(call)
@@ -85,25 +85,21 @@ def soon(call: Callable[[], None]) -> None:
 
 
 def _send(call: Callable[[], None]) -> None:
-    """What is sent together wakes the loop once."""
+    """What is sent together wakes the loop once, or once for each of those who send at the same time."""
     global _told
     loop = _loop or executor_loop()
-    with _LOCK:
-        _INBOX.append(call)
-        tell, _told = not _told, True
-    if tell:
+    _INBOX.append(call)
+    if not _told:
+        _told = True
         loop.call_soon_threadsafe(_take_all, loop)
 
 
 def _take_all(loop: asyncio.AbstractEventLoop) -> None:
     global _told
-    with _LOCK:
-        calls = tuple(_INBOX)
-        _INBOX.clear()
-        _told = False
-    for call in calls:
+    _told = False  # before the look: who comes behind it tells again
+    for _ in range(len(_INBOX)):
         try:
-            call()
+            _INBOX.popleft()()
         except Exception as error:  # none of the others may be lost
             loop.call_exception_handler({"message": "a call on the executor's loop failed", "exception": error})
 

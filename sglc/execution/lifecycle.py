@@ -9,9 +9,10 @@ from functools import cached_property
 from typing import Any
 
 from sglc.errors import Loc, RunError, ends_run
+from sglc.execution import context
 from sglc.execution.answers.duplicates import Duplicates
 from sglc.execution.budget import Budget, BudgetTracker
-from sglc.execution.context import RUN_CONTEXT, CallPlace, RunContext, enter, run_defaults
+from sglc.execution.context import RUN_CONTEXT, CallPlace, RunContext, enter
 from sglc.execution.deadline import Alarm, Clock, Deadline
 from sglc.execution.observer import CallObserver
 from sglc.execution.result import Result, RunOutcome
@@ -102,12 +103,15 @@ class Run:
         self.observer = (
             None if call.observer is None else call.observer.row(setup.number, arguments, single_call)
         )
+        self._outer = outer = setup.context.get(RUN_CONTEXT)
         place, budget = call.place, call.limits.budget
-        row = setup.number if place is None else place.row
-        outer = setup.context.get(RUN_CONTEXT)
-        tracker = None if outer is None else outer.tracker
-        tracker = tracker if budget is None else BudgetTracker(budget, tracker)
-        on_text = outer.on_text if place is not None and outer is not None else setup.on_text
+        row, tracker, on_text = setup.number, None, setup.on_text
+        if outer is not None:
+            tracker = outer.tracker
+            if place is not None:
+                row, on_text = place.row, outer.on_text
+        if budget is not None:
+            tracker = BudgetTracker(budget, tracker)
         self.session = session = Session(
             call.backend_for(asked, arguments), call.seed, row, on_text, result.outputs, tracker,
             own_budget=budget is not None, observer=self.observer, drawn=call.drawn, context=setup.context,
@@ -115,7 +119,6 @@ class Run:
         if place is not None:
             result.outputs.call, result.outputs.outer = place.site, place.outputs
             session.served = None if outer is None else outer.served
-        self._outer = outer
         self._setup = setup
         self.part = make(self)
         result.begin(self.stop)
@@ -209,7 +212,7 @@ class Run:
 
     def fill(self, outcome: RunOutcome) -> None:
         """The result is there."""
-        if run_defaults().verbosity >= 2:
+        if context.defaults.verbosity >= 2:
             print(outcome.text)
         self.result.finish(outcome)
         outer = self._outer

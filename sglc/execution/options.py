@@ -96,7 +96,7 @@ def fitted(
     """
     names = definition.names
     if definition.by_name and not args and not bound and kwargs.keys() == set(names):
-        return {name: kwargs[name] for name in names}, DEFAULTS  # as most come
+        return dict(zip(names, map(kwargs.__getitem__, names), strict=True)), DEFAULTS  # as most come
     parameters = names[len(args) :]
     own, sampling = split(definition, kwargs, parameters)
     own.update((name, value) for name, value in bound.items() if name in parameters)

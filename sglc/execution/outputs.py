@@ -115,7 +115,6 @@ class Variables(dict[str, Any]):
     """The variables of a run's own state; whoever waits for one is woken when it is stored."""
 
     def __init__(self, change: Change) -> None:
-        super().__init__()
         self.change = change
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -239,7 +238,7 @@ class RunOutputs:
         for number, node in asked.items():
             output = answers.pop(node.site, None) if answers else None
             if output is None:
-                several = isinstance(node, GenNode) and node.sampling.n > 1
+                several = type(node) is GenNode and node.sampling.n > 1
                 output = PendingOutput(node, order, now_s, several, number)
             else:
                 output.order, output.place = order, number

@@ -46,7 +46,6 @@ from sglc.ir.plan.plan import FunctionStep, HostStep, Plan, SwitchStep, ValueSte
 
 _END = -1  # stands for the end of a block, among the numbers of its steps
 _HERE = Placed()
-_AS_THEY_ARE = ("str", "bool")  # arguments of these types are values of a plan
 Ended = Callable[[Any, BaseException | None], None]
 _NONE: Mapping[int, Callable[[], object]] = {}
 
@@ -98,7 +97,7 @@ class PlanExecutor:
     Args:
         context: what declared functions see.
         meter: what its texts and blocks may take; None: whatever they do.
-        chosen: is told the number of the block of an arm, when that begins.
+        chosen: is told the number of the block of an arm, when that begins; None: nobody is.
     """
 
     needs_python = ""  # why something came that only Python can do, or tell of
@@ -110,7 +109,7 @@ class PlanExecutor:
 
     def __init__(
         self, prepared: Prepared, session: Session, tools: Tools, context: Callable[[], contextvars.Context],
-        meter: Meter | None = None, chosen: Callable[[int], object] = lambda _: None,
+        meter: Meter | None = None, chosen: Callable[[int], object] | None = None,
     ) -> None:  # fmt: skip
         self.chosen = chosen
         self.program = prepared.plan.program
@@ -164,13 +163,13 @@ class PlanExecutor:
         if self._session.stopped:
             self._finish(None, self._session.why_over or stopped())
             return
-        given: list[Value] = [
-            arguments[param.name] if param.kind in _AS_THEY_ARE else Exact(arguments[param.name])
-            for param in self._prepared.plan.params
-        ]
+        prepared = self._prepared
+        given: list[Value] = list(map(arguments.__getitem__, prepared.parameters))
+        for place in prepared.exact:
+            given[place] = Exact(given[place])
         at = Placed(self._session.outputs.call) if self._session.outputs.call else _HERE
-        frame = self.enter(self._prepared.top, given, at, None, self._known, self._done)
-        for number, call in behind.items():
+        frame = self.enter(prepared.top, given, at, None, self._known, self._done)
+        for number, call in behind.items() if behind else ():
             turn = None if frame is None else frame.turns[number]
             if turn is not None:
                 turn.then(partial(_if_well, turn, call))
@@ -205,10 +204,9 @@ class PlanExecutor:
         frame = Frame(block, at, outer, variables, then, before, ended, self.meter)
         self._frames[frame] = None
         frame.values[: len(given)] = given  # no step waits for them
-        if block.held:
-            for number, value in enumerate(given):
-                if frame.left[number] and type(value) is Kept:
-                    value.hold()
+        for number in block.opened:
+            if type(value := given[number]) is Kept:
+                value.hold()
         for number in block.first if block.order is None else self._in_turn(frame):
             self.ready.append((frame, number))
         if not frame.unfinished:

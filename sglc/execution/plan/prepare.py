@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property, reduce
 from itertools import takewhile
+from typing import NamedTuple
 
 from sglc.errors import Loc, UsageError
 from sglc.execution.bind import asked_in
@@ -41,15 +42,26 @@ from sglc.ir.plan.segment import GenNode, Held, KeepNode, Segment, SelectNode, S
 from sglc.ir.plan.uses import Uses, names_in
 from sglc.ir.pure import PURE
 
+_AS_THEY_ARE = ("str", "bool")  # arguments of these types are values of a plan
+
+
+class Shown(NamedTuple):
+    """Parts of the prompt, and where arguments stand among them, by place and name."""
+
+    parts: Sequence[str | Slot | Site]
+    arguments: Sequence[tuple[int, str]]
+
 
 class Prepared:
     """A plan, and what is found out about it once for all of its runs.
 
+    `parameters` are its names for arguments, `exact` the places of those whose values are objects of Python's.
     `early` are the variables that one generation makes, or a list of them: they are there before the end. Those
     of an arm of the program itself, by its block, are there from the choice on.
     `at_once`: all that it asks for is asked for together.
     `shown` is how the prompt begins, as far as that is arguments, literals and generations: what stands behind
-    a step in which the program may end is under its number, and shown when it is over. `shows_all`: it is all.
+    a step in which the program may end is in `shown_behind` under its number, and shown when it is over.
+    `shows_all`: it is all.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -58,6 +70,8 @@ class Prepared:
         uses = Uses(plan.blocks)
         ordered = any(_waits(step) for step in steps_of(plan))
         self.top = PreparedBlock(plan.body, Blocks(plan.blocks, uses, ordered))
+        self.parameters = [param.name for param in plan.params]
+        self.exact = [place for place, param in enumerate(plan.params) if param.kind not in _AS_THEY_ARE]
         nodes = [node for step in plan.steps if isinstance(step, Segment) for node in step.nodes]
         self.loc = next((node.loc for node in nodes if isinstance(node, GenNode | SelectNode)), None)
         self.early = _early(plan, plan.steps, plan.variables)
@@ -65,7 +79,9 @@ class Prepared:
         self.at_once = (
             len(plan.steps) == 1 and not plan.blocks and not any(isinstance(n, KeepNode) for n in nodes)
         )
-        self.shown, self.shows_all = _shown(list(_ends(plan, plan.body)), plan, self.top.order)
+        shown, self.shows_all = _shown(list(_ends(plan, plan.body)), plan, self.top.order)
+        self.shown = _to_fill(shown.pop(NOBODY, ()))
+        self.shown_behind = {number: _to_fill(parts) for number, parts in shown.items()}
 
     @cached_property
     def most_calls(self) -> float:
@@ -236,6 +252,10 @@ def _common(one: tuple[str | Slot, ...], other: tuple[str | Slot, ...]) -> tuple
     """The parts that two texts begin with."""
     pairs = zip(one, other, strict=False)
     return tuple([own for own, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)])
+
+
+def _to_fill(parts: Sequence[str | Slot | Site]) -> Shown:
+    return Shown(parts, [(place, part.name) for place, part in enumerate(parts) if isinstance(part, Slot)])
 
 
 def _shown(

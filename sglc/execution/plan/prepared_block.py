@@ -47,7 +47,8 @@ class PreparedSegment:
     for it, as places in `keeps`.
 
     `texts` and `opened` are what it reads, by name; of a stream of its own block that it opens also the number.
-    `keeps` are (node, handle, number of its name, generations that it waits for).
+    By place: `keeps` has the nodes that keep a stream, `handles` and `kept` under what, `left` for how many
+    generations each waits. `there` are those that wait for none.
     """
 
     def __init__(self, segment: Segment, read: Collection[Name], names: Names) -> None:
@@ -65,14 +66,19 @@ class PreparedSegment:
         self.gives: dict[int, list[int]] = {}
         for name, index in segment.gives:
             self.gives.setdefault(index, []).append(names.own[Slot(name)])
-        self.keeps: list[tuple[KeepNode, int, int]] = []
+        self.keeps: list[KeepNode] = []
+        self.left: list[int] = []
         self.ends: dict[int, list[int]] = {}
         for index, node in enumerate(segment.nodes):
             if isinstance(node, KeepNode):
                 waits = _generations(segment, index)
                 for source in waits:
                     self.ends.setdefault(source, []).append(len(self.keeps))
-                self.keeps.append((node, names.own[Held(str(node.handle))], len(waits)))
+                self.keeps.append(node)
+                self.left.append(len(waits))
+        self.handles = [node.handle for node in self.keeps]
+        self.kept = [names.own[Held(str(handle))] for handle in self.handles]
+        self.there = [place for place, waits in enumerate(self.left) if not waits]
 
     @cached_property
     def template(self) -> Template:
@@ -150,7 +156,7 @@ class PreparedBlock:
     """A block inside the one that holds it.
 
     By number of a name: `waiting` has the steps that wait for it, `left` how many read it as a stream. By
-    number of a step: `missing` is for how much it waits. `held`: it reads streams.
+    number of a step: `missing` is for how much it waits. `held`: it reads streams; `opened`: of its parameters.
 
     Args:
         arm: it is one of those of which a step runs one.
@@ -190,6 +196,7 @@ class PreparedBlock:
         for number in (*ends, *(number for step in self.steps for number in step.held)):
             self.left[number] += 1
         self.held = any(self.left)
+        self.opened = [number for number, count in enumerate(self.left[: self.params]) if count]
         self.gives = block.results
         self.results = [self.names.reader(tree) for tree in block.results]
         self.streams = any(isinstance(name, Held) for name in names_in(block.results))

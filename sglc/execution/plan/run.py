@@ -20,8 +20,7 @@ from sglc.execution.lifecycle import Part, Run, RunSetup
 from sglc.execution.outputs import Failure, RunOutputs, values
 from sglc.execution.plan.executor import PlanExecutor
 from sglc.execution.plan.meter import Meter
-from sglc.execution.plan.prepare import Prepared
-from sglc.execution.plan.prepared_block import NOBODY
+from sglc.execution.plan.prepare import Prepared, Shown
 from sglc.execution.plan.raised import as_raised
 from sglc.execution.plan.values import plain, turn_parts
 from sglc.execution.readers import TextReader
@@ -37,7 +36,6 @@ from sglc.frontend.values.recorded import Generated
 from sglc.ir import core
 from sglc.ir.core import Site
 from sglc.ir.plan.backend import Backend, ProgramRun
-from sglc.ir.plan.segment import Slot
 
 
 def plan_run(
@@ -45,10 +43,9 @@ def plan_run(
     meter: Meter | None = None,
 ) -> Run:  # fmt: skip
     """A run of a plan; `go_on` and `meter` as of `PlanPart`."""
-    return Run(
-        setup, arguments, lambda run: PlanPart(run, prepared, tools, go_on, meter), prepared.asked,
-        setup.call.observer is not None and prepared.single_call,
-    )  # fmt: skip
+    single_call = setup.call.observer is not None and prepared.single_call
+    part = partial(PlanPart, prepared, tools, go_on, meter)
+    return Run(setup, arguments, part, prepared.asked, single_call)
 
 
 def _chosen(outputs: RunOutputs, early_in: Mapping[int, Mapping[str, Variable]], number: int) -> None:
@@ -117,9 +114,8 @@ class PlanPart(Part):
     _over = False
 
     def __init__(
-        self, run: Run, prepared: Prepared, tools: Tools, go_on: GoOn | None = None,
-        meter: Meter | None = None,
-    ) -> None:  # fmt: skip
+        self, prepared: Prepared, tools: Tools, go_on: GoOn | None, meter: Meter | None, run: Run
+    ) -> None:
         self.loc = prepared.loc
         self._run = run
         self._session = run.session
@@ -129,7 +125,8 @@ class PlanPart(Part):
             tools = run.observer.tools(tools, prepared.plan)
         self._meter = meter
         outputs = run.result.outputs
-        chosen = partial(_chosen, outputs, prepared.early_in)  # which does not hold this part: that holds it
+        # Which does not hold this part: that holds it.
+        chosen = partial(_chosen, outputs, prepared.early_in) if prepared.early_in else None
         self._executor = PlanExecutor(prepared, run.session, tools, lambda: run.context, meter, chosen)
         dict.update(outputs.variables, prepared.early)
 
@@ -149,10 +146,11 @@ class PlanPart(Part):
                 session.backend = session.context.run(begin, session.backend, session.began_s, "plan")
             else:
                 session.backend = self._whole(session.backend)
-            shown = self._prepared.shown
-            self._show(shown.get(NOBODY, ()))
-            later = {number: partial(self._show, parts) for number, parts in shown.items() if number != NOBODY}
-            self._executor.begin(self._run.arguments, self._ended, later)
+            prepared = self._prepared
+            self._show(prepared.shown)
+            later = prepared.shown_behind
+            behind = {number: partial(self._show, shown) for number, shown in later.items()} if later else {}
+            self._executor.begin(self._run.arguments, self._ended, behind)
         except Exception as error:  # a bug of ours as well: nobody may be left waiting for it
             self._end(error)
 
@@ -205,15 +203,16 @@ class PlanPart(Part):
 
     # -- its prompt ------------------------------------------------------------------------------
 
-    def _show(self, parts: Sequence[str | Slot | Site]) -> None:
+    def _show(self, shown: Shown) -> None:
         """Readers of the whole text see what is known of it, and where generations will stand."""
-        outputs = self._run.result.outputs
-        given = self._run.arguments
-        shown = [given[part.name] if isinstance(part, Slot) else part for part in parts]
+        outputs = self._session.outputs
+        parts: list[Any] = list(shown.parts)
+        for place, name in shown.arguments:
+            parts[place] = self._run.arguments[name]
         if outputs.call:
-            shown = [outputs.at(part) if isinstance(part, Site) else part for part in shown]
+            parts = [outputs.at(part) if isinstance(part, Site) else part for part in parts]
         with outputs.change:
-            outputs.text += shown
+            outputs.text += parts
 
     def _show_rest(self, whole: str) -> None:
         """All generations have ended: readers see what else there is."""

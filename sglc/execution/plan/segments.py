@@ -59,7 +59,7 @@ class Segments:
             run.end(frame, number, None)
             return
         at, keeps = frame.at, prepared.keeps
-        numbers = {keep.handle: next(HANDLES) for keep, _, _ in keeps} if keeps else {}
+        numbers = dict(zip(prepared.handles, HANDLES, strict=False)) if keeps else {}
         own = Own(
             {name: text(value(frame)) for name, value in prepared.texts},
             {name: self._number(value(frame)) for name, value, _ in prepared.opened} if prepared.opened else {},
@@ -74,19 +74,18 @@ class Segments:
         running = RunningSegment(run, self, frame, number, prepared, over)
         if keeps:
             if self._traced is not None:
-                self._traced |= {numbers[keep.handle]: (bound, keep.stream) for keep, _, _ in keeps}
-            running.keeps = [(name, Kept(numbers[keep.handle], self._release)) for keep, name, _ in keeps]
-            running.left = [waits for _, _, waits in keeps]
-        asked = {index: bound.nodes[index] for index in prepared.asked}
+                self._traced |= {numbers[keep.handle]: (bound, keep.stream) for keep in keeps}
+            running.keeps = [Kept(number, self._release) for number in numbers.values()]
+            running.left = prepared.left.copy()
+        asked = dict(zip(prepared.asked, map(bound.nodes.__getitem__, prepared.asked), strict=True))
         whole = Segment((*bound.nodes, *map(ReleaseNode, over))) if over else bound
         self.session.submit(whole, asked, running.told)  # type: ignore[arg-type]  # they are what was asked
         if over:
             self.kept.update(dict.fromkeys(over))
         if keeps:
             self.kept.update(dict.fromkeys(numbers.values(), True))
-            for place, waits in enumerate(running.left):
-                if not waits:
-                    run.give(frame, *running.keeps[place])
+            for place in prepared.there:
+                run.give(frame, prepared.kept[place], running.keeps[place])
         if not asked:
             run.end(frame, number, None)
 
@@ -139,8 +138,8 @@ class Segments:
 
 
 class RunningSegment:
-    """A segment that was submitted. By place among what it keeps: `keeps` has the number of its name and the
-    stream, `left` how many generations it waits for.
+    """A segment that was submitted. By place among what it keeps: `keeps` has the stream, `left` how many
+    generations it waits for.
 
     Args:
         over: handles that it releases.
@@ -163,7 +162,7 @@ class RunningSegment:
         self._over = over
         self._unfinished = len(prepared.asked)
         self.failed: dict[int, BaseException] = {}
-        self.keeps: Sequence[tuple[int, Kept]] = ()
+        self.keeps: Sequence[Kept] = ()
         self.left: list[int] = []
 
     def told(self, output: PendingOutput) -> None:
@@ -178,7 +177,7 @@ class RunningSegment:
             for kept in prepared.ends.get(place, ()):
                 self.left[kept] -= 1
                 if not self.left[kept]:
-                    run.give(frame, *self.keeps[kept])
+                    run.give(frame, prepared.kept[kept], self.keeps[kept])
         self._unfinished -= 1
         if not self._unfinished:
             error = self.failed[min(self.failed)] if self.failed else None

@@ -39,7 +39,7 @@ class Running(Going, Protocol):
     program: str
     handed_over: bool
     meter: Meter | None
-    chosen: Callable[[int], object]  # is told the number of the block of an arm, when that begins
+    chosen: Callable[[int], object] | None  # is told the number of the block of an arm, when that begins
 
     @property
     def functions(self) -> Functions: ...
@@ -140,7 +140,8 @@ def _choose(run: Running, frame: Frame, number: int, prepared: PreparedStep, pla
         _give(run, frame, prepared, [read(frame) for read in block.results], held=False)
         run.end(frame, number, None)
         return
-    run.chosen(blocks_of(prepared.step)[place])
+    if run.chosen is not None:
+        run.chosen(blocks_of(prepared.step)[place])
     variables: dict[str, Value] = {}
     frame.within[number] = [variables]
     then = partial(_returned, run, frame, number)

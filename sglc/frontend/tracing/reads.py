@@ -127,10 +127,12 @@ class Reads(dict[_Key, Read]):
         self.changeable = ""
         self.handed = ""
         self.at_breaks: dict[_Key, Read] = {}
+        self._parted: _Parted | None = None
 
     def go_back(self, mark: tuple[int, str, str]) -> None:
         """What was noted since then was read at a graph break; `mark`: how many, `changeable`, `handed`."""
         count, self.changeable, self.handed = mark
+        self._parted = None
         while len(self) > count:
             key, read = self.popitem()
             if read.look in _SHALLOW:
@@ -146,6 +148,7 @@ class Reads(dict[_Key, Read]):
         key = look, id(owner), name
         if key not in self:
             self[key] = Read(look, owner, name, kept(look(owner, name)))
+            self._parted = None
 
     def changed(self, seen: dict[_Key, Hashable] | None = None, *, whole: bool = True) -> str:
         """The first place where something else is now; "" if there is none.
@@ -155,7 +158,8 @@ class Reads(dict[_Key, Read]):
             whole: the trace goes on somewhere; else what was read at its breaks is asked too.
         """
         seen = {} if seen is None else seen
-        for key, read in self.items():
+        parted = self._parted = self._parted or _Parted(self)
+        for key, read in parted.left.items() if parted.same() else self.items():
             found = read.found
             if type(found) is Same:  # known by identity: the quick way
                 made = read.look(read.owner, read.name)
@@ -169,6 +173,33 @@ class Reads(dict[_Key, Read]):
             if read.now() != read.found:
                 return read.shown
         return ""
+
+
+class _Parted:
+    """Reads by how they are compared: objects in modules all at once, what is `left` one by one."""
+
+    def __init__(self, reads: Mapping[_Key, Read]) -> None:
+        self.modules: list[dict[str, Any]] = []
+        self.names: list[str] = []
+        self.items: list[Any] = []
+        self.kinds: list[type] = []
+        self.left: dict[_Key, Read] = {}
+        for key, read in reads.items():
+            found, owner = read.found, read.owner
+            # A builtin is in no module's dictionary.
+            if read.look is in_module and type(found) is Same and owner.get(read.name, ABSENT) is found.item:
+                self.modules.append(owner)
+                self.names.append(read.name)
+                self.items.append(found.item)
+                self.kinds.append(found.kind)
+            else:
+                self.left[key] = read
+
+    def same(self) -> bool:
+        """Whether each object is in its module, and of its class."""
+        return all(map(operator.is_, map(dict.get, self.modules, self.names), self.items)) and all(
+            map(operator.is_, map(type, self.items), self.kinds)
+        )
 
 
 # -- what is found ---------------------------------------------------------------------------------
