@@ -38,15 +38,14 @@ from sglc.ir.plan.plan import (
     steps_of,
 )
 from sglc.ir.plan.segment import GenNode, Held, KeepNode, Segment, SelectNode, Slot
-from sglc.ir.plan.uses import Uses, names_in
+from sglc.ir.plan.uses import BlockEffects, Uses, names_in
 from sglc.ir.pure import PURE
 
 
 class Prepared:
     """A plan, and what is found out about it once for all of its runs.
 
-    `early` are the variables that one generation makes, or a list of them: they are there before the end. Those
-    of an arm of the program itself, by its block, are there from the choice on.
+    `early` are the variables that one generation makes, or a list of them: they are there before the end.
     `at_once`: all that it asks for is asked for together.
     `shown` is how the prompt begins, as far as that is arguments, literals and generations: what stands behind
     a step in which the program may end is under its number, and shown when it is over. `shows_all`: it is all.
@@ -55,17 +54,20 @@ class Prepared:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.traced = any(isinstance(name, Held) for name in names_in(plan.returns))
-        uses = Uses(plan.blocks)
-        ordered = any(_waits(step) for step in steps_of(plan))
-        self.top = PreparedBlock(plan.body, Blocks(plan.blocks, uses, ordered))
+        effects = BlockEffects(plan.blocks) if any(map(_waits, steps_of(plan))) else None
+        self.top = PreparedBlock(plan.body, Blocks(plan.blocks, Uses(plan.blocks), effects))
         nodes = [node for step in plan.steps if isinstance(step, Segment) for node in step.nodes]
         self.loc = next((node.loc for node in nodes if isinstance(node, GenNode | SelectNode)), None)
         self.early = _early(plan, plan.steps, plan.variables)
-        self.early_in = dict(_early_in_arms(plan, plan.steps, plan.variables, frozenset()))
         self.at_once = (
             len(plan.steps) == 1 and not plan.blocks and not any(isinstance(n, KeepNode) for n in nodes)
         )
         self.shown, self.shows_all = _shown(list(_ends(plan, plan.body)), plan, self.top.order)
+
+    @cached_property
+    def early_in(self) -> dict[int, dict[str, Variable]]:
+        """Such variables of arms of the program itself, by block: they are there from the choice on."""
+        return dict(_early_in_arms(self.plan, self.plan.steps, self.plan.variables, frozenset()))
 
     @cached_property
     def most_calls(self) -> float:

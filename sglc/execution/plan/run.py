@@ -31,7 +31,7 @@ from sglc.execution.tool_calls import Tools
 from sglc.frontend.locate import of_error
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import conversation
-from sglc.frontend.program.instance import Awaited, Variable
+from sglc.frontend.program.instance import Awaited
 from sglc.frontend.tracing.makers import NoValue
 from sglc.frontend.values.recorded import Generated
 from sglc.ir import core
@@ -51,10 +51,10 @@ def plan_run(
     )  # fmt: skip
 
 
-def _chosen(outputs: RunOutputs, early_in: Mapping[int, Mapping[str, Variable]], number: int) -> None:
+def _chosen(outputs: RunOutputs, prepared: Prepared, number: int) -> None:
     """The block of an arm begins: what it generates can be read as it comes."""
     with outputs.change:
-        dict.update(outputs.variables, early_in.get(number, {}))
+        dict.update(outputs.variables, prepared.early_in.get(number, {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class PlanPart(Part):
             tools = run.observer.tools(tools, prepared.plan)
         self._meter = meter
         outputs = run.result.outputs
-        chosen = partial(_chosen, outputs, prepared.early_in)  # which does not hold this part: that holds it
+        chosen = partial(_chosen, outputs, prepared)  # which does not hold this part: that holds it
         self._executor = PlanExecutor(prepared, run.session, tools, lambda: run.context, meter, chosen)
         dict.update(outputs.variables, prepared.early)
 
