@@ -17,7 +17,7 @@ from sglc.execution.plan import prepared_block
 from sglc.execution.plan.executor import run_plan
 from sglc.execution.session import Session
 from sglc.frontend.tracing import tools
-from sglc.ir.plan.uses import Uses
+from sglc.ir.plan.uses import BlockEffects
 from sglc.ir.text.printer import from_text
 from sglc.passes.base import run_pipeline
 from sglc.passes.lowering.lower_plan import lower_plan
@@ -174,7 +174,7 @@ def test_a_call_is_made_only_where_the_program_comes_to_it(monkeypatch: pytest.M
 
 
 def test_a_call_that_is_made_too_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Uses, "may_end", Uses.hands_over)
+    monkeypatch.setattr(BlockEffects, "may_end", BlockEffects.hands_over)
     guarded.__dict__.pop("_plans", None)
     assert _guarded() != [[], ["a"], ["a", "perhaps"]]
     guarded.__dict__.pop("_plans", None)

@@ -146,12 +146,19 @@ class Region:
     loc: Loc = field(default=NOWHERE, compare=False)  # of the `yield`
 
 
+class _Walked:
+    """The kinds of ops in a program, once that was asked for: most passes first ask whether theirs is there."""
+
+    __slots__ = ("_kinds",)
+    _kinds: frozenset[type[Op]]
+
+
 # What a program gives back: values inside ordinary JSON-like data.
 Tree = Value | str | int | float | bool | None | tuple["Tree", ...] | Mapping[str, "Tree"]
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class Program(_Walked):
     """A function's ops in order. `params` are `arg` and `resume` ops; every other op is in `ops`.
 
     `outputs` are the variables that are asked for, beside what it returns; None: all, and its prompt.
@@ -165,6 +172,8 @@ class Program:
 
 
 OPS: dict[str, type[Op]] = {}
+_HOLDING: set[type[Op]] = set()  # those that hold other ops
+_ID, _RESULTS = attrgetter("id"), attrgetter("results")
 _PLAIN = frozenset((str, int, float, bool, type(None)))  # data that holds no values
 _HOLDS_REGIONS = ("Region", "Region | None", "tuple[Region, ...]")
 _HOLDS_TREES = ("Tree", "tuple[Tree, ...]", "Mapping[str, Tree]")
@@ -191,6 +200,8 @@ def op(mnemonic: str, *results: Type, pure: bool = False, variadic: bool = False
         made.input_fields = tuple(f.name for f in fields(made) if f.name in made.own_fields and _reads(f.type))
         made.tree_fields = tuple(f.name for f in fields(made) if f.type in _HOLDS_TREES)
         OPS[mnemonic] = made
+        if nested or "program" in made.own_fields:
+            _HOLDING.add(made)
         return made
 
     return register
@@ -318,11 +329,9 @@ def with_fields(o: _Data, **fields: Any) -> _Data:
     """`o` with these fields; `o` itself if they hold that already: what does not change is not made anew."""
     for name, new in fields.items():
         old = getattr(o, name)
-        same = old is new or (
-            type(old) is type(new) is tuple and len(old) == len(new) and all(map(is_, old, new))
-        )
-        if not same:
-            return replaced(o, **fields)
+        if old is new or (type(old) is type(new) is tuple and len(old) == len(new) and all(map(is_, old, new))):
+            continue
+        return replaced(o, **fields)
     return o
 
 
@@ -356,6 +365,25 @@ def walk(ops: Iterable[Op]) -> Iterator[Op]:
             stack.pop()
 
 
+def kinds(program: Program) -> frozenset[type[Op]]:
+    """The kinds of its ops, those in blocks and in called programs included. Does not recurse."""
+    try:
+        return program._kinds
+    except AttributeError:
+        found, level = set[type[Op]](), list(program.ops)
+        while level:
+            found.update(map(type, level))
+            holding = [op for op in level if type(op) in _HOLDING]
+            level = [inner for op in holding for held in _held(op) for inner in held.ops]
+        object.__setattr__(program, "_kinds", frozenset(found))
+        return program._kinds
+
+
+def _held(o: Op) -> tuple[Region | Program, ...]:
+    """What the op holds: blocks, or the program that it calls."""
+    return regions(o) if o.region_fields else (o.program,)  # type: ignore[attr-defined]
+
+
 def definitions(ops: Iterable[Op]) -> list[Value]:
     """Every value that is defined, regions included, in order: an op's results behind its regions' values."""
     found: list[Value] = []
@@ -384,4 +412,11 @@ def fresh_ids(program: Program) -> Iterator[int]:
 
 def next_id(program: Program) -> int:
     """The first id above all that the program uses."""
-    return 1 + max(map(attrgetter("id"), definitions((*program.params, *program.ops))), default=-1)
+    ids, todo = [-1], [program.params, program.ops]
+    for ops in todo:  # it grows meanwhile
+        ids += map(_ID, chain.from_iterable(map(_RESULTS, ops)))
+        if not _HOLDING.isdisjoint(map(type, ops)):
+            for region in chain.from_iterable(map(regions, ops)):
+                ids += map(_ID, region.params)
+                todo.append(region.ops)
+    return 1 + max(ids)

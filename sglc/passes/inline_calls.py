@@ -13,6 +13,7 @@ from sglc.ir.core import (
     Value,
     definitions,
     fresh_ids,
+    kinds,
     reading,
     renamed,
     substitute,
@@ -48,7 +49,7 @@ def inline_calls(program: Program, _: Target, *, max_ops: Count = MOST_OPS) -> R
     of the loop's own program can have it. So does one that would make the program longer than `max_ops`.
     Calls in a program that stays a call are put into that one.
     """
-    if not any(isinstance(op, Call) for op in walk(program.ops)):
+    if Call not in kinds(program):
         return program
     inlining = _Inlining(program, max_ops)
     return inlining.program(), tuple(dict.fromkeys(inlining.remarks))

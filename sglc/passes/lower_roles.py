@@ -13,6 +13,7 @@ from sglc.ir.core import (
     Type,
     Value,
     inputs,
+    kinds,
     next_id,
     reading,
     regions,
@@ -81,10 +82,10 @@ def lower_roles(program: Program, target: Target) -> Rewrite:
             leave conversations that go on differently, SGLC310 iterations do.
     """
     tokenizer = target.tokenizer
+    if (tokenizer is None or tokenizer.bos_id is None) and kinds(program).isdisjoint((RoleOpen, RoleClose)):
+        return program
     turns = [op for op in everywhere(program.ops) if isinstance(op, RoleOpen | RoleClose)]
     if tokenizer is None:
-        if not turns:
-            return program
         raise LegalizeError(
             "SGLC302", f"back end `{target.name}` has no tokenizer, so it cannot write turns",
             place(turns[0].loc), hint="leave the roles out, or use a back end with a chat model",
@@ -94,8 +95,6 @@ def lower_roles(program: Program, target: Target) -> Rewrite:
             "SGLC301", f"the model behind `{target.name}` has no chat template", place(turns[0].loc),
             hint="leave the roles out and write the prompt as text, or use a chat model",
         )  # fmt: skip
-    if not turns and tokenizer.bos_id is None:
-        return program
     remarks: dict[str, Remark] = {}
     roles = tuple(dict.fromkeys([*(op.role for op in turns), "user", ASSISTANT])) if turns else ()
     lowered, _ = _Lowering(program, tokenizer, ChatMarkup(tokenizer), roles, remarks).run()

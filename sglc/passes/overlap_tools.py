@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sglc.ir.core import Op, Program
+from sglc.ir.core import Op, Program, kinds
 from sglc.ir.made_often import replaced
 from sglc.ir.ops import Tool
 from sglc.ir.remark import Remark, place
@@ -23,6 +23,8 @@ def overlap_tools(program: Program, _: Target) -> Rewrite:
     places before it where the program may raise or go on as Python. Calls in program order wait for all that
     stands before them, these too.
     """
+    if Tool not in kinds(program):
+        return program
     free = [op for op in everywhere(program.ops) if isinstance(op, Tool) and op.order == "free"]
     if not free:
         return program

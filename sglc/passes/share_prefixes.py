@@ -14,6 +14,7 @@ from sglc.ir.core import (
     content,
     fresh_ids,
     inputs,
+    kinds,
     reading,
     regions,
     substitute,
@@ -97,8 +98,10 @@ def _merge(program: Program) -> tuple[Program, _Merged]:
 
 def _handed_out(program: Program) -> set[Value]:
     """Objects that something else than a pure function gets, and what they may hold, where objects are made."""
+    if kinds(program).isdisjoint(_MAKERS):
+        return set()
     ops = list(walk(program.ops))
-    if not any(isinstance(op, _MAKERS) for op in ops):
+    if not any(value.type is Type.JSON for op in ops if isinstance(op, _MAKERS) for value in op.results):
         return set()
     found = set(values_in(program.returns))
     for op in ops:

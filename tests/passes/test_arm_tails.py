@@ -8,7 +8,7 @@ import pytest
 
 import sglc as sgl
 from sglc.backends.scripted import ScriptedBackend
-from sglc.ir.core import Program
+from sglc.ir.core import Program, fresh_ids
 from sglc.ir.plan.segment import GenNode, Segment, SelectNode
 from sglc.ir.text.printer import from_text, to_text
 from sglc.ir.verify.verify import verify
@@ -24,7 +24,8 @@ def program(ops: str, params: str = "", returns: str = "t2") -> Program:
 
 def moved(ops: str, params: str = "", returns: str = "t2") -> str:
     """The ops with what follows branches in their arms, verified, as text."""
-    made = with_arm_tails(program(ops, params, returns), {})
+    source = program(ops, params, returns)
+    made = with_arm_tails(source, {}, fresh_ids(source))
     verify(made)
     (_, text) = to_text(made).split("s0 = root()\n")
     return "\n".join(line.removeprefix("    ") for line in text.splitlines()[:-1])
@@ -98,7 +99,7 @@ def test_that_ends_at_the_next_decision() -> None:
 def test_what_stays_behind(why: str) -> None:
     before, behind = STAYING[why]
     source = program(before + behind)
-    assert with_arm_tails(source, {}) is source
+    assert with_arm_tails(source, {}, fresh_ids(source)) is source
 
 
 def test_an_arm_that_ordinary_python_goes_on_from_gets_nothing() -> None:

@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from sglc.errors import LegalizeError
-from sglc.ir.core import Op, Program, Type, Value, next_id, walk, with_regions
+from sglc.ir.core import Op, Program, Type, Value, fresh_ids, next_id, walk, with_regions
 from sglc.ir.ops import Append, Call, Cond, Loop, Prompt, Resume, RoleClose, RoleOpen, Store, Switch, TextOf
 from sglc.ir.plan.plan import PromptEnd
 from sglc.ir.plan.segment import KeepNode, Segment
@@ -71,7 +71,7 @@ def test_texts_of_streams_are_what_the_streams_say() -> None:
         program = _asking(replace(made, ops=tuple(map(_plain, made.ops))))
         verify(program)
         try:
-            texts, _ = with_texts(program)
+            texts, _ = with_texts(program, fresh_ids(program))
         except LegalizeError as error:  # a called program gave the stream, or a loop another one
             codes.add(error.code)
             continue

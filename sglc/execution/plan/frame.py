@@ -152,7 +152,7 @@ class Frame(Environment):
                     for inner in self.within.get(step, ()):
                         self.variables |= inner
         if not whole:
-            self.variables[SO_FAR] = tuple(map(self._so_far, self.block.gives))
+            self.variables[SO_FAR] = tuple(map(self._so_far, self.block.block.results))
 
     def _prompt(self, prompt: PreparedPrompt, *, whole: bool) -> Value:
         """What the prompt says as far as it came, and what its turns consist of."""

@@ -39,7 +39,7 @@ from sglc.ir.plan.plan import (
     steps_of,
 )
 from sglc.ir.plan.segment import GenNode, Held, KeepNode, Segment, SelectNode, Slot
-from sglc.ir.plan.uses import Uses, names_in
+from sglc.ir.plan.uses import BlockEffects, Uses, names_in
 from sglc.ir.pure import PURE
 
 _AS_THEY_ARE = ("str", "bool")  # arguments of these types are values of a plan
@@ -56,8 +56,7 @@ class Prepared:
     """A plan, and what is found out about it once for all of its runs.
 
     `parameters` are its names for arguments, `exact` the places of those whose values are objects of Python's.
-    `early` are the variables that one generation makes, or a list of them: they are there before the end. Those
-    of an arm of the program itself, by its block, are there from the choice on.
+    `early` are the variables that one generation makes, or a list of them: they are there before the end.
     `at_once`: all that it asks for is asked for together.
     `shown` is how the prompt begins, as far as that is arguments, literals and generations: what stands behind
     a step in which the program may end is in `shown_behind` under its number, and shown when it is over.
@@ -67,21 +66,24 @@ class Prepared:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.traced = any(isinstance(name, Held) for name in names_in(plan.returns))
-        uses = Uses(plan.blocks)
-        ordered = any(_waits(step) for step in steps_of(plan))
-        self.top = PreparedBlock(plan.body, Blocks(plan.blocks, uses, ordered))
+        effects = BlockEffects(plan.blocks) if any(map(_waits, steps_of(plan))) else None
+        self.top = PreparedBlock(plan.body, Blocks(plan.blocks, Uses(plan.blocks), effects))
         self.parameters = [param.name for param in plan.params]
         self.exact = [place for place, param in enumerate(plan.params) if param.kind not in _AS_THEY_ARE]
         nodes = [node for step in plan.steps if isinstance(step, Segment) for node in step.nodes]
         self.loc = next((node.loc for node in nodes if isinstance(node, GenNode | SelectNode)), None)
         self.early = _early(plan, plan.steps, plan.variables)
-        self.early_in = dict(_early_in_arms(plan, plan.steps, plan.variables, frozenset()))
         self.at_once = (
             len(plan.steps) == 1 and not plan.blocks and not any(isinstance(n, KeepNode) for n in nodes)
         )
         shown, self.shows_all = _shown(list(_ends(plan, plan.body)), plan, self.top.order)
         self.shown = _to_fill(shown.pop(NOBODY, ()))
         self.shown_behind = {number: _to_fill(parts) for number, parts in shown.items()}
+
+    @cached_property
+    def early_in(self) -> dict[int, dict[str, Variable]]:
+        """Such variables of arms of the program itself, by block: they are there from the choice on."""
+        return dict(_early_in_arms(self.plan, self.plan.steps, self.plan.variables, frozenset()))
 
     @cached_property
     def most_calls(self) -> float:

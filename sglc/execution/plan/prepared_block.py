@@ -27,7 +27,7 @@ from sglc.ir.plan.plan import (
     blocks_of,
 )
 from sglc.ir.plan.segment import GenNode, Held, KeepNode, Segment, SelectNode, Slot, behind
-from sglc.ir.plan.uses import Name, Uses, block_ends, gives_of, names_in
+from sglc.ir.plan.uses import BlockEffects, Name, Uses, block_ends, gives_of, names_in
 from sglc.ir.pure import STORED
 
 NOBODY = -1
@@ -35,11 +35,11 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """All blocks of a plan. `ordered`: something in it has to wait for effects before it."""
+    """All blocks of a plan. `effects`: None where nothing in it has to wait for effects before it."""
 
     blocks: Sequence[Block]
     uses: Uses
-    ordered: bool
+    effects: BlockEffects | None
 
 
 class PreparedSegment:
@@ -96,23 +96,44 @@ def _generations(segment: Segment, index: int) -> list[int]:
     return [at for at in sorted(behind(segment, index)) if isinstance(segment.nodes[at], GenNode | SelectNode)]
 
 
-@dataclass(eq=False, slots=True)
 class PreparedStep:
-    """A step. `reads` are its own operands in order, `whole` all names that it and its blocks read.
+    """A step that reads `names`, for itself and for its blocks, and gives `gives`, of the block `around` it.
 
     `gives` and `held` are names of its block by number: those that it gives, and the streams that it reads.
-    `streams`: it may give some.
+    `streams`: it may give some. All else is found out when the step first begins: a run waits for answers then.
     """
 
-    step: Step
-    reads: tuple[Read, ...]
-    named: Mapping[str, Read]
-    whole: tuple[Read, ...]
-    gives: tuple[int, ...]
-    held: tuple[int, ...]
-    streams: bool
-    segment: PreparedSegment | None
-    inner: list[PreparedBlock | None]
+    def __init__(self, step: Step, names: Collection[Name], gives: Iterable[Name], around: Names) -> None:
+        own = around.own
+        self.step = step
+        self._names = names
+        self._around = around
+        self.gives = tuple([own[name] for name in gives])
+        self.held = tuple([own[name] for name in names if isinstance(name, Held) and name in own])
+        self.streams = any(isinstance(name, Held) for name in gives)
+        self.inner: list[PreparedBlock | None] = [None] * len(blocks_of(step))
+
+    @cached_property
+    def segment(self) -> PreparedSegment | None:
+        """If it is one."""
+        step = self.step
+        return PreparedSegment(step, self._names, self._around) if isinstance(step, Segment) else None
+
+    @cached_property
+    def reads(self) -> tuple[Read, ...]:
+        """Its own operands, in order."""
+        return tuple([self._around.reader(tree) for tree in operands_of(self.step)])
+
+    @cached_property
+    def named(self) -> Mapping[str, Read]:
+        """Those that a function is given by name."""
+        named = self.step.named if isinstance(self.step, FunctionStep) else {}
+        return {key: self._around.reader(tree) for key, tree in named.items()}
+
+    @cached_property
+    def whole(self) -> tuple[Read, ...]:
+        """All names that it and its blocks read."""
+        return tuple([self._around.reader(name) for name in self._names])
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +199,8 @@ class PreparedBlock:
         self.params = len(block.params)
         self.count = len(own)
         reads = [plan.uses.reads(step) for step in block.steps]
-        self.steps = [self._step(*each) for each in zip(block.steps, reads, gives, strict=True)]
-        self.order = _order(block, plan.uses) if plan.ordered else None
+        self.steps = [PreparedStep(*each, self.names) for each in zip(block.steps, reads, gives, strict=True)]
+        self.order = _order(block, plan.effects) if plan.effects is not None else None
         self.waiting: list[list[int]] = [[] for _ in own]
         self.missing = [0] * len(block.steps)
         self.left = [0] * len(own)
@@ -197,11 +218,23 @@ class PreparedBlock:
             self.left[number] += 1
         self.held = any(self.left)
         self.opened = [number for number, count in enumerate(self.left[: self.params]) if count]
-        self.gives = block.results
-        self.results = [self.names.reader(tree) for tree in block.results]
+        self.block = block
         self.streams = any(isinstance(name, Held) for name in names_in(block.results))
-        self.sites = _sites(block)
-        self.variables = tuple([self._variable(variable, self.sites) for variable in block.variables])
+
+    @cached_property
+    def results(self) -> list[Read]:
+        """What it gives at its end."""
+        return [self.names.reader(tree) for tree in self.block.results]
+
+    @cached_property
+    def sites(self) -> dict[Name, Site]:
+        """What generations of the block make, and the place of each in its program."""
+        return _sites(self.block)
+
+    @cached_property
+    def variables(self) -> tuple[PreparedVariable | PreparedPrompt | Within, ...]:
+        """What it stores at its end, in order."""
+        return tuple([self._variable(variable) for variable in self.block.variables])
 
     def inner(self, step: PreparedStep, place: int) -> PreparedBlock:
         """The block of a step at `place` among those that it holds."""
@@ -213,28 +246,10 @@ class PreparedBlock:
             step.inner[place] = found
         return found
 
-    def _step(self, step: Step, names: Collection[Name], gives: Iterable[Name]) -> PreparedStep:
-        own = self.names.own
-        segment = PreparedSegment(step, names, self.names) if isinstance(step, Segment) else None
-        named: Mapping[str, OutputTree] = step.named if isinstance(step, FunctionStep) else {}
-        return PreparedStep(
-            step,
-            tuple([self.names.reader(tree) for tree in operands_of(step)]),
-            {key: self.names.reader(tree) for key, tree in named.items()},
-            tuple([self.names.reader(name) for name in names]),
-            tuple([own[name] for name in gives]),
-            tuple([own[name] for name in names if isinstance(name, Held) and name in own]),
-            any(isinstance(name, Held) for name in gives),
-            segment,
-            [None] * len(blocks_of(step)),
-        )
-
-    def _variable(
-        self, variable: Named | PromptEnd | Within, sites: Mapping[Name, Site]
-    ) -> PreparedVariable | PreparedPrompt | Within:
+    def _variable(self, variable: Named | PromptEnd | Within) -> PreparedVariable | PreparedPrompt | Within:
         match variable:
             case Named(name, tree):
-                site = sites.get(tree) if isinstance(tree, Slot) else None
+                site = self.sites.get(tree) if isinstance(tree, Slot) else None
                 made = site if site is not None and site.name == name else None
                 return PreparedVariable(name, self.names.reader(tree), tuple(names_in(tree)), tree, made)
             case PromptEnd(said, turns):
@@ -266,7 +281,6 @@ def operands_of(step: Step) -> tuple[OutputTree, ...]:
 
 
 def _sites(block: Block) -> dict[Name, Site]:
-    """What generations of the block make, and the place of each in its program."""
     found: dict[Name, Site] = {}
     for step in block.steps:
         match step:
@@ -282,17 +296,17 @@ def _sites(block: Block) -> dict[Name, Site]:
     return found
 
 
-def _order(block: Block, uses: Uses) -> Order:
-    has = [uses.has_effects(step) for step in block.steps]
+def _order(block: Block, effects: BlockEffects) -> Order:
+    has = [effects.has_effects(step) for step in block.steps]
     waits = [isinstance(step, FunctionStep) and step.in_order for step in block.steps]
     before, gates = [], []
     last = gate = end = NOBODY
     for number, step in enumerate(block.steps):
         before.append(last)
         gates.append(end if isinstance(step, FunctionStep) and step.effects else gate)
-        if uses.hands_over(step):
+        if effects.hands_over(step):
             gate = number
-        if uses.may_end(step):
+        if effects.may_end(step):
             end = number
         if has[number]:
             last = number

@@ -30,7 +30,7 @@ from sglc.execution.tool_calls import Tools
 from sglc.frontend.locate import of_error
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import conversation
-from sglc.frontend.program.instance import Awaited, Variable
+from sglc.frontend.program.instance import Awaited
 from sglc.frontend.tracing.makers import NoValue
 from sglc.frontend.values.recorded import Generated
 from sglc.ir import core
@@ -48,10 +48,10 @@ def plan_run(
     return Run(setup, arguments, part, prepared.asked, single_call)
 
 
-def _chosen(outputs: RunOutputs, early_in: Mapping[int, Mapping[str, Variable]], number: int) -> None:
+def _chosen(outputs: RunOutputs, prepared: Prepared, number: int) -> None:
     """The block of an arm begins: what it generates can be read as it comes."""
     with outputs.change:
-        dict.update(outputs.variables, early_in.get(number, {}))
+        dict.update(outputs.variables, prepared.early_in.get(number, {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class PlanPart(Part):
         self._meter = meter
         outputs = run.result.outputs
         # Which does not hold this part: that holds it.
-        chosen = partial(_chosen, outputs, prepared.early_in) if prepared.early_in else None
+        chosen = partial(_chosen, outputs, prepared) if prepared.plan.blocks else None
         self._executor = PlanExecutor(prepared, run.session, tools, lambda: run.context, meter, chosen)
         dict.update(outputs.variables, prepared.early)
 

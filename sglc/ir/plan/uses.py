@@ -119,14 +119,8 @@ class Uses:
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self._outside: list[Names] = []  # by block: what it reads from outside
-        self.effects: list[bool] = []  # by block: whether tools behind it have to wait for it
-        self.handing_over: list[bool] = []
-        self.ending: list[bool] = []
         for block in blocks:  # a block holds only those before it
             self._outside.append(self._of_block(block))
-            self.effects.append(any(self.has_effects(step) for step in block.steps))
-            self.handing_over.append(any(self.hands_over(step) for step in block.steps))
-            self.ending.append(any(self.may_end(step) for step in block.steps))
 
     def reads(self, step: Step) -> Names:
         """What a step, and the blocks that it holds, read from outside of it."""
@@ -135,6 +129,28 @@ class Uses:
             for number in blocks_of(step):
                 found.update(self._outside[number])
         return found
+
+    def _of_block(self, block: Block) -> Names:
+        found: Names = {}
+        own: Names = dict.fromkeys(block.params)
+        for step in block.steps:
+            found.update(self.reads(step))
+            own.update(dict.fromkeys(gives_of(step)))
+        found.update(dict.fromkeys(block_ends(block)))
+        return {name: None for name in found if name not in own}
+
+
+class BlockEffects:
+    """What the steps of a plan do beside giving values, those in their blocks included."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self.effects: list[bool] = []  # by block: whether tools behind it have to wait for it
+        self.handing_over: list[bool] = []
+        self.ending: list[bool] = []
+        for block in blocks:  # a block holds only those before it
+            self.effects.append(any(map(self.has_effects, block.steps)))
+            self.handing_over.append(any(map(self.hands_over, block.steps)))
+            self.ending.append(any(map(self.may_end, block.steps)))
 
     def has_effects(self, step: Step) -> bool:
         """Whether tools behind a step have to wait for it.
@@ -166,15 +182,6 @@ class Uses:
     def may_end(self, step: Step) -> bool:
         """Whether the program may raise, or go on as Python, in a step."""
         return isinstance(step, HostStep) or any(self.ending[number] for number in blocks_of(step))
-
-    def _of_block(self, block: Block) -> Names:
-        found: Names = {}
-        own: Names = dict.fromkeys(block.params)
-        for step in block.steps:
-            found.update(self.reads(step))
-            own.update(dict.fromkeys(gives_of(step)))
-        found.update(dict.fromkeys(block_ends(block)))
-        return {name: None for name in found if name not in own}
 
 
 def _goes_through(function: str) -> bool:

@@ -152,7 +152,8 @@ def sampling_problem(sampling: Sampling) -> str:
         "tools": s.tools is not None and not _are_tools(s.tools),
         "strict": s.strict and s.json_schema is None,
     }
-    if wrong := next((name for name, out in bad.items() if out), ""):
+    if any(bad.values()):
+        wrong = next(name for name, out in bad.items() if out)
         return f"`{wrong}` is `{getattr(s, wrong)!r}`, out of range"
     if s.unreachable:
         return s.unreachable

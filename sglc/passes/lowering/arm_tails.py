@@ -23,7 +23,6 @@ from sglc.ir.core import (
     Region,
     Type,
     Value,
-    fresh_ids,
     operands,
     renamed,
     values_in,
@@ -39,14 +38,17 @@ _MOST_COPIES = 128  # ops that what follows one branch may come to
 _MOVES = (*get_args(StreamOp), ScopeBegin, ScopeEnd, Format)
 
 
-def with_arm_tails(program: Program, prompts: Mapping[Value, Sequence[Value | str]]) -> Program:
+def with_arm_tails(
+    program: Program, prompts: Mapping[Value, Sequence[Value | str]], ids: Iterator[int]
+) -> Program:
     """The program, in which what follows a branch that generates is part of its arms.
 
     Args:
         prompts: what its `prompt` ops say, by their streams.
+        ids: free ones.
     """
     given = {value for op in program.params for value in op.results}
-    ops = _Tails(fresh_ids(program), prompts).block(program.ops, given, list(values_in(program.returns)))
+    ops = _Tails(ids, prompts).block(program.ops, given, list(values_in(program.returns)))
     return with_fields(program, ops=ops)
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
-from sglc.ir.core import Op, Program, Region, Tree, Type, Value, operands, regions, values_in, walk
+from sglc.ir.core import Op, Program, Region, Tree, Type, Value, fresh_ids, operands, regions, values_in, walk
 from sglc.ir.effects import Effect, any_effect, variable_of
 from sglc.ir.ops import (
     Arg,
@@ -76,8 +76,9 @@ class Lowering:
 
     def begun(self, program: Program) -> tuple[Program, _BlockLowering]:
         """A program as it is divided, and the lowering of its own ops."""
-        program, prompts = with_texts(with_chosen_texts(program))
-        named = with_arm_tails(program, prompts)
+        ids = fresh_ids(program)
+        program, prompts = with_texts(with_chosen_texts(program, ids), ids)
+        named = with_arm_tails(program, prompts, ids)
         program, prompts = without_sections(named, prompts)
         return program, _BlockLowering(self, LoweringScope(named, prompts), program.ops)
 
@@ -182,9 +183,9 @@ class _BlockLowering:
         joined: dict[int, list[Value]] = {}
         barrier = 0  # where Python may take over, nothing behind has begun
         for number, op in enumerate(ops):
-            needs = barrier
+            needs, reads = barrier, operands(op)
             self.before.append(1 << self.decisions)
-            for value in operands(op):
+            for value in reads:
                 needs |= self.masks.get(value, 0)
             if isinstance(op, _STREAM_OPS):
                 if isinstance(op, _TAKES_TEXTS) and (whole := self.composite(op)):
@@ -197,7 +198,7 @@ class _BlockLowering:
                 self.masks.update(dict.fromkeys(op.results, needs))
                 continue
             self.keys.append(-1)
-            late = not self.made.isdisjoint(operands(op))
+            late = not self.made.isdisjoint(reads)
             match op:
                 case Format():
                     parts = (part for item in op.parts for part in self.scope.parts(item))
@@ -213,7 +214,7 @@ class _BlockLowering:
                         needs |= self.decision()
                     for value in op.results:
                         named(self.scope, value)
-                    if may_hand_over(op):
+                    if self.scope.acts and may_hand_over(op):
                         self.leaving.add(number)
                         barrier = needs
             if late:
@@ -292,7 +293,7 @@ class _BlockLowering:
                 step = decision(op, self.scope, self.lowering.region, self.lowering.called)
                 unit = self.unit(number, step, waits)
                 barrier = (unit,) if leaves else barrier
-                if any_effect(op, _TOOLS):
+                if self.scope.acts and any_effect(op, _TOOLS):
                     if effects is not None:
                         unit.after[effects] = None
                     effects = unit

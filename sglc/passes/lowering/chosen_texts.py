@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from sglc.ir.core import Op, Program, Region, Type, Value, fresh_ids, with_fields, with_regions
+from sglc.ir.core import Op, Program, Region, Type, Value, with_fields, with_regions
 from sglc.ir.made_often import replaced
 from sglc.ir.ops import Append, Cond, Format, Gen, Loop, Select, Switch, arms_of, hands_over
 
@@ -53,9 +53,9 @@ class _End:
         return bool(self.parts) and (self.idle or self.late)
 
 
-def with_chosen_texts(program: Program) -> Program:
-    """The program, in which no branch or loop needs a segment for what it appends last."""
-    return with_fields(program, ops=tuple(_changed(program.ops, fresh_ids(program))))
+def with_chosen_texts(program: Program, ids: Iterator[int]) -> Program:
+    """The program, in which no branch or loop needs a segment for what it appends last. `ids` are free."""
+    return with_fields(program, ops=tuple(_changed(program.ops, ids)))
 
 
 def _changed(ops: Iterable[Op], ids: Iterator[int]) -> Iterator[Op]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sglc.ir.core import Program
-from sglc.ir.depth import check_depth, with_room
+from sglc.ir.depth import with_room
 from sglc.ir.ops import Arg, Guard
 from sglc.ir.plan.plan import Param, Plan, PlanGuard
 from sglc.ir.plan.plan_json import PLAN_VERSION
@@ -27,13 +27,12 @@ def lower_plan(program: Program, target: Target, *, estimated: bool = True) -> P
     its name makes it an output, and every tool; other ops stay if one of those or the return value
     needs them. What streams say (`text_of`, `prompt`) is put together from texts. Streams in
     `program.returns` are kept under the dotted path of their place in it. Its costs are `estimated`.
+    The program is verified.
 
     Raises:
         LegalizeError: SGLC306 chat turns that are not lowered; SGLC308 a picture on a target that
             takes none; SGLC330 `text_of` or `prompt` of a stream that was made elsewhere.
-        VerifyError: SGLC216, SGLC217, the program is too deep.
     """
-    check_depth(program)
     lowering = Lowering(target)
     block = lowering.program(program)
     steps, blocks = block.steps, tuple(lowering.blocks)

@@ -81,6 +81,12 @@ def _to_last_argument(prefix: PromptPrefix) -> PromptPrefix:
     return prefix[:end]
 
 
+# Ops of which something is known before the run.
+_TOLD = (
+    Append, Image, Gen, Select, Root, Control, RoleOpen, RoleClose, Fork, ScopeBegin, ScopeEnd,
+    HostCall, Format, Strip, Lower, Call, Loop,
+)  # fmt: skip
+
 # What is known of a text or a stream: how it begins, and whether that is all of it.
 _Known = tuple[PromptPrefix, bool]
 _NOTHING: _Known = ((), False)
@@ -113,7 +119,8 @@ class _Walk:
 
     def ops(self, ops: Iterable[Op]) -> None:
         for op in ops:
-            self.op(op)
+            if isinstance(op, _TOLD):
+                self.op(op)
 
     def op(self, op: Op) -> None:
         match op:

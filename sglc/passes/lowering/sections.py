@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sglc.ir.core import Op, Program, Region, Value, reading, substitute, walk, with_fields, with_regions
+from sglc.ir.core import Op, Program, Region, Value, kinds, reading, substitute, with_fields, with_regions
 from sglc.ir.ops import ScopeBegin, ScopeEnd
 from sglc.passes.prompt.text import PromptTexts
 
@@ -17,7 +17,7 @@ def without_sections(program: Program, prompts: PromptTexts) -> tuple[Program, P
     s1 = scope_begin(s0, 'a'); s2 = append(s1, 'x'); s3 = scope_end(s2, 'a'); yield s3
         -> s2 = append(s0, 'x'); yield s2
     """
-    if not any(isinstance(op, _SECTIONS) for op in walk(program.ops)):
+    if kinds(program).isdisjoint(_SECTIONS):
         return program, prompts
     rename: dict[Value, Value] = {}
 

@@ -11,10 +11,23 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from sglc.errors import LegalizeError
-from sglc.ir.core import Program, Tree, Type, Value
+from sglc.ir.core import Program, Tree, Type, Value, kinds
 from sglc.ir.grammar.form_key import form_key
 from sglc.ir.made_often import replaced
-from sglc.ir.ops import Append, Arg, Control, Fork, Gen, Image, Resume, RoleClose, RoleOpen, Select
+from sglc.ir.ops import (
+    Append,
+    Arg,
+    Control,
+    Fork,
+    Gen,
+    HostCall,
+    Image,
+    Resume,
+    RoleClose,
+    RoleOpen,
+    Select,
+    Tool,
+)
 from sglc.ir.plan.plan import Joined, OutputTree
 from sglc.ir.plan.segment import (
     ExtendNode,
@@ -42,13 +55,15 @@ from sglc.ir.values import limited
 
 StreamOp = Append | Control | Image | Gen | Select | Fork | RoleOpen | RoleClose
 _Extension = Append | Control | Image | RoleOpen | RoleClose
+_ACTING = (Tool, HostCall)
 Texts = tuple[str | Slot | Value, ...]  # a value: the text that a generation made
 
 
 class LoweringScope:
     """What one program's values are called, and where they are found; shared by all of its blocks.
 
-    `prompts` are what its `prompt` ops say, by their streams.
+    `prompts` are what its `prompt` ops say, by their streams. `acts`: there are tools,
+    or places where Python may take over.
     """
 
     def __init__(self, program: Program, prompts: Mapping[Value, Sequence[Value | str]]) -> None:
@@ -63,6 +78,7 @@ class LoweringScope:
         self.exported: dict[Value, None] = {}
         self.whole: dict[Value, Slot] = {}  # texts of several parts that a step puts together
         self.prompts = prompts
+        self.acts = not kinds(program).isdisjoint(_ACTING)
         for op in program.params:
             if isinstance(op, Arg) and op.kind == "str":
                 self.texts[op.results[0]] = (Slot(op.name),)

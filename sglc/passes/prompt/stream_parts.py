@@ -12,7 +12,7 @@ from functools import partial
 from itertools import count
 
 from sglc.errors import LegalizeError
-from sglc.ir.core import Op, Program, Region, Tree, Type, Value, fresh_ids, regions, with_regions
+from sglc.ir.core import Op, Program, Region, Tree, Type, Value, regions, with_regions
 from sglc.ir.made_often import replaced
 from sglc.ir.ops import Cond, Format, Loop, Pack, Root, Switch, arms_of, hands_over
 from sglc.ir.remark import place
@@ -36,20 +36,20 @@ class StreamParts:
     Args:
         part_of: what an op adds to its stream.
         kind: of the values that blocks give: a text, or JSON, which is a list of parts and of such lists.
+        ids: for further values.
     """
 
     program: Program
     part_of: Callable[[Op], Parts]
     kind: Type
+    ids: Iterator[int]
     _makers: dict[Value, Op] = field(default_factory=dict)
     _homes: dict[Value, int] = field(default_factory=dict)  # the block that an op stands in, by what it gives
     _loops: dict[Value, tuple[Loop, int]] = field(default_factory=dict)  # by the parameter of their bodies
     _more: dict[Value, list[_More]] = field(default_factory=dict)  # by the first result of the op
     _known: dict[Value, tuple[Value | None, _More]] = field(default_factory=dict)
-    _fresh: Iterator[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._fresh = fresh_ids(self.program)
         blocks = count()
 
         def enter(ops: Sequence[Op]) -> None:
@@ -93,7 +93,7 @@ class StreamParts:
 
     def value(self) -> Value:
         """A value that nothing uses."""
-        return Value(next(self._fresh), self.kind)
+        return Value(next(self.ids), self.kind)
 
     def made(self, parts: Parts, op: Op) -> Op:
         """The op that makes one value of parts, for `op`."""

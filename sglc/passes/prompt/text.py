@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from sglc.ir.core import Op, Program, Region, Type, Value, inputs, values_in, walk, with_fields, with_regions
@@ -27,17 +27,17 @@ _READERS, _BRANCHES = (TextOf, Prompt), (Cond, Switch)
 PromptTexts = dict[Value, tuple[Value | str, ...]]  # by the stream that a `prompt` reads
 
 
-def with_texts(program: Program) -> tuple[Program, PromptTexts]:
+def with_texts(program: Program, ids: Iterator[int]) -> tuple[Program, PromptTexts]:
     """The program without `text_of`, and what its `prompt` ops say.
 
         s1 = append(s0, 'Q: '); s2, t0 = gen(s1, 'x'); t1 = text_of(s2)  ->  ...; t1 = format('Q: ', t0)
 
-    Streams that are read for their texts alone are no results of blocks any more.
+    Streams that are read for their texts alone are no results of blocks any more. `ids` are free.
     """
     asked = [op for op in walk(program.ops) if isinstance(op, _READERS)]
     if not asked:
         return program, {}
-    streams = StreamParts(program, _part, Type.TEXT)
+    streams = StreamParts(program, _part, Type.TEXT, ids)
     prompts: PromptTexts = {}
     texts: dict[Value, tuple[Value | str, ...]] = {}
     for op in asked:
@@ -88,7 +88,7 @@ def _needed(ops: Iterable[Op], live: set[Value], prompts: PromptTexts) -> tuple[
             op = with_fields(op, results=tuple([op.results[number] for number in wanted]))
             op = with_regions(op, partial(_arm, wanted=wanted, live=live, prompts=prompts))
         elif op.region_fields:
-            op = with_regions(op, lambda region: _block(region, live, prompts))
+            op = with_regions(op, lambda region: _block(region, region.results, live, prompts))
         live.update(inputs(op))
         kept.append(op)
     return tuple(reversed(kept))
@@ -101,9 +101,9 @@ def _of_prompts(op: Op) -> bool:
 
 def _arm(region: Region, wanted: list[int], live: set[Value], prompts: PromptTexts) -> Region:
     results = () if hands_over(region) else tuple([region.results[number] for number in wanted])
-    return _block(with_fields(region, results=results), live, prompts)
+    return _block(region, results, live, prompts)
 
 
-def _block(region: Region, live: set[Value], prompts: PromptTexts) -> Region:
-    live.update(region.results)
-    return with_fields(region, ops=_needed(region.ops, live, prompts))
+def _block(region: Region, results: tuple[Value, ...], live: set[Value], prompts: PromptTexts) -> Region:
+    live.update(results)
+    return with_fields(region, ops=_needed(region.ops, live, prompts), results=results)

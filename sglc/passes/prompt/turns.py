@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from sglc.ir.core import Op, Program, Tree, Type, Value, walk
+from sglc.ir.core import Op, Program, Tree, Type, Value, fresh_ids, kinds, walk
 from sglc.ir.depth import with_room
 from sglc.ir.made_often import replaced
 from sglc.ir.ops import Append, Gen, Image, Prompt, RoleClose, RoleOpen, Select
@@ -20,10 +20,12 @@ def with_turns(program: Program) -> Program:
 
     What a branch or a loop adds is one value in it, a list of the same kind.
     """
-    ops = list(walk(program.ops))
-    if not any(isinstance(op, Prompt) for op in ops) or not any(isinstance(op, RoleOpen) for op in ops):
+    if not kinds(program) >= {Prompt, RoleOpen}:
         return program
-    streams = StreamParts(program, _part, Type.JSON)
+    ops = list(walk(program.ops))
+    if not any(isinstance(op, RoleOpen) for op in ops):  # those of called programs are not of its prompt
+        return program
+    streams = StreamParts(program, _part, Type.JSON, fresh_ids(program))
     asked = [op.stream for op in ops if isinstance(op, Prompt) and not op.turns]
     turns = {stream: joined(_in_turns(streams.of(stream))) for stream in asked}
 
