@@ -79,6 +79,8 @@ def _called(op: Op) -> str:
 
 def _counted(op: Op, turns: int = 0) -> str:
     """Where an op generates in a comprehension, whose plan counts turns and whose Python counts generations."""
+    if not turns and not op.region_fields and not isinstance(op, Call):
+        return ""
     if turns and isinstance(op, Gen | Select | Call) and in_comprehension(op.site.function, turns):
         return str(op.loc) if not isinstance(op, Call) or _generates(op.program) else ""
     turns = 0 if isinstance(op, Call) else turns + isinstance(op, Loop | Map)

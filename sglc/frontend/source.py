@@ -48,7 +48,8 @@ def source_of(code: CodeType) -> FunctionSource:
     lines = linecache.getlines(code.co_filename) or inspect.findsource(code)[0]
     text, futures = "".join(lines), code.co_flags & _FUTURES
     try:
-        return _of_its_lines(code, lines, text, futures) or _of_its_file(code, text, futures)
+        with warnings.catch_warnings(action="ignore"):  # they were given when it was compiled first
+            return _of_its_lines(code, lines, text, futures) or _of_its_file(code, text, futures)
     except (ValueError, RecursionError) as error:
         raise SyntaxError(str(error)) from None
 
@@ -116,8 +117,7 @@ def _parsed(
 
 
 def _tree(text: str, file: str, futures: int) -> ast.Module:
-    with warnings.catch_warnings(action="ignore"):  # they were given when it was compiled first
-        tree: ast.Module = compile(text, file, "exec", futures | _FLAGS | ast.PyCF_ONLY_AST, dont_inherit=True)
+    tree: ast.Module = compile(text, file, "exec", futures | _FLAGS | ast.PyCF_ONLY_AST, dont_inherit=True)
     return tree
 
 
@@ -131,9 +131,9 @@ def _statements(node: ast.AST) -> Iterator[ast.AST]:
 
 def _codes(statements: list[ast.stmt], file: str, futures: int) -> Iterator[CodeType]:
     """All code that compiling statements gives."""
-    with warnings.catch_warnings(action="ignore"):
-        code = compile(ast.Module(statements, []), file, "exec", futures | _FLAGS, dont_inherit=True)
-    yield from inner_codes(code)
+    yield from inner_codes(
+        compile(ast.Module(statements, []), file, "exec", futures | _FLAGS, dont_inherit=True)
+    )
 
 
 def inner_codes(code: CodeType) -> Iterator[CodeType]:

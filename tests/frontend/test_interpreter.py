@@ -5,6 +5,7 @@ What a program may not notice: that it was compiled, explained or looked at by `
 
 from __future__ import annotations
 
+import ast
 import gc
 import itertools
 import threading
@@ -21,6 +22,7 @@ import pytest
 import sglc as sgl
 from sglc.backends.scripted import ScriptedBackend
 from sglc.frontend.language import expr
+from sglc.frontend.source import inner_codes
 from sglc.frontend.tracing.call_frame import bindings_of, definition_of
 from sglc.frontend.tracing.tools import tool
 from sglc.ir.core import Program, walk
@@ -1304,6 +1306,29 @@ def decoded(s: Any) -> str:
 def test_a_text_is_not_decoded() -> None:
     error = decoded.run(backend=BACKEND).error()
     assert "decoding str is not supported" in str(error)
+
+
+BOUND = """
+def bound():
+    x: int
+    (y,) = [outside for outside in outside]
+    for z in y:
+        lambda: z
+    def inner():
+        nonlocal z
+        of_inner = z
+    if inner() or (w := z):
+        del w
+"""
+
+
+def test_the_names_of_its_code_are_those_that_a_function_binds() -> None:
+    (node,) = ast.parse(BOUND).body
+    code = next(inner_codes(compile(BOUND, "", "exec")))
+    own = bindings_of(node).own
+    assert own == {"x", "y", "z", "inner", "w"}
+    found = bindings_of(node, frozenset((*code.co_varnames, *code.co_cellvars))).own
+    assert own - {"x"} <= found <= own  # of `x` there is no code
 
 
 def test_what_a_notebook_ran_long_ago_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ _BINDING: Mapping[type[ast.AST], Callable[[Any], str | None]] = {
     ast.MatchMapping: attrgetter("rest"),
     ast.alias: lambda node: node.asname or node.name.partition(".")[0],
 }
+_NEVER = frozenset([""])  # no function binds that
 _DEEPEST = 64  # calls of the user's own functions in each other
 
 _MOST_SOURCES = 1024  # functions that are known: in a notebook the same ones come again and again, as others
@@ -67,8 +68,8 @@ def has_source(code: CodeType) -> bool:
 
 
 @lru_cache(_MOST_SOURCES)
-def bindings_of(node: ast.AST) -> Bindings:
-    """The names that a function or comprehension binds."""
+def bindings_of(node: ast.AST, enough: frozenset[str] = _NEVER) -> Bindings:
+    """The names that a function or comprehension binds; where `enough` are its own, no more are looked for."""
     own, outer, module = set[str](), set[str](), set[str]()
     elsewhere: dict[type, set[str]] = {ast.Global: module, ast.Nonlocal: outer}
     left: list[Any]  # nodes of its scope, and what else is in their lists
@@ -80,8 +81,9 @@ def bindings_of(node: ast.AST) -> Bindings:
     else:
         assert isinstance(node, _COMPREHENSIONS)
         left = [generator.target for generator in node.generators]
-    while left:
-        part = left.pop()
+    for part in left:  # which grows
+        if enough <= own:
+            break
         kind = type(part)
         if kind is ast.Constant:
             continue
@@ -118,11 +120,12 @@ class CallFrame:
     cells: Mapping[str, CellType]
     outer: CallFrame | None = None  # the one whose names it sees
     values: dict[str, Any] = field(default_factory=dict)
+    variables: frozenset[str] = _NEVER  # all that its code has, if no function is around it
     block: int = field(init=False)
     bindings: Bindings = field(init=False)
 
     def __post_init__(self) -> None:
-        self.block, self.bindings = len(self.tracer.bodies), bindings_of(self.scope)
+        self.block, self.bindings = len(self.tracer.bodies), bindings_of(self.scope, self.variables)
 
     @property
     def node(self) -> ast.AST | None:
@@ -212,7 +215,9 @@ class Closure:
             raise TypeError(f"{self.__name__}() {error}") from None
         given.apply_defaults()
         of = self._frame
-        frame = CallFrame(of.tracer, of.scope, of.file, of.globals, of.cells, of.outer, dict(given.arguments))
+        frame = CallFrame(
+            of.tracer, of.scope, of.file, of.globals, of.cells, of.outer, dict(given.arguments), of.variables
+        )
         if isinstance(frame.scope, ast.AsyncFunctionDef):
             return Coroutine(lambda: self._run(frame))
         return self._run(frame)
@@ -264,5 +269,8 @@ def closure_of(tracer: Tracer, function: FunctionType, loc: Loc) -> Closure:
     for parameter in signature.parameters.values():
         if parameter.default is not inspect.Parameter.empty:
             tracer.outside.note(parameter.default)
-    frame = CallFrame(tracer, node, code.co_filename, function.__globals__, cells)
+    # `nonlocal` and `global` decide nothing here: what is not its own is not stored, and looked up outside.
+    # What a comprehension binds inside is among these in 3.12: then none are enough.
+    own = frozenset((*code.co_varnames, *code.co_cellvars))
+    frame = CallFrame(tracer, node, code.co_filename, function.__globals__, cells, variables=own)
     return Closure(frame, signature, function.__qualname__)

@@ -45,9 +45,10 @@ class Evaluation:
         """Where the program stands."""
         if self.node is None:
             return self.at
-        if id(self.node) not in self._locs:
-            self._locs[id(self.node)] = self.node, of_node(self.node, self.node_file)
-        return self._locs[id(self.node)][1]
+        found = self._locs.get(id(self.node))
+        if found is None:
+            found = self._locs[id(self.node)] = self.node, of_node(self.node, self.node_file)
+        return found[1]
 
     def raised_at(self, error: Exception, loc: Loc) -> None:
         """An exception goes through the program; the first place is where it was raised."""

@@ -161,13 +161,14 @@ class FiniteValues:
         number = value.id
         for frame in reversed(self.frames):
             made = frame.made
-            if number not in made:
-                for op in reversed(frame.ops):  # what was recorded since a value was asked for last
-                    if op.results and op.results[0].id in made:
-                        break
-                    for each in walk((op,)) if op.region_fields else (op,):
-                        for result in each.results:
-                            made[result.id] = each
+            if number in made:
+                return made[number]
+            for op in reversed(frame.ops):  # what was recorded since a value was asked for last
+                if op.results and op.results[0].id in made:
+                    break
+                for each in walk((op,)) if op.region_fields else (op,):
+                    for result in each.results:
+                        made[result.id] = each
             if number in made:
                 return made[number]
         return None

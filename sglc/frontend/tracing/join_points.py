@@ -161,6 +161,7 @@ def _as_block(frame: CallFrame, node: ast.stmt, arm: Callable[[], Any], point: _
     learned = set[Value]()
     questions: list[Any] = []
     read: set[Value] = set()
+    stored: dict[tuple[int, str], None] = {}  # variables, by the numbers of their states
 
     def run() -> None:
         tracer.arms += 1
@@ -173,17 +174,22 @@ def _as_block(frame: CallFrame, node: ast.stmt, arm: Callable[[], Any], point: _
             raise ArmsApart from None
         if left is not None or not point.same_to_python():
             raise ArmsApart
+        for number, (state, *_, variables, _) in enumerate(point.snapshot.states):
+            for name, item in state._variables.items():
+                if name not in variables or item is not variables[name]:
+                    stored[number, name] = None
         turns.add(tuple(state._stream.turns for state, *_ in point.snapshot.states))
         counts.append(tracer.recorder.mark().occurrences)
         decided = [value for value in tracer.decided if value not in point.decided]
         learned.update(decided)
         questions.extend(asked for asked, _ in tracer.answered[point.answered :])
         # What was decided on was read by all that follows; anything else only by this arm.
-        read.update(tracer.unchecked.keys() - point.unchecked.keys() - tracer.behind(decided))
+        if new := tracer.unchecked.keys() - point.unchecked.keys():
+            read.update(new - tracer.behind(decided))
 
     tracer.trying += 1
     try:
-        block = tracer.block(run, loc)
+        block = tracer.block(run, loc, variables=False)
     except (ArmsApart, SglcError):
         return False
     finally:
@@ -201,16 +207,14 @@ def _as_block(frame: CallFrame, node: ast.stmt, arm: Callable[[], Any], point: _
             tracer.uneven.setdefault(key, max(made))
     tracer.recorder.ops += block.ops
     tracer.unchecked = dict(point.unchecked)
-    tracer.go_on(block.exit)
-    for state, *_, variables, _ in point.snapshot.states:
-        for name, item in state._variables.items():
-            if name not in variables or item is not variables[name]:
-                state._variables[name] = Unsettled(name, "arms of a branch store it", loc)
+    tracer.go_on(block.exit, variables=False)
+    for number, name in stored:
+        tracer.instance.states[number]._variables[name] = Unsettled(name, "arms of a branch store it", loc)
     return True
 
 
 def _marks(tracer: Tracer) -> tuple[Any, ...]:
-    return tuple((state._scopes, state._joined) for state in tracer.instance.states)
+    return tuple([(state._scopes, state._joined) for state in tracer.instance.states])
 
 
 def _same(values: dict[str, Any], before: dict[str, Any]) -> bool:

@@ -225,8 +225,8 @@ def _branch(decision: BranchDecision, asked: Value, merged: Merged) -> Op:
 
 
 def _renamed_exit(block_exit: BlockExit | None, rename: Mapping[Value, Value]) -> BlockExit | None:
-    if block_exit is None:
-        return None
+    if block_exit is None or not rename:
+        return block_exit
     variables = {key: _renamed_variable(stored, rename) for key, stored in block_exit.variables.items()}
     tree, streams = substitute(block_exit.tree, rename), substitute(block_exit.streams, rename)
     return BlockExit(tree, streams, block_exit.opens, variables)

@@ -150,7 +150,7 @@ def _on_all_paths(tracer: Tracer, definition: Definition, args: Mapping[str, Any
 
     try:
         with turned_to(tracer):
-            block = tracer.block(run, definition.loc, variables=called, first=True)
+            block = tracer.block(run, definition.loc, states=called, first=True)
     except SglcError:
         raise
     except Exception as error:

@@ -238,6 +238,7 @@ class Tracer(Evaluation, FiniteValues):
         body: Callable[[], Tree],
         loc: Loc,
         *,
+        states: bool = True,
         variables: bool = True,
         python: bool = True,
         first: bool = False,
@@ -246,7 +247,8 @@ class Tracer(Evaluation, FiniteValues):
 
         Args:
             body: records the block, and gives what it hands on.
-            variables: the exit has the variables of the states from before the block, and their streams.
+            states: the exit has the streams of the states from before the block.
+            variables: it has their variables too.
             python: ordinary Python may take over in the block.
             first: it is the whole function.
 
@@ -279,9 +281,8 @@ class Tracer(Evaluation, FiniteValues):
             self.frames.append(frame)
             try:
                 tree = body()
-                return (
-                    self.exit_of(tree, [entry[0] for entry in before.states]) if variables else BlockExit(tree)
-                )
+                left = [entry[0] for entry in before.states] if states else []
+                return self.exit_of(tree, left, variables=variables)
             except PathEnded:
                 return None
             except GraphBreak as graph_break:
@@ -353,18 +354,18 @@ class Tracer(Evaluation, FiniteValues):
             stream.value, stream.turns, stream.live = value, turns, live
             state._stream, state._variables, state._history = stream, dict(variables), history
 
-    def exit_of(self, tree: Tree, states: Sequence[PromptState]) -> BlockExit:
+    def exit_of(self, tree: Tree, states: Sequence[PromptState], *, variables: bool = True) -> BlockExit:
         """Where the states stand now."""
-        variables = {
+        stored = {
             (number, name): Stored(leaf_of(self, variable, name), variable, kept=True)
-            for number, state in enumerate(states)
+            for number, state in enumerate(states if variables else ())
             for name, variable in state._variables.items()
         }
-        values = tuple(state._stream.value for state in states)
-        return BlockExit(tree, values, tuple(state._stream.turns.open for state in states), variables)
+        values = tuple([state._stream.value for state in states])
+        return BlockExit(tree, values, tuple([state._stream.turns.open for state in states]), stored)
 
-    def go_on(self, block_exit: BlockExit) -> None:
-        """Let the states stand where a block has left them."""
+    def go_on(self, block_exit: BlockExit, *, variables: bool = True) -> None:
+        """Let the states stand where a block has left them, with the `variables` that it has."""
         ends = zip(self.instance.states, block_exit.streams, block_exit.opens, strict=False)
         for number, (state, value, role) in enumerate(ends):
             stream = state._stream
@@ -372,8 +373,9 @@ class Tracer(Evaluation, FiniteValues):
                 stream.value = value
                 stream.turns = Turns(stream.turns.closed, role)
                 state._history = History(state._history, "block", "")
-            variables = block_exit.variables.items()
-            state._variables = {name: items_of(stored) for (n, name), stored in variables if n == number}
+            if variables:
+                stored = block_exit.variables.items()
+                state._variables = {name: items_of(item) for (n, name), item in stored if n == number}
 
 
 def _is_settled(value: Any) -> bool:
