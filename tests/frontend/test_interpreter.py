@@ -1331,6 +1331,24 @@ def test_the_names_of_its_code_are_those_that_a_function_binds() -> None:
     assert own - {"x"} <= found <= own  # of `x` there is no code
 
 
+DECLARED = """
+def declared():
+    if a:
+        if a:
+            {declaration} c
+    c = y = 1
+"""
+
+
+@pytest.mark.parametrize("declaration", ["global", "nonlocal"])
+def test_what_is_declared_further_in_is_not_its_own(declaration: str) -> None:
+    source = "def around():\n    c = 0\n" + DECLARED.format(declaration=declaration).replace("\n", "\n    ")
+    around = next(inner_codes(compile(source, "", "exec")))
+    code = next(inner_codes(around))
+    (node,) = (one for one in ast.walk(ast.parse(source)) if getattr(one, "name", "") == "declared")
+    assert bindings_of(node, frozenset((*code.co_varnames, *code.co_cellvars))).own == {"y"}
+
+
 def test_what_a_notebook_ran_long_ago_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cells come again and again, each time with classes and sources of their own."""
     monkeypatch.setattr(expr, "_KNOWN", {})

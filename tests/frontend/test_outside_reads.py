@@ -380,3 +380,21 @@ def test_what_a_metaclass_answers_is_not_taken_for_ever(monkeypatch: pytest.Monk
     assert told.run(backend=backend).text() == "1: a.x"
     monkeypatch.setattr(Registry, "names", ("a", "b"))
     assert told.run(backend=backend).text() == "2: a,b.x"
+
+
+class Current(dict[str, Any]):
+    """Globals of another class: what is current stands elsewhere."""
+
+    now: Any = None
+
+    def __getitem__(self, name: str) -> Any:
+        return self.now if name == "MARK" else super().__getitem__(name)
+
+
+def test_globals_of_another_class_are_looked_up_as_they_do() -> None:
+    names, reads = Current(MARK=object()), Reads()
+    names.now = names.get("MARK")
+    reads.add(in_module, names, "MARK")
+    assert reads.changed() == ""
+    names.now = object()
+    assert reads.changed() == "global MARK"

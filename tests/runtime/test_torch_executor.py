@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,6 +15,7 @@ import torch
 from sglc.errors import BackendError
 from sglc.runtime.executor.logits_output import I64
 from sglc.runtime.executor.torch_executor import TorchExecutor
+from sglc.runtime.executor.torch_threads import _mkl, _openmp, torch_threads
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.step import SAMPLED, Batch, Step, StepResult, pack_masks
 from tests.runtime.handmade import Row, make_step
@@ -254,6 +256,18 @@ def test_threads_of_torch_stay_the_users(model: Model, monkeypatch: pytest.Monke
     in_new_thread(lambda: torch.set_num_threads(2))
     run(machine, make_step([Row(tokens=some_tokens(5), pages=[3, 4], row=1)], 4))
     assert in_new_thread(torch.get_num_threads) == 2
+    assert torch.get_num_threads() == 3
+
+
+def test_products_have_the_threads_that_are_asked_for(threads: None) -> None:
+    """Although somebody has told torch another number, which MKL keeps."""
+    assert _openmp() is not None
+    assert (_mkl() is not None) == torch.backends.mkl.is_available()
+    for count in (1, 2):
+        with torch_threads(count):
+            assert torch.get_num_threads() == count
+            told = re.findall(r"(?:omp|mkl)_get_max_threads\(\) : (\d+)", torch.__config__.parallel_info())
+            assert set(told) == {str(count)}
     assert torch.get_num_threads() == 3
 
 

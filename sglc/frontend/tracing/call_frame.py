@@ -69,7 +69,10 @@ def has_source(code: CodeType) -> bool:
 
 @lru_cache(_MOST_SOURCES)
 def bindings_of(node: ast.AST, enough: frozenset[str] = _NEVER) -> Bindings:
-    """The names that a function or comprehension binds; where `enough` are its own, no more are looked for."""
+    """The names that a function or comprehension binds; where `enough` are its own, no more are looked for.
+
+    Then all that it has are: a name that it binds beside them is declared `global` or `nonlocal` further on.
+    """
     own, outer, module = set[str](), set[str](), set[str]()
     elsewhere: dict[type, set[str]] = {ast.Global: module, ast.Nonlocal: outer}
     left: list[Any]  # nodes of its scope, and what else is in their lists
@@ -83,6 +86,7 @@ def bindings_of(node: ast.AST, enough: frozenset[str] = _NEVER) -> Bindings:
         left = [generator.target for generator in node.generators]
     for part in left:  # which grows
         if enough <= own:
+            own &= enough
             break
         kind = type(part)
         if kind is ast.Constant:

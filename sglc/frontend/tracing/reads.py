@@ -186,8 +186,13 @@ class _Parted:
         self.left: dict[_Key, Read] = {}
         for key, read in reads.items():
             found, owner = read.found, read.owner
-            # A builtin is in no module's dictionary.
-            if read.look is in_module and type(found) is Same and owner.get(read.name, ABSENT) is found.item:
+            # A builtin is in no module's dictionary; another class of dictionaries looks up in its own way.
+            if (
+                read.look is in_module
+                and type(found) is Same
+                and type(owner) is dict
+                and owner.get(read.name, ABSENT) is found.item
+            ):
                 self.modules.append(owner)
                 self.names.append(read.name)
                 self.items.append(found.item)

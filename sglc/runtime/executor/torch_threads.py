@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+_Set = Callable[[int], int]
+
 
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
@@ -17,34 +19,49 @@ def torch_threads(count: int | None) -> Iterator[None]:
 
     `torch.set_num_threads` would set it for all threads of the process that begin later, too: the user's.
     """
-    put = None if count is None else _openmp()
-    if count is None or put is None:
+    openmp = None if count is None else _openmp()
+    if count is None or openmp is None:
         yield
         return
-    before = torch.get_num_threads()
-    put(count)
+    mkl, before = _mkl(), torch.get_num_threads()
+    openmp(count)
+    own = 0 if mkl is None else mkl(count)
     try:
         yield
     finally:
-        put(before)
+        openmp(before)
+        if mkl is not None:
+            mkl(own)
 
 
 @cache
-def _openmp() -> Callable[[int], object] | None:
+def _openmp() -> _Set | None:
     """`omp_set_num_threads` of the OpenMP that torch has loaded, which is of the calling thread alone."""
-    try:
-        mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # no Linux
-        return None
     before = torch.get_num_threads()
-    for path in sorted({line.split()[-1] for line in mapped if "omp" in line.rpartition("/")[2]}):
-        try:
-            put = ctypes.CDLL(path).omp_set_num_threads
-        except (OSError, AttributeError):
-            continue
+    for put in _loaded("omp", "omp_set_num_threads"):
         put(before + 1)
         found = torch.get_num_threads() == before + 1
         put(before)
         if found:
             return put
     return None
+
+
+@cache
+def _mkl() -> _Set | None:
+    """The same of MKL, which follows OpenMP until somebody has told torch a number. It gives the one before."""
+    return next(_loaded("libtorch_cpu", "MKL_Set_Num_Threads_Local"), None)
+
+
+def _loaded(file: str, function: str) -> Iterator[_Set]:
+    """That function of each library in this process whose file is called somehow like this."""
+    try:
+        mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # no Linux
+        return
+    paths = {line.split(maxsplit=5)[-1] for line in mapped if file in line.rpartition("/")[2]}
+    for path in sorted(paths):
+        try:
+            yield getattr(ctypes.CDLL(path), function)
+        except (OSError, AttributeError):
+            continue
