@@ -60,7 +60,7 @@ def start(make: Callable[[], Coroutine[Any, Any, None]], context: Context | None
     """Run a coroutine function on the loop. It sees the variables of `context` (None: of here) as now."""
     loop = _loop or executor_loop()
     job, own = Job(), copy_context() if context is None else context.copy()
-    if threading.get_ident() == _thread:
+    if in_loop():
         job.begin(loop, make, own)
     else:
         _send(partial(job.begin, loop, make, own))
@@ -69,7 +69,7 @@ def start(make: Callable[[], Coroutine[Any, Any, None]], context: Context | None
 
 def on_loop(call: Callable[[], None]) -> None:
     """Call this on the loop: now, if this is its thread."""
-    if threading.get_ident() == _thread:
+    if in_loop():
         call()
     else:
         _send(call)

@@ -144,8 +144,8 @@ def explained(
     _check(function.definition, own)
     if rows is not None:
         check_batch(rows)
-    if rows is not None and not rows:
-        raise UsageError("SGLC064", "there are no rows to explain a batch of", function.definition.loc)
+        if not rows:
+            raise UsageError("SGLC064", "there are no rows to explain a batch of", function.definition.loc)
     made: list[tuple[_Compilation, Mapping[str, str]]] = []
     first_row: Mapping[str, Any] = {}
     for number, row in enumerate([own] if rows is None else rows):

@@ -141,13 +141,11 @@ class TorchExecutor:
         """One thread, if it is quicker with `_SOME` tokens, too: several wait for each other at each product,
         and for as long as one of them waits for a core."""
         self._seconds(1, 0)  # the first pass loads what all need
-        if self._threads is not None or self._seconds(1, 0) > _SHORT_S:
+        if self._threads is not None or (one := self._seconds(1, 0)) > _SHORT_S:
             return
-        sizes = (1, _SOME)
-        together = [self._seconds(size, 0) for size in sizes]
+        some = self._seconds(_SOME, 0)
         self._threads = 1
-        alone = [self._seconds(size, 0) for size in sizes]
-        if any(one > all_ for one, all_ in zip(alone, together, strict=True)):
+        if self._seconds(1, 0) > one or self._seconds(_SOME, 0) > some:
             self._threads = None
 
     def _seconds(self, tokens: int, position: int) -> float:
