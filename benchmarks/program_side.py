@@ -125,10 +125,10 @@ def runtime(segments: Sequence[Segment], generations: int, tokenizer: LocalToken
     inside = 0.0
     step = engine.step
 
-    def timed() -> Any:
+    def timed(meanwhile: Callable[[], bool] | None = None) -> Any:
         nonlocal inside
         began = time.thread_time()
-        events = step()
+        events = step(meanwhile)
         inside += time.thread_time() - began
         return events
 

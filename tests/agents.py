@@ -87,7 +87,7 @@ class TimedMachine(Machine):
             self.clock.live -= 1  # what an agent does at its end
         return super().submit(segment, emit, done, **options)
 
-    def step(self) -> None:
+    def step(self, meanwhile: Callable[[], bool] | None = None) -> None:
         clock = self.clock
         inside = len({id(run) for run, _, _ in self._calls.values()})
         if inside + len(clock.asleep) < clock.live:
@@ -97,7 +97,7 @@ class TimedMachine(Machine):
                 clock.now = clock.asleep[0][0]
             else:
                 clock.now += 1  # before anybody hears of the step
-                super().step()
+                super().step(meanwhile)
 
 
 class CountingOracle(Oracle):

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from types import SimpleNamespace
@@ -442,7 +442,9 @@ def test_a_malformed_command_is_refused_and_the_process_lives(shared: LocalBacke
 def test_what_was_malformed_is_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     nothing: Any = None
     service = Worker(nothing, LocalOptions("m"), nothing)
-    assert all(service._obey(frame) for frame in RUBBISH)
+    for frame in RUBBISH:
+        service._obey(frame)
+    assert not service._closing
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == len(RUBBISH)
     assert all(line.startswith("sglc: a message of the runtime's process is malformed: ") for line in lines)
@@ -608,10 +610,10 @@ import sys
 from pathlib import Path
 from sglc.runtime.engine import machine, worker
 step = machine.Machine.step
-def faulty(self):
+def faulty(self, *arguments):
     if Path({fault!r}).exists():
         raise ZeroDivisionError("a fault of the runtime")
-    step(self)
+    step(self, *arguments)
 machine.Machine.step = faulty
 sys.exit(worker.main(sys.argv[4:]))
 """
@@ -859,7 +861,7 @@ class _Steps:
         self.rows += 1
         return None
 
-    def step(self) -> None:
+    def step(self, meanwhile: Callable[[], bool]) -> None:
         self.before_steps.append(self.rows)
 
     def fail_all(self, error: SglcError) -> None:

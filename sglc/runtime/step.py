@@ -349,6 +349,9 @@ class Executor(Protocol):
     def launch(self, step: Step) -> Any:
         """Begin `step` behind all earlier ones; gives a ticket."""
 
+    def ready(self, ticket: Any) -> bool:
+        """Whether `drain` would not wait."""
+
     def drain(self, ticket: Any) -> StepResult:
         """Wait for the oldest undrained step, which `ticket` stands for."""
 

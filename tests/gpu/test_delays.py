@@ -37,6 +37,9 @@ class Delayed:
         self._stop()
         return ticket
 
+    def ready(self, ticket: Any) -> bool:
+        return self._inner.ready(ticket)
+
     def drain(self, ticket: Any) -> StepResult:
         return self._inner.drain(ticket)
 

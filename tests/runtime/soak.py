@@ -169,7 +169,7 @@ class LateThreads(MatcherThreads):
 
 
 class ShakyOracle(Oracle):
-    """An oracle whose launches and drains fail at random."""
+    """An oracle whose launches and drains fail at random, and whose steps are over sooner or later."""
 
     def __init__(self, setup: Setup, rng: random.Random) -> None:
         super().__init__(
@@ -182,6 +182,7 @@ class ShakyOracle(Oracle):
             token_bytes=BYTES if setup.keeps else (),
         )
         self.rng = rng
+        self.busy = random.Random(0)
         self.failures = setup.failures
         self.failed = False
 
@@ -190,6 +191,10 @@ class ShakyOracle(Oracle):
             self.failed = True
             raise RuntimeError("no launch")
         return super().launch(step)
+
+    def ready(self, ticket: int) -> bool:
+        assert ticket == self._results[0].index, "asked for another step than the oldest"
+        return self.busy.random() < 0.5
 
     def drain(self, ticket: int) -> StepResult:
         result = super().drain(ticket)
@@ -220,7 +225,8 @@ class Job:
 class Driver:
     """Drives one engine with random calls and compares every event with the oracle's truth."""
 
-    def __init__(self, setup: Setup, seed: int) -> None:
+    def __init__(self, setup: Setup, seed: int, *, busy: bool = False) -> None:
+        self.busy = busy  # calls come while steps are not over, too
         self.rng = random.Random(seed)
         self.programs = random.Random(seed + 2)  # which requests are one program's, and when it comes back
         self.setup = setup
@@ -255,6 +261,7 @@ class Driver:
         self.forced = 0  # tokens that were not sampled
         self.late = 0  # rows that waited for what they may sample, each step counted
         self.aborted = 0
+        self.acted_meanwhile = 0  # calls while a step was not over
         self.aborted_late = 0  # of these, while a sample waited for what it may be
 
     def _random_ids(self, length: int) -> tuple[int, ...]:
@@ -273,6 +280,13 @@ class Driver:
             self.hold()
         if self.setup.bold and self.programs.random() < 0.05:
             self.preempt()
+
+    def _meanwhile(self) -> bool:
+        """One random call while a step is not over: what programs ask for, whatever they have been told of."""
+        self.acted_meanwhile += 1
+        calls = [self.new, self.grow, self.gen, self.gen, self.score, self.warm, self.abort, self.fork]
+        self.rng.choice([*calls, self.release, self.forget, self.expect, self.hold, self.turn])()
+        return self.rng.random() < 0.5
 
     def new(self) -> None:
         text = self.rng.choice(self.texts)
@@ -468,7 +482,7 @@ class Driver:
         self.oracle.failed = False
         if self.setup.bold:
             self.engine.allocator.lengths = Lengths(0.0)
-        for event in self.engine.step():
+        for event in self.engine.step(self._meanwhile if self.busy else None):
             self._event(event)
         self._gave_way()
         self._queue()
@@ -831,11 +845,11 @@ def _value(node: PageNode) -> tuple[int, float, int, int]:
     return 3, -min(node.next_uses, default=float("inf")), node.last_use, node.serial
 
 
-def soak(steps: int, seed: int, episode: int = 200) -> Iterator[Driver]:
+def soak(steps: int, seed: int, episode: int = 200, *, busy: bool = False) -> Iterator[Driver]:
     """Engines of all kinds, each driven for `episode` steps and then to its end, `steps` in all."""
     left = steps
     while left > 0:
-        driver = Driver(Setup.draw(random.Random(seed)), seed)
+        driver = Driver(Setup.draw(random.Random(seed)), seed, busy=busy)
         for _ in range(min(left, episode)):
             while driver.rng.random() < 0.5:
                 driver.act()

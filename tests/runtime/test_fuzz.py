@@ -45,6 +45,17 @@ def test_random_work_keeps_every_invariant(part: int) -> None:
     assert aborted_late > 0.0001 * PART or PART < 2_000
 
 
+def test_requests_come_while_a_step_is_waited_for() -> None:
+    meanwhile = finished = aborted = 0
+    for driver in soak(PART // 2, seed=777, busy=True):
+        finished += driver.finished
+        meanwhile += driver.acted_meanwhile
+        aborted += driver.aborted
+    assert meanwhile > 0.2 * PART
+    assert finished > 0.08 * PART
+    assert aborted > 0.002 * PART
+
+
 @pytest.mark.slow
 def test_a_hold_is_renewed_before_it_ends() -> None:
     """The node that was held, and nothing else, would go."""

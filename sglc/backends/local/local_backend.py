@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sglc.backends.local.prompt_encoding import PromptEncoder
 from sglc.backends.local.restarts import Restarts
 from sglc.backends.local.thread import RuntimeThread
 from sglc.errors import BackendError, SglcError
@@ -137,6 +138,11 @@ class LocalBackend:
             else RuntimeThread(self._load, self.options)
         )
 
+    @cached_property
+    def _prompts(self) -> PromptEncoder:
+        assert self.target.tokenizer is not None
+        return PromptEncoder(self.target.tokenizer)
+
     def _is_kept(self, form: Sampling) -> bool:
         return self._constraints.is_kept(form)
 
@@ -173,7 +179,9 @@ class LocalBackend:
         compiling: asyncio.Task[None] | None = None
         compiler = self._compiler
         forms = compiler.forms_of(segment) if compiler is not None and _has_constraints(segment) else {}
-        run = runtime.submit(segment, emit, done, streams=streams, compiling=tuple(forms))
+        # Whoever has not asked for the target leaves it to the runtime to say what is wrong with the model.
+        known = self._prompts.encoded(segment) if "target" in self.__dict__ else segment
+        run = runtime.submit(known, emit, done, streams=streams, compiling=tuple(forms))
         if compiler is not None and forms:
             told = functools.partial(runtime.compiled, run)
             compiling = asyncio.create_task(compiler.compile_all(forms, told))
@@ -208,6 +216,7 @@ class LocalBackend:
             SglcError: the model does not load.
         """
         if self._runtime is not None:  # else there is nothing in it
+            self._prompts.clear()
             self._started().flush()
 
     def server_info(self) -> dict[str, Any]:

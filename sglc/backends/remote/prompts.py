@@ -9,7 +9,7 @@ from itertools import chain
 from sglc.errors import LegalizeError, Loc, RunError
 from sglc.ir.made_often import made_often
 from sglc.ir.plan.dataflow import FilledPart, encode_behind
-from sglc.ir.plan.segment import ImagePart, Made, RoleMark
+from sglc.ir.plan.segment import EncodedText, ImagePart, Made, RoleMark
 from sglc.ir.target import ControlText, Takes, Tokenizer
 
 
@@ -258,7 +258,7 @@ def text(prompt: Prompt) -> str:
     """A prompt as one text, the template's markup in it."""
     parts = []
     for item in prompt:
-        assert not isinstance(item, RoleMark | ImagePart), item
+        assert not isinstance(item, RoleMark | ImagePart | EncodedText), item
         parts.append(item if isinstance(item, str) else item.text)
     return "".join(parts)
 

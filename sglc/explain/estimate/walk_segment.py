@@ -37,6 +37,7 @@ from sglc.explain.estimate.token_counts import (
 )
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL
 from sglc.ir.plan.segment import (
+    EncodedText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -131,6 +132,8 @@ class SegmentWalk:
                 known = form[0] if len(form) == 1 and isinstance(form[0], str) else ""
                 tokens = of_picture(self.seen.target, known)
                 return [Unknown(("picture", form), tokens, "{picture}", hard=True)], picture.after
+            case EncodedText():
+                raise AssertionError("no plan has it")
             case _:
                 value = self.text(part)
                 return text_of(value.form), value.after

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from sglc.errors import RunError, SglcError, located
 from sglc.ir.plan.events import Event, GenDone, NodeFailed, SelectDone
 from sglc.ir.plan.segment import (
+    EncodedText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -39,7 +40,7 @@ from sglc.ir.target import ControlText, Target, Tokenizer
 S = TypeVar("S")  # a kept stream, as its back end has it
 W = TypeVar("W")  # who waits for one
 
-FilledPart = str | ControlText | ImagePart | RoleMark | Made
+FilledPart = str | ControlText | ImagePart | RoleMark | Made | EncodedText
 _NAMING = (NodeResult, ImagePart, Slot)
 
 

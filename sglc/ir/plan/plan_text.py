@@ -28,6 +28,7 @@ from sglc.ir.plan.plan import (
     Within,
 )
 from sglc.ir.plan.segment import (
+    EncodedText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -215,6 +216,8 @@ def _part(part: Part) -> str:
             return repr(part.text)
         case ControlText():
             return part.text or f"<{','.join(map(str, part.ids))}>"
+        case EncodedText():
+            return f"<{len(part.ids)} ids>"
         case RoleMark():
             return f"<{'' if part.begins else '/'}{part.role}>"
         case ImagePart():

@@ -71,7 +71,15 @@ class Made:
     tail: str = ""
 
 
-Part = TextPart | ControlText | ImagePart | RoleMark | Made
+@made_often
+@dataclass(frozen=True, slots=True)
+class EncodedText:
+    """Literal text that a prompt begins with, as ids. The local back end makes it of other parts."""
+
+    ids: Sequence[int]
+
+
+Part = TextPart | ControlText | ImagePart | RoleMark | Made | EncodedText
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from sglc.ir.core import Site
 from sglc.ir.plan.segment import (
+    EncodedText,
     GenNode,
     ImagePart,
     Made,
@@ -60,3 +61,5 @@ def _piece(segment: Segment, part: Part) -> str | Site:
             return made.site
         case Slot(name):
             raise AssertionError(f"slot {name} is not bound")
+        case EncodedText():
+            raise AssertionError("no plan has it")

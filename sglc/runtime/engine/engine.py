@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -335,11 +335,12 @@ class Engine:
         """Rows that may begin in the next step."""
         return scheduler.new_rows(self.rows.decoding().size, self.queue.begun if self._flights else 0)
 
-    def step(self) -> list[EngineEvent]:
+    def step(self, meanwhile: Callable[[], bool] | None = None) -> list[EngineEvent]:
         """Launch at most one step; drain the oldest if enough are in flight or none was launched.
 
         That is `depth` of them, but two at most while somebody looks at each token: who looks may end
-        a sample, and what was launched for it by then is lost.
+        a sample, and what was launched for it by then is lost. While the oldest is not over `meanwhile` is
+        called, again if it gives True; it may begin and abort requests.
         """
         if self.threads.pending:
             self._lookaheads.take(hurry=bool(self._flights) or self._may_launch)
@@ -347,7 +348,7 @@ class Engine:
         launched = len(self._flights) < depth and self._launch()
         full = len(self._flights) >= depth
         if drains := bool(self._flights) and (full or not launched):
-            self._drain()
+            self._drain(meanwhile)
         events, self._events = self._events, []
         if not (launched or drains or events):
             assert self.threads.pending or not self._requests, "requests, but nothing can run"
@@ -430,8 +431,10 @@ class Engine:
                 if part.request.pending > 1 and not part.request.forked:
                     self.queue.fork(part)
 
-    def _drain(self) -> None:
+    def _drain(self, meanwhile: Callable[[], bool] | None) -> None:
         flight = self._flights[0]
+        while meanwhile is not None and not self.executor.ready(flight.ticket) and meanwhile():
+            pass
         try:
             result = self.executor.drain(flight.ticket)
         except AssertionError:

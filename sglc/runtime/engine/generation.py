@@ -58,7 +58,7 @@ class EngineModel:
         self.cut = tokenizer.cut
         self.encode = lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode(text)))
         self.encode_within = lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode_within(text)))
-        self.prefixes = PromptPrefixes(engine, tokenizer)
+        self.prefixes = PromptPrefixes(engine)
 
     def encode_behind(self, ids: Sequence[int], text: str) -> tuple[int, ...]:
         """Ids of a text behind `ids`."""

@@ -146,14 +146,14 @@ class Machine:
             run.done()
         self._runs.clear()
 
-    def step(self) -> None:
-        """One step of the engine, and everything that its events set in motion."""
+    def step(self, meanwhile: Callable[[], bool] | None = None) -> None:
+        """One step of the engine, and all that its events set in motion. `meanwhile` is as of the engine."""
         self.steps += 1
         began_s = perf_counter()
         if self._resting_since is not None:
             self._rested_s = self.rested_s
             self._resting_since = None
-        for event in self.engine.step():
+        for event in self.engine.step(meanwhile):
             if event.request not in self._calls:
                 continue  # aborted in this very step
             run, index, call = self._calls[event.request]

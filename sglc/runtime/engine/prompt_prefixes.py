@@ -1,27 +1,25 @@
-"""Prompts on their way, and what those begin with that came before: its ids, and where the cache has them.
+"""Prompts on their way, and where the cache has what many of them begin with.
 
-Rows of a batch begin with the same long arguments, and such a beginning is encoded and looked up once. It is
-known by its content, whoever asks. A row's own work is what comes behind it.
+A prompt's first parts are ids. What has another part of ids behind it others begin with, too: it is looked up
+once.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import pairwise
 
 from sglc.ir.made_often import made_often
-from sglc.ir.plan.dataflow import encode_behind
-from sglc.ir.plan.segment import Made, Part
-from sglc.ir.target import ControlText, Tokenizer
+from sglc.ir.plan.events import PackedIds
+from sglc.ir.plan.segment import EncodedText, Made, Part
+from sglc.ir.target import ControlText
 from sglc.runtime.cache.sequence_handles import Prefix
 from sglc.runtime.engine.engine import Engine
 from sglc.runtime.ids import Handle
 
-_LONG = 1024  # characters of a part, behind which a prompt is worth remembering
-_CHARACTERS = 4 << 20  # remembered in all
-_SEEN = 4096  # beginnings that came once
+_BYTES = 16 << 20  # of ids that are remembered
 
 
 @made_often
@@ -52,6 +50,9 @@ class TokenStream:
             match part:
                 case str() as text:
                     tail += text
+                case EncodedText(encoded):
+                    assert not tail, "ids are what a prompt begins with"
+                    ids = (*ids, *encoded)
                 case ControlText(ids=control):
                     ids, tail = (*ids, *encode(ids, tail), *control), ""
                 case Made(text, None):
@@ -64,73 +65,43 @@ class TokenStream:
 
 
 class PromptPrefixes:
-    """What prompts begin with, from the second time on. The newest are kept."""
+    """What prompts begin with. The newest are kept."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._cut: Callable[[str], int] = tokenizer.cut
-        self._encode = partial(encode_behind, tokenizer)
-        # By namespace and parts, the last used last.
-        self._known: OrderedDict[tuple[Part, ...], TokenStream] = OrderedDict()
-        self._characters = 0
-        self._seen: OrderedDict[int, None] = OrderedDict()  # hashes: who is taken for another is known too soon
+        # By namespace and ids, part by part, the last used last.
+        self._known: OrderedDict[tuple[str | bytes, ...], TokenStream] = OrderedDict()
+        self._bytes = 0
 
     def longest(self, parts: tuple[Part, ...], namespace: str = "") -> tuple[TokenStream, int]:
-        """The longest beginning of a prompt that is known there, and how many of its parts that is."""
+        """What others begin with, too, of a prompt there, and how many of its parts that is."""
         stream, done = TokenStream(namespace=namespace), 0
-        keys: list[tuple[Part, ...]] = []
-        for end in _ends(parts):
-            key = (namespace, *parts[:end])
+        keys: list[tuple[str | bytes, ...]] = []
+        key: tuple[str | bytes, ...] = (namespace,)
+        for part, behind in pairwise(parts):
+            if not (isinstance(part, EncodedText) and isinstance(behind, EncodedText)):
+                break
+            key = (*key, PackedIds.of(part.ids).packed)
             known = self._known.get(key)
             if known is None:
-                if not self._came_before(key):
-                    break
-                known = self._remember(key, stream.followed_by(parts[done:end], self._encode))
+                prefix = self._engine.prefix(stream.base, tuple(part.ids), namespace)
+                ids = (*stream.ids, *part.ids)
+                known = self._known[key] = TokenStream(ids, "", prefix, len(ids), namespace)
+                self._bytes += _size(key)
             keys.append(key)
-            stream, done = known, end
+            stream, done = known, done + 1
         for key in reversed(keys):  # a longer one is found through those before it, which stay longer
             self._known.move_to_end(key)
-        while self._characters > _CHARACTERS:
+        while self._bytes > _BYTES:
             oldest, _ = self._known.popitem(last=False)
-            self._characters -= _size(oldest)
+            self._bytes -= _size(oldest)
         return stream, done
 
     def clear(self) -> None:
         """Forget all of them."""
         self._known.clear()
-        self._seen.clear()
-        self._characters = 0
-
-    def _came_before(self, key: tuple[Part, ...]) -> bool:
-        number = hash(key)
-        if number in self._seen:
-            del self._seen[number]
-            return True
-        self._seen[number] = None
-        if len(self._seen) > _SEEN:
-            self._seen.popitem(last=False)
-        return False
-
-    def _remember(self, key: tuple[Part, ...], stream: TokenStream) -> TokenStream:
-        cut = self._cut(stream.tail)
-        ids = (*stream.ids, *self._encode(stream.ids, stream.tail[:cut]))
-        if len(ids) > stream.held:
-            prefix = self._engine.prefix(stream.base, ids[stream.held :], stream.namespace)
-            stream = TokenStream(ids, stream.tail[cut:], prefix, len(ids), stream.namespace)
-        self._known[key] = stream
-        self._characters += _size(key)
-        return stream
+        self._bytes = 0
 
 
-def _ends(parts: Sequence[Part]) -> Iterator[int]:
-    """Behind which parts a beginning ends that may be remembered."""
-    for number, part in enumerate(parts, 1):
-        if isinstance(part, str):
-            if len(part) >= _LONG:
-                yield number
-        elif not isinstance(part, ControlText):
-            return
-
-
-def _size(key: tuple[Part, ...]) -> int:
-    return sum(len(part) for part in key if isinstance(part, str))
+def _size(key: tuple[str | bytes, ...]) -> int:
+    return sum(map(len, key))

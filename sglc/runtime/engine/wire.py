@@ -10,6 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -28,9 +29,11 @@ from sglc.errors import (
     UsageError,
     VerifyError,
 )
+from sglc.ir.made_often import replaced
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, PackedIds, SelectDone
 from sglc.ir.plan.hints import Hints
 from sglc.ir.plan.segment import (
+    EncodedText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -68,6 +71,7 @@ KINDS: Mapping[int, type] = {
     23: ImagePart,
     24: RoleMark,
     25: Made,
+    26: EncodedText,
     40: Delta,
     41: GenDone,
     42: SelectDone,
@@ -126,6 +130,7 @@ class Submit(Struct, tag=True, array_like=True, frozen=True):
     namespace: str = ""
     hints: Hints | None = None
     room: int = 0
+    seeds: tuple[int | None, ...] = ()  # of its generations, which without them are equal in many rows
 
 
 class Compiled(Struct, tag=True, array_like=True, frozen=True):
@@ -246,15 +251,16 @@ def encode_submit(
     """
     told = (
         segment.gives, streams, compiling, segment.priority, segment.share, segment.namespace, segment.hints,
-        segment.room,
+        segment.room, tuple([node.seed for node in segment.nodes if type(node) is GenNode]),
     )  # fmt: skip
+    given = [replaced(node, seed=None) if type(node) is GenNode else node for node in segment.nodes]
     try:
         try:
-            nodes = [_tagged(node) for node in segment.nodes]
+            nodes = [_tagged(node) for node in given]
             return _ENCODER.encode(Submit(run, nodes, *told))
         except UnicodeEncodeError:
             # Half of a surrogate pair in a prompt: which node fails for it is the runtime's to say.
-            nodes = [_tagged(node, half_pairs=True) for node in segment.nodes]
+            nodes = [_tagged(node, half_pairs=True) for node in given]
             return _ENCODER.encode(Submit(run, nodes, *told))
     except (UnicodeEncodeError, OverflowError) as error:
         raise BackendError("SGLC508", f"the runtime's process cannot be told this: {error}") from None
@@ -267,24 +273,44 @@ def decode_segment(command: Submit) -> Segment:
         BackendError: SGLC507, not a node, or one that reads what is not before it.
     """
     nodes: list[Node] = []
-    sources: list[list[int]] = []
+    sources: list[tuple[int, ...]] = []
+    seeds = iter(command.seeds)
     try:
         for number, raw in command.nodes:
-            node = _untagged(number, raw)
-            if type(node) not in _NODES:
-                raise _malformed(f"node {len(nodes)} of a segment")
-            read = reads(node)
-            for source in read:
-                if not 0 <= source < len(nodes):
-                    raise _malformed(f"what node {len(nodes)} of a segment reads")
+            node, read = _known_node(number, bytes(raw)) if number in _ALIKE else _node(number, raw)
+            if read and not 0 <= min(read) <= max(read) < len(nodes):
+                raise _malformed(f"what node {len(nodes)} of a segment reads")
+            if type(node) is GenNode and (seed := next(seeds, None)) is not None:
+                node = replaced(node, seed=seed)
             sources.append(read)
             nodes.append(node)
     except _NOT_IT as error:
         raise _malformed(str(error)) from None
     return Segment(
         tuple(nodes), command.gives, command.priority, command.share, command.namespace, command.hints,
-        command.room, waits_of(sources),
+        command.room, _waits(tuple(sources)),
     )  # fmt: skip
+
+
+# Of a batch most segments have the same shape, and all but texts and seeds in common.
+_waits = lru_cache(1024)(waits_of)
+
+
+def _known_node(number: int, written: bytes) -> tuple[Node, tuple[int, ...]]:
+    return _kept_node(number, written) if len(written) <= _MOST_KEPT else _node(number, Raw(written))
+
+
+@lru_cache(1024)
+def _kept_node(number: int, written: bytes) -> tuple[Node, tuple[int, ...]]:
+    return _node(number, Raw(written))
+
+
+def _node(number: int, raw: Raw) -> tuple[Node, tuple[int, ...]]:
+    """A node, and the places of those that it reads."""
+    node = _untagged(number, raw)
+    if type(node) not in _NODES:
+        raise _malformed(f"kind {number} of a node")
+    return node, tuple(reads(node))
 
 
 # -- events ----------------------------------------------------------------------------------------
@@ -401,21 +427,25 @@ def _untagged(number: int, raw: Raw) -> Any:
     for at in layout.unions:
         values[at] = _unparted(values[at])
     for at in layout.packed:
-        if len(values[at]) % 4:
-            raise _malformed("the ids of a prompt")
-        values[at] = PackedIds(values[at])
+        values[at] = _ids(values[at])
     return kind(*values)
 
 
+def _ids(packed: bytes) -> PackedIds:
+    if len(packed) % 4:
+        raise _malformed("the ids of a prompt")
+    return PackedIds(packed)
+
+
 def _unparted(value: Any) -> Any:
-    match value:
-        case (int(number), Raw() as raw) if number == _HALF_PAIRS:
-            return _BYTES.decode(raw).decode("utf-8", "surrogatepass")
-        case (int(number), Raw() as raw):
-            return _untagged(number, raw)
-        case tuple():
-            return tuple([part if type(part) is str else _unparted(part) for part in value])
-    return value
+    if type(value) is not tuple:
+        return value
+    if len(value) != 2 or type(value[1]) is not Raw:
+        return tuple([part if type(part) is str else _unparted(part) for part in value])
+    number, raw = value
+    if number == _HALF_PAIRS:
+        return _BYTES.decode(raw).decode("utf-8", "surrogatepass")
+    return _untagged(number, raw)
 
 
 def _layout(kind: type) -> _Layout:
@@ -456,6 +486,8 @@ def _malformed(what: str) -> BackendError:
     return BackendError("SGLC507", f"a message of the runtime's process is malformed: {what}")
 
 
+_ALIKE = {_NUMBERS[kind] for kind in (OpenNode, GenNode, SelectNode, ForkNode)}
+_MOST_KEPT = 1024  # bytes of a node
 _LAYOUTS = {kind: _layout(kind) for kind in KINDS.values()}
 _BYTES = msgspec.msgpack.Decoder(bytes)
 _DELTA, _DELTAS = _NUMBERS[Delta], msgspec.msgpack.Decoder(Delta)  # most events are

@@ -88,6 +88,7 @@ class Worker:
         self._options = options
         self._link = link
         self._runs: dict[int, object] = {}
+        self._closing = False
         self._tells_s = 0.0  # when the state is told again, of `time.monotonic`
 
     def serve(self) -> None:
@@ -97,7 +98,7 @@ class Worker:
         work as many are taken as rows may begin with it: about what a host does in the time of a step. A long
         one counts as several, if rows decode: where none does nobody waits, and each step is to begin more rows
         than the one before it. They are not timed, so that programs of many calls, whose commands take longest,
-        begin together too.
+        begin together too. Others are taken while a step is waited for.
 
         Raises:
             SglcError: SGLC504, a step failed; everything that ran was failed with it.
@@ -107,15 +108,18 @@ class Worker:
                 engine = self._machine.engine
                 left, decoding = engine.new_rows, engine.rows.decoding().size > 0
                 for frame in self._link.commands(wait=self._machine.idle):
-                    if not self._obey(frame):
-                        self._machine.fail_all(closed())
-                        return
+                    self._obey(frame)
+                    if self._closing:
+                        break
                     left -= 1 + (len(frame) // _ROW_BYTES if decoding else 0)
                     if left <= 0 and not self._machine.idle:
                         break
+                if self._closing:
+                    self._machine.fail_all(closed())
+                    return
                 self._link.flush()
                 if not self._machine.idle:
-                    self._machine.step()
+                    self._machine.step(self._meanwhile)
                     self._link.flush()
                     self._tell()
         except Exception as error:  # a bug of ours: nobody may be left waiting for it
@@ -131,13 +135,20 @@ class Worker:
             self._tells_s = now_s + _TOLD_S
             self._link.say(wire.WorkerState(describe(self._machine, self._options)))
 
-    def _obey(self, frame: bytes) -> bool:
-        """Do what a frame says; False if that is to end."""
+    def _meanwhile(self) -> bool:
+        """Obey one command while the device computes; whether there was one."""
+        frame = None if self._closing else next(self._link.commands(wait=False), None)
+        if frame is not None:
+            self._obey(frame)
+        return frame is not None
+
+    def _obey(self, frame: bytes) -> None:
+        """Do what a frame says."""
         try:
             command = wire.decode_command(frame)
         except BackendError as error:
             print(f"sglc: {error.message}", file=sys.stderr, flush=True)
-            return True
+            return
         match command:
             case wire.Submit(run=run):
                 self._submit(run, command)
@@ -158,8 +169,7 @@ class Worker:
             case wire.Info(question):
                 self._link.say(wire.WorkerAnswer(question, describe(self._machine, self._options)))
             case wire.Close():
-                return False
-        return True
+                self._closing = True
 
     def _submit(self, run: int, command: wire.Submit) -> None:
         ended = False

@@ -50,13 +50,12 @@ from sglc.runtime.kernels.sample import adjustments, sample, sample_scratch
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.step import F32, I32, ByteAutomaton, Filters, Step, StepCost, StepResult, pack_ids
 
-# Tokens of steps that are captured before they come. Of more, up to `_CAPTURED`, one is captured when its size
-# comes again: launches of a batch of long prompts would take a third of the host's time.
+# Tokens of steps, which are captured before they come: launches of a batch of long prompts would take a third
+# of the host's time, and to capture such a step while it is waited for takes 20 ms.
 BUCKETS = (
     1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512,
-    *range(768, 2049, 256), *range(2560, 4097, 512),
+    *range(768, 2049, 256), *range(2560, 8193, 512),
 )  # fmt: skip
-_CAPTURED = 8192
 _LARGE = 256  # what larger steps are padded to: kernels are specialised in multiples of 16
 _COSTLY = 2048  # tokens up to which steps are timed: of more, none is beside rows that decode
 _FREE_SHARE = 0.9  # of the free memory, for the KV pool
@@ -314,6 +313,10 @@ class CudaExecutor:
             slot.done,
         )  # fmt: skip
 
+    def ready(self, ticket: Ticket) -> bool:
+        """Whether a step is over."""
+        return ticket.done is None or ticket.done.query()
+
     def drain(self, ticket: Ticket) -> StepResult:
         """The outcome of the oldest undrained step."""
         return ticket.result()
@@ -538,7 +541,7 @@ class CudaExecutor:
 
     def _replay(self, piece: _PassPiece) -> None:
         """Run a piece: as a graph, from its second time on."""
-        if not self._graphs or piece.tokens > _CAPTURED:
+        if not self._graphs or piece.tokens > BUCKETS[-1]:
             self._run(piece, pdl=False)
         elif piece not in self._captured:
             self._captured[piece] = None

@@ -102,6 +102,10 @@ class TorchExecutor:
                 self._last[self._put(batch.rows[batch.sample].astype(np.int64))] = made.tokens[sampled]
             return made if self._device.type == "cpu" else made.on_host()
 
+    def ready(self, ticket: LogitsOutput) -> bool:
+        """Whether a step is over."""
+        return ticket.done is None or ticket.done.query()
+
     def drain(self, ticket: LogitsOutput) -> StepResult:
         """The outcome of the oldest undrained step."""
         return ticket.result()

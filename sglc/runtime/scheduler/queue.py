@@ -94,7 +94,8 @@ class RequestQueue:
         soon, page = self.parts[:_NEXT], ids[beyond:end]
         with suppress(IndexError):  # of one with fewer ids
             # Seldom the same: what a row shares with others was theirs before it, but for the first of them.
-            if page[0] not in map(itemgetter(beyond), map(_IDS, soon)):
+            # What follows that may begin with some ids that all rows have: the last one tells them apart.
+            if page[-1] not in map(itemgetter(end - 1), map(_IDS, soon)):
                 return 0
         for part in soon:
             if part.ids[beyond:end] == page and part.request.root is root:

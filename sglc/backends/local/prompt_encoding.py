@@ -1,0 +1,175 @@
+"""The texts that prompts begin with, as ids before a runtime has them: encoding is the program's own work.
+
+Rows of a batch begin with the same long arguments. Such a beginning is encoded once, and a part of its own:
+under it the runtime finds what it has of it. It is known by its content, whoever asks. A row's own work is what
+comes behind it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sglc.errors import SglcError
+from sglc.ir.made_often import replaced
+from sglc.ir.plan.dataflow import goes_on
+from sglc.ir.plan.events import PackedIds
+from sglc.ir.plan.segment import EncodedText, ExtendNode, GenNode, Node, OpenNode, Part, Segment, reads
+from sglc.ir.target import ControlText, Tokenizer
+
+_LONG = 1024  # characters of a part, behind which a prompt is worth remembering
+_CHARACTERS = 4 << 20  # remembered in all
+_SEEN = 4096  # beginnings that came once
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """What prompts begin with: `parts` end to end, and behind them text that is not encoded yet."""
+
+    parts: tuple[EncodedText, ...] = ()
+    tail: str = ""
+
+
+_NOTHING = _Beginning()
+
+
+class PromptEncoder:
+    """Encodes what prompts begin with; a long beginning is remembered from the second time on, the newest ones.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._cut = tokenizer.cut
+        self._token_bytes = tokenizer.token_bytes  # a large table, which is made when it is needed
+        self._encode = lru_cache(4096)(lambda text: tuple(tokenizer.encode(text)))
+        self._encode_within = lru_cache(4096)(lambda text: tuple(tokenizer.encode_within(text)))
+        self._lock = threading.Lock()  # over what is remembered
+        self._known: OrderedDict[tuple[Part, ...], _Beginning] = OrderedDict()  # by parts, the last used last
+        self._characters = 0
+        self._seen: OrderedDict[int, None] = OrderedDict()  # hashes: who is taken for another is known too soon
+
+    def encoded(self, segment: Segment) -> Segment:
+        """The segment, whose prompts begin with ids as far as their texts are known, and no more may follow."""
+        nodes = segment.nodes
+        made: dict[int, ExtendNode] = {}
+        for index, node in enumerate(nodes):
+            if type(node) is ExtendNode and node.stream < index and nodes[node.stream] == _EMPTY:
+                whole = all(type(reader) is GenNode for reader in _readers(segment, index))
+                try:
+                    made[index] = ExtendNode(node.stream, self.parts(node.parts, whole=whole))
+                except SglcError:
+                    continue  # the runtime will meet it where the text is needed, and tell
+        if not made:
+            return segment
+        return replaced(segment, nodes=tuple([made.get(index, node) for index, node in enumerate(nodes)]))
+
+    def parts(self, parts: tuple[Part, ...], *, whole: bool) -> tuple[Part, ...]:
+        """The parts of a prompt, with ids for those at its beginning.
+
+        Args:
+            whole: no text follows them, so they are encoded up to their end.
+
+        Raises:
+            SglcError: a text cannot be encoded.
+        """
+        with self._lock:
+            known, done = self._longest(parts)
+        end = next((at for at in range(done, len(parts)) if not _is_known(parts[at])), len(parts))
+        found = self._behind(known, parts[done:end], whole=whole and end == len(parts))
+        tail = (found.tail,) if found.tail else ()
+        return (*found.parts, *tail, *parts[end:])
+
+    def clear(self) -> None:
+        """Forget what texts were encoded to."""
+        self._encode.cache_clear()
+        self._encode_within.cache_clear()
+        with self._lock:
+            self._known.clear()
+            self._seen.clear()
+            self._characters = 0
+
+    def _longest(self, parts: tuple[Part, ...]) -> tuple[_Beginning, int]:
+        """The longest beginning of a prompt that is known, and how many of its parts that is."""
+        known, done = _NOTHING, 0
+        keys: list[tuple[Part, ...]] = []
+        for end in _ends(parts):
+            key = parts[:end]
+            longer = self._known.get(key)
+            if longer is None:
+                if not self._came_before(key):
+                    break
+                longer = self._known[key] = self._behind(known, parts[done:end], whole=False)
+                self._characters += _size(key)
+            keys.append(key)
+            known, done = longer, end
+        for key in reversed(keys):  # a longer one is found through those before it, which stay longer
+            self._known.move_to_end(key)
+        while self._characters > _CHARACTERS:
+            oldest, _ = self._known.popitem(last=False)
+            self._characters -= _size(oldest)
+        return known, done
+
+    def _came_before(self, key: tuple[Part, ...]) -> bool:
+        number = hash(key)
+        if number in self._seen:
+            del self._seen[number]
+            return True
+        self._seen[number] = None
+        if len(self._seen) > _SEEN:
+            self._seen.popitem(last=False)
+        return False
+
+    def _behind(self, known: _Beginning, parts: Sequence[Part], *, whole: bool) -> _Beginning:
+        """A beginning with texts behind it; encoded up to the end, or as far as no text behind changes it."""
+        ids: list[int] = []
+        before: Sequence[int] = known.parts[-1].ids if known.parts else ()
+        tail = known.tail
+        for part in parts:
+            if isinstance(part, ControlText):
+                ids += self._ids(ids or before, tail)
+                ids += part.ids
+                tail = ""
+            else:
+                assert isinstance(part, str)
+                tail += part
+        cut = len(tail) if whole else self._cut(tail)
+        ids += self._ids(ids or before, tail[:cut])
+        added = (EncodedText(PackedIds.of(ids)),) if ids else ()
+        return _Beginning((*known.parts, *added), tail[cut:])
+
+    def _ids(self, before: Sequence[int], text: str) -> Sequence[int]:
+        if not text:
+            return ()
+        within = before and goes_on(before, self._token_bytes())
+        return self._encode_within(text) if within else self._encode(text)
+
+
+_EMPTY = OpenNode(None)
+
+
+def _readers(segment: Segment, index: int) -> Iterator[Node]:
+    if segment.waits is not None:
+        return map(segment.nodes.__getitem__, segment.waits.readers[index])
+    return (node for node in segment.nodes[index + 1 :] if index in reads(node))
+
+
+def _is_known(part: Part) -> bool:
+    return isinstance(part, str | ControlText)
+
+
+def _ends(parts: Sequence[Part]) -> Iterator[int]:
+    """Behind which parts a beginning ends that may be remembered."""
+    for number, part in enumerate(parts, 1):
+        if isinstance(part, str):
+            if len(part) >= _LONG:
+                yield number
+        elif not isinstance(part, ControlText):
+            return
+
+
+def _size(key: tuple[Part, ...]) -> int:
+    return sum(len(part) for part in key if isinstance(part, str))
