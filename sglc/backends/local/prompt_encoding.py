@@ -76,9 +76,9 @@ class PromptEncoder:
         Raises:
             SglcError: a text cannot be encoded.
         """
+        end = next((at for at, part in enumerate(parts) if type(part) not in _TEXTS), len(parts))
         with self._lock:
-            known, done = self._longest(parts)
-        end = next((at for at in range(done, len(parts)) if not _is_known(parts[at])), len(parts))
+            known, done = self._longest(parts[:end])
         found = self._behind(known, parts[done:end], whole=whole and end == len(parts))
         tail = (found.tail,) if found.tail else ()
         return (*found.parts, *tail, *parts[end:])
@@ -96,7 +96,7 @@ class PromptEncoder:
         """The longest beginning of a prompt that is known, and how many of its parts that is."""
         known, done = _NOTHING, 0
         keys: list[tuple[Part, ...]] = []
-        for end in _ends(parts):
+        for end in [at for at, part in enumerate(parts, 1) if type(part) is str and len(part) >= _LONG]:
             key = parts[:end]
             longer = self._known.get(key)
             if longer is None:
@@ -129,13 +129,13 @@ class PromptEncoder:
         before: Sequence[int] = known.parts[-1].ids if known.parts else ()
         tail = known.tail
         for part in parts:
-            if isinstance(part, ControlText):
-                ids += self._ids(ids or before, tail)
-                ids += part.ids
-                tail = ""
-            else:
-                assert isinstance(part, str)
+            if type(part) is str:
                 tail += part
+                continue
+            assert isinstance(part, ControlText)
+            ids += self._ids(ids or before, tail)
+            ids += part.ids
+            tail = ""
         cut = len(tail) if whole else self._cut(tail)
         ids += self._ids(ids or before, tail[:cut])
         added = (EncodedText(PackedIds.of(ids)),) if ids else ()
@@ -149,26 +149,13 @@ class PromptEncoder:
 
 
 _EMPTY = OpenNode(None)
+_TEXTS = (str, ControlText)
 
 
 def _readers(segment: Segment, index: int) -> Iterator[Node]:
     if segment.waits is not None:
         return map(segment.nodes.__getitem__, segment.waits.readers[index])
     return (node for node in segment.nodes[index + 1 :] if index in reads(node))
-
-
-def _is_known(part: Part) -> bool:
-    return isinstance(part, str | ControlText)
-
-
-def _ends(parts: Sequence[Part]) -> Iterator[int]:
-    """Behind which parts a beginning ends that may be remembered."""
-    for number, part in enumerate(parts, 1):
-        if isinstance(part, str):
-            if len(part) >= _LONG:
-                yield number
-        elif not isinstance(part, ControlText):
-            return
 
 
 def _size(key: tuple[Part, ...]) -> int:

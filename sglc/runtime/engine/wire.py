@@ -78,6 +78,7 @@ KINDS: Mapping[int, type] = {
     43: NodeFailed,
 }
 _NUMBERS = {kind: number for number, kind in KINDS.items()}
+_ENCODED = _NUMBERS[EncodedText]  # which is written as the bytes of its ids
 ERRORS: Mapping[str, type[SglcError]] = {
     kind.__name__: kind
     for kind in (
@@ -407,6 +408,8 @@ def _tagged(item: object, *, half_pairs: bool = False) -> Any:
 def _parts(value: Any, half_pairs: bool) -> Any:
     if isinstance(value, tuple):
         return [_parts(part, half_pairs) for part in value]
+    if type(value) is EncodedText:  # of every prompt
+        return _ENCODED, PackedIds.of(value.ids).packed
     if not isinstance(value, str):
         return _tagged(value, half_pairs=half_pairs)
     return (_HALF_PAIRS, value.encode("utf-8", "surrogatepass")) if half_pairs else value
@@ -443,6 +446,8 @@ def _unparted(value: Any) -> Any:
     if len(value) != 2 or type(value[1]) is not Raw:
         return tuple([part if type(part) is str else _unparted(part) for part in value])
     number, raw = value
+    if number == _ENCODED:
+        return EncodedText(_ids(_BYTES.decode(raw)))
     if number == _HALF_PAIRS:
         return _BYTES.decode(raw).decode("utf-8", "surrogatepass")
     return _untagged(number, raw)
