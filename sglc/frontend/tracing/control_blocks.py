@@ -22,7 +22,7 @@ from sglc.frontend.tracing.paths import PathEnded
 from sglc.frontend.tracing.pytree import tree_of, unwrapped
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled, VariableKey
-from sglc.frontend.values.graph_breaks import JOINED, NO_DATA, RAISED, GraphBreak
+from sglc.frontend.values.graph_breaks import JOINED, NO_DATA, OTHER, RAISED, GraphBreak
 from sglc.frontend.values.symbolic import SymbolicBool, SymbolicJson, SymbolicList, SymbolicText, symbol
 from sglc.ir.core import Op, Region, Tree, Type, Value, walk
 from sglc.ir.ops import (
@@ -308,15 +308,20 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
             note="its runs have no order, so none of them can continue what another has written",
             hint="fork the state in the body, and append to the branch",
         )  # fmt: skip
+    old, reason = before.variables, "the body of `map` stores it, once for each item"
+    changed = [
+        key
+        for key, stored in block_exit.variables.items()
+        if key not in old or not (stored.kept and stored.item is old[key].item)
+    ]
+    if form is None and changed:  # Python lets each item see what the one before has stored
+        hint = "use `sglc.map`, whose items see nothing of each other"
+        raise GraphBreak(f"a comprehension stores `{changed[0][1]}` for each item", loc, OTHER, hint)
     ops = list(block.ops)
     results, region = _gathered(tracer, block, params, ops, loc)
     tracer.recorder.ops.append(Map(source, region, results=results, loc=loc))
-    old, reason = before.variables, "the body of `map` stores it, once for each item"
-    for (number, name), stored in block_exit.variables.items():
-        if (number, name) not in old or not (stored.kept and stored.item is old[number, name].item):
-            tracer.instance.states[number]._variables[name] = Unsettled(
-                name, reason, loc
-            )  # reading it is an error
+    for number, name in changed:  # reading it is an error
+        tracer.instance.states[number]._variables[name] = Unsettled(name, reason, loc)
     return symbol(results[0]) if results else None
 
 
