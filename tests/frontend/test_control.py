@@ -564,6 +564,74 @@ def test_a_comprehension_that_stores_is_ordinary_python() -> None:
 
 
 @pytest.mark.parametrize("arm", ["a", "b"])
+def test_each_arm_may_join(arm: str) -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += "go" + sgl.select("x", choices=["a", "b"])
+        forks = s.fork(2)
+        forks += lambda i: f"{i}" + sgl.gen("y")
+
+        def then() -> None:
+            s.join(forks)
+
+        def orelse() -> None:
+            others = s.fork(["of the arm"])
+            others += sgl.gen("z")
+            s.join(others)
+            if s["x"] == "a":  # a path each
+                s.join(forks, "concate_and_append")
+            else:
+                s.join(forks)
+
+        ctl.cond(ctl.eq(s["x"], arm), then, orelse)
+        s += "end" + sgl.gen("end")
+
+    equal_runs(program)
+
+    @sgl.function
+    def goes_on(s: Any) -> None:
+        forks = s.fork(1)
+        s += "go" + sgl.select("x", choices=["a", "b"])
+        ctl.cond(ctl.eq(s["x"], arm), lambda: len(s.join(forks)))
+        forks += "more"
+
+    with pytest.raises(TraceError, match="has been joined"):
+        goes_on.trace()
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_body_that_comes_again_joins_a_branch_once(many: bool) -> None:
+    @sgl.function
+    def loops(s: Any) -> None:
+        forks = s.fork(2)
+        forks += lambda i: f"{i}" + sgl.gen("y")
+
+        def body() -> None:
+            s.join(forks)
+
+        ctl.loop(body, max_iters=2 if many else 1)
+
+    @sgl.function
+    def maps(s: Any) -> None:
+        forks = s.fork(2)
+        forks += lambda i: f"{i}" + sgl.gen("y")
+
+        def body(item: str) -> None:
+            s.join(forks)
+
+        ctl.map(["a", "b"] if many else ["a"], body)
+
+    for program in (loops, maps):
+        if many or program is maps:
+            assert "joins a branch" in graph_break(program).reason
+        else:
+            assert every(traced(program), HostCall) == []
+        python, auto = (program.run(backend=HashBackend(), mode=mode).error() for mode in ("python", "auto"))
+        assert str(python) == str(auto)
+        assert (python is not None) == many
+
+
+@pytest.mark.parametrize("arm", ["a", "b"])
 def test_whether_a_variable_of_one_arm_is_there_is_not_guessed(arm: str) -> None:
     @sgl.function
     def program(s: Any, joins: bool) -> Any:
