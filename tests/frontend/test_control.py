@@ -634,18 +634,24 @@ def test_a_body_that_comes_again_joins_a_branch_once(many: bool) -> None:
 @pytest.mark.parametrize("arm", ["a", "b"])
 def test_whether_a_variable_of_one_arm_is_there_is_not_guessed(arm: str) -> None:
     @sgl.function
-    def program(s: Any, joins: bool) -> Any:
+    def program(s: Any, joins: bool, plain: bool = False) -> Any:
         s += "go" + sgl.select("x", choices=["a", "b"])
 
         def then() -> None:
             s["y"] = "of the arm"
 
         ctl.cond(ctl.eq(s["x"], arm), then)
+        if plain:
+            return None
         if not joins:
             return "y" in s
         forks = s.fork(1)
         forks[0]["y"] = "of the branch"
         return len(s.join(forks))
+
+    @sgl.function
+    def called(s: Any) -> bool:
+        return "y" in program(False, plain=True)
 
     for joins in (True, False):
         assert "`y` is stored" in graph_break(program.bind(joins=joins)).reason
@@ -653,6 +659,9 @@ def test_whether_a_variable_of_one_arm_is_there_is_not_guessed(arm: str) -> None
             program.run(joins, backend=BACKEND, seed=1, mode=mode).ret_value for mode in ("python", "auto")
         )
         assert auto == python
+    assert "stores under `y`" in graph_break(called).reason
+    python, auto = (called.run(backend=BACKEND, seed=1, mode=mode).ret_value for mode in ("python", "auto"))
+    assert auto == python
 
 
 # -- tools ---------------------------------------------------------------------------------------------
