@@ -297,6 +297,11 @@ def test_a_step_of_every_host_case(case: host.HostCase) -> None:
         ("bench mixed --device cpu --model tiny --rows 2", "note: it has 4 rows side by side\n"),
         ("bench offline --device cpu --model tiny --token-budget 8", "64 rows and 8 tokens a step"),
         ("bench offline --device cpu --model tiny --rows 5000", "note: each row takes a token of a step\n"),
+        (
+            "bench chain --device cpu --model tiny --rows 999999999999 --token-budget 999999999999",
+            "give `--rows` of at most 65536",
+        ),
+        ("bench programs --model tiny --rows 65537 --token-budget 70000", "note: each row holds memory"),
         ("bench offline -o no/such/result.json", "there is no folder `no/such`"),
         ("bench offline --model=", "argument --model: nothing is named"),
         (

@@ -116,6 +116,25 @@ def rewritten(path: str, last: str) -> str:
     return path
 
 
+@sgl.function
+def ends_with_one(s: Any, picture: str, branch: bool) -> None:
+    s += "a" + sgl.gen("x")
+    if branch:
+        s = s.fork(1)[0]
+    s += "b" + sgl.image(picture)
+
+
+@pytest.mark.parametrize("branch", [False, True])
+@pytest.mark.parametrize("mode", ["plan", "python"])
+def test_a_file_is_read_though_nothing_is_generated_behind_it(mode: Any, branch: bool, folder: Path) -> None:
+    error = ends_with_one.run(FILE, branch, backend=says(), mode=mode).error()
+    assert isinstance(error, TraceError)
+    assert error.code == "SGLC118"
+    (folder / FILE).write_bytes(ONE)
+    result = ends_with_one.run(FILE, branch, backend=says(), mode=mode)
+    assert (result.error(), result.mode) == (None, mode)
+
+
 def test_a_file_is_as_the_tools_before_it_have_left_it(folder: Path) -> None:
     @sgl.function
     def drawn(s: Any, path: str) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PAGE_SIZE = 16  # tokens
 _CPU_POOL_BYTES = 1 << 30
+_MOST_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +157,11 @@ def checked_limits(options: Options, needs: Needs, device: str) -> tuple[int, in
         ),
         device,
     )
+    if rows > _MOST_ROWS:
+        raise UsageError(
+            "SGLC037", f"the work does not run with {rows} rows", note="each row holds memory of its own",
+            hint=f"give `--rows` of at most {_MOST_ROWS}",
+        )  # fmt: skip
     if not needs.side_by_side <= rows <= token_budget:
         few = rows < needs.side_by_side
         raise UsageError(

@@ -24,6 +24,7 @@ from sglc.ir.plan.events import Delta, GenDone, SelectDone, Usage
 from sglc.ir.plan.segment import GenNode, SelectNode
 
 _T = TypeVar("_T")
+_NOT_STORED = object()
 
 _NONE: dict[Any, Any] = {}
 Part = str | Site  # of a prompt: a literal, or whose (first) text stands there
@@ -122,11 +123,6 @@ class Variables(dict[str, Any]):
         if not isinstance(value, Generated):  # nobody finds that before its launch
             with self.change:
                 pass
-
-    def update(self, more: Any = (), /, **named: Any) -> None:
-        """Store several."""
-        with self.change:
-            super().update(more, **named)
 
     def copied(self) -> Variables:
         """The same ones, in which those who store into this see nothing of each other."""
@@ -403,8 +399,8 @@ class RunOutputs:
 
         A generation counts from its launch on: before, a newer one may take its name.
         """
-        if name in self.variables:
-            variable = self.variables[name]
+        variable = self.variables.get(name, _NOT_STORED)
+        if variable is not _NOT_STORED:
             if isinstance(variable, Awaited) and isinstance(variable.known, Generated):
                 variable = variable.known  # its pieces can be read as they come
             if isinstance(variable, Awaited) and not self.ended:

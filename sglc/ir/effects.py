@@ -20,7 +20,7 @@ from sglc.ir.ops import (
     Switch,
     Tool,
 )
-from sglc.ir.pure import PAUSE, PURE
+from sglc.ir.pure import PAUSE, PURE, READ_PICTURE
 from sglc.ir.rewrite import everywhere
 from sglc.ir.values import OPERATIONS
 
@@ -67,7 +67,8 @@ def effects_of(op: Op) -> Effect:
         case Tool(order=order):
             return Effect.ACTS if order == "program" else Effect.CALLS
         case PureCall(name=name):
-            return Effect.FAILS if name in PURE and PURE[name].fails else Effect.NOTHING
+            fails = name == READ_PICTURE or (name in PURE and PURE[name].fails)
+            return Effect.FAILS if fails else Effect.NOTHING
         case Switch(default=default):
             return Effect.DECIDES | Effect.FAILS if default is None else Effect.DECIDES
         case _:

@@ -23,6 +23,7 @@ from sglc.ir.verify.verify import verify
 from tests.frontend.stand_in import Answers, StandIn, interpreted, same_on_every_path
 from tests.oracle_backend import OracleBackend
 from tests.reference.interpret import Model, meaning
+from tests.source_fuzz.answers import HashBackend
 
 BACKEND = OracleBackend()
 SEEN: list[Any] = []
@@ -474,6 +475,193 @@ def test_what_map_stores_cannot_be_read() -> None:
 
     with pytest.raises(TraceError, match="once for each item"):
         program.trace()
+
+
+@sgl.function
+def joins_for_each(s: Any) -> Any:
+    s += "go"
+    s["last"] = "none"
+
+    def body(item: str) -> Any:
+        before, seen = s["last"], "x" in s
+        forks = s.fork(2)
+        for fork in forks:
+            fork += f"{item}:" + sgl.gen("x")
+        s.join(forks)
+        with s.var_scope("scope"):
+            pass
+        s["last"] = item
+        return [before, f"{seen}", s["x"][0] + s["x"][1]]
+
+    return ctl.map(["a", "b"], body)
+
+
+@sgl.function
+def maps_in_a_map(s: Any) -> Any:
+    def inner(item: str) -> None:
+        s[item] = f"{item} of {s['outer']}"
+
+    def body(item: str) -> Any:
+        s["outer"] = item
+        ctl.map(["a", "b"] if item == "one" else ["b", "c"], inner)
+        return "a" in s
+
+    return [body("one"), *ctl.map(["two"], body)]
+
+
+def equal_runs(program: sgl.Function) -> sgl.Result:
+    """What the program gives, which is the same as Python and as a plan."""
+    python, plan = (
+        program.run(backend=HashBackend(), seed=1, mode=mode).sync()  # type: ignore[arg-type]
+        for mode in ("python", "plan")
+    )
+    assert python.error() is None
+    assert plan.ret_value == python.ret_value
+    assert dict(plan.variables) == dict(python.variables)
+    assert plan.text() == python.text()
+    assert {call.site for call in plan.calls} == {call.site for call in python.calls}
+    return python
+
+
+def test_items_of_a_map_see_nothing_of_each_other() -> None:
+    result = equal_runs(joins_for_each)
+    assert [value[:2] for value in result.ret_value] == [["none", "False"]] * 2
+    assert (result["last"], result["x"]) == ("b", [call.samples[0].text for call in result.calls[2:]])
+    failed = fails_in_the_second.run(backend=HashBackend(), mode="python")
+    assert failed.error() is not None
+    assert dict(failed.variables) == {"last": "a"}
+
+
+@sgl.function
+def fails_in_the_second(s: Any) -> None:
+    def body(item: str) -> None:
+        assert item == "a"
+        s["last"] = item
+
+    ctl.map(["a", "b"], body)
+
+
+def test_a_map_in_a_map() -> None:
+    result = maps_in_a_map.run(backend=HashBackend(), mode="python")
+    assert result.ret_value == [True, True]
+    assert dict(result.variables) == {"outer": "two", "a": "a of one", "b": "b of two", "c": "c of two"}
+
+
+def test_a_comprehension_that_stores_is_ordinary_python() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += sgl.gen("x", json_schema={"type": "array", "items": {"type": "string"}})
+        s["last"] = "none"
+
+        def body(item: str) -> Any:
+            before = s["last"]
+            s["last"] = item
+            return before
+
+        return [body(item) for item in ctl.parse_json(s["x"])]
+
+    assert "stores `last` for each item" in graph_break(program).reason
+
+
+@pytest.mark.parametrize("arm", ["a", "b"])
+def test_each_arm_may_join(arm: str) -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += "go" + sgl.select("x", choices=["a", "b"])
+        forks = s.fork(2)
+        forks += lambda i: f"{i}" + sgl.gen("y")
+
+        def then() -> None:
+            s.join(forks)
+
+        def orelse() -> None:
+            others = s.fork(["of the arm"])
+            others += sgl.gen("z")
+            s.join(others)
+            if s["x"] == "a":  # a path each
+                s.join(forks, "concate_and_append")
+            else:
+                s.join(forks)
+
+        ctl.cond(ctl.eq(s["x"], arm), then, orelse)
+        s += "end" + sgl.gen("end")
+
+    equal_runs(program)
+
+    @sgl.function
+    def goes_on(s: Any) -> None:
+        forks = s.fork(1)
+        s += "go" + sgl.select("x", choices=["a", "b"])
+        ctl.cond(ctl.eq(s["x"], arm), lambda: len(s.join(forks)))
+        forks += "more"
+
+    with pytest.raises(TraceError, match="has been joined"):
+        goes_on.trace()
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_body_that_comes_again_joins_a_branch_once(many: bool) -> None:
+    @sgl.function
+    def loops(s: Any) -> None:
+        forks = s.fork(2)
+        forks += lambda i: f"{i}" + sgl.gen("y")
+
+        def body() -> None:
+            s.join(forks)
+
+        ctl.loop(body, max_iters=2 if many else 1)
+
+    @sgl.function
+    def maps(s: Any) -> None:
+        forks = s.fork(2)
+        forks += lambda i: f"{i}" + sgl.gen("y")
+
+        def body(item: str) -> None:
+            s.join(forks)
+
+        ctl.map(["a", "b"] if many else ["a"], body)
+
+    for program in (loops, maps):
+        if many or program is maps:
+            assert "joins a branch" in graph_break(program).reason
+        else:
+            assert every(traced(program), HostCall) == []
+        python, auto = (program.run(backend=HashBackend(), mode=mode).error() for mode in ("python", "auto"))
+        assert str(python) == str(auto)
+        assert (python is not None) == many
+
+
+@pytest.mark.parametrize("arm", ["a", "b"])
+def test_whether_a_variable_of_one_arm_is_there_is_not_guessed(arm: str) -> None:
+    @sgl.function
+    def program(s: Any, joins: bool, plain: bool = False) -> Any:
+        s += "go" + sgl.select("x", choices=["a", "b"])
+
+        def then() -> None:
+            s["y"] = "of the arm"
+
+        ctl.cond(ctl.eq(s["x"], arm), then)
+        if plain:
+            return None
+        if not joins:
+            return "y" in s
+        forks = s.fork(1)
+        forks[0]["y"] = "of the branch"
+        return len(s.join(forks))
+
+    @sgl.function
+    def called(s: Any) -> bool:
+        return "y" in program(False, plain=True)
+
+    for joins in (True, False):
+        assert "`y` is stored" in graph_break(program.bind(joins=joins)).reason
+        python, auto = (
+            program.run(joins, backend=BACKEND, seed=1, mode=mode).ret_value for mode in ("python", "auto")
+        )
+        assert auto == python
+    assert "stores under `y`" in graph_break(called).reason
+    python, auto = (called.run(backend=BACKEND, seed=1, mode=mode).ret_value for mode in ("python", "auto"))
+    assert auto == python
 
 
 # -- tools ---------------------------------------------------------------------------------------------

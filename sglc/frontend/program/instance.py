@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sglc.errors import Loc, RunError, TraceError
@@ -66,6 +68,9 @@ class PromptState(Protocol):
     def append(self, item: Appendable, loc: Loc) -> None:
         """`s += item` for the program's line `loc`."""
 
+    def store(self, name: str, variable: Variable) -> None:
+        """From here on the variable is this."""
+
     def begin_pending(self) -> None:
         """Have what is pending recorded, or launched; does not wait for it."""
 
@@ -80,6 +85,46 @@ class PromptState(Protocol):
 
     def as_data(self) -> str | None:
         """Its text; None if that cannot be put together."""
+
+
+@dataclass(slots=True)
+class MapItems:
+    """What the items of a `map` store that runs as Python: none sees what another one has stored.
+
+    Behind the last item stands what all have stored, in their order.
+    """
+
+    before: dict[tuple[PromptState, str], list[Variable]] = field(default_factory=dict)  # [] where was nothing
+    stored: dict[tuple[PromptState, str], Variable] = field(default_factory=dict)
+
+    def note(self, state: PromptState, name: str, variable: Variable) -> None:
+        """An item is about to store this."""
+        there = state._variables
+        self.before.setdefault((state, name), [there[name]] if name in there else [])
+        self.stored[state, name] = variable
+
+    @contextmanager
+    def item(self) -> Iterator[None]:
+        """Inside, an item runs; it begins where the first one began."""
+        for (state, name), before in self.before.items():
+            if before:
+                state._variables[name] = before[0]
+            else:
+                state._variables.pop(name, None)
+        token = MAP_ITEMS.set(self)
+        try:
+            yield
+        finally:
+            MAP_ITEMS.reset(token)
+
+    def end(self) -> None:
+        """No item runs any more."""
+        for (state, name), variable in self.stored.items():
+            state.store(name, variable)
+
+
+# Of the `map` whose item runs here.
+MAP_ITEMS: ContextVar[MapItems | None] = ContextVar("sglc_map_items", default=None)
 
 
 class Instance:

@@ -29,6 +29,7 @@ from sglc.frontend.locate import here
 from sglc.frontend.program.forks import Forks
 from sglc.frontend.program.history import History, messages, since
 from sglc.frontend.program.instance import (
+    MAP_ITEMS,
     Awaited,
     Gathered,
     GatheredVariables,
@@ -39,6 +40,8 @@ from sglc.frontend.program.instance import (
     is_typed,
 )
 from sglc.frontend.program.pending import Pending
+from sglc.frontend.values.block_exit import Unsettled
+from sglc.frontend.values.graph_breaks import OTHER, GraphBreak
 from sglc.frontend.values.no_text import NoText, refuse_text
 from sglc.frontend.values.recorded import Generated, RecordedStream
 from sglc.frontend.values.symbolic import TRACING, SymbolicText
@@ -129,7 +132,7 @@ class State(NoText):
                 recorder.append(self._stream, item, loc)
             case GenExpr() | SelectExpr():
                 made, name = recorder.generate(self._stream, self._path, item), item.name or item.unnamed
-                self._variables[name] = made if item.parser is None else replace(made, parser=item.parser)
+                self.store(name, made if item.parser is None else replace(made, parser=item.parser))
                 if item.parser is not None:
                     self._stored(name, item.loc)
                 self._history = History(self._history, "generated", made)
@@ -154,7 +157,8 @@ class State(NoText):
         stored = pending.variables(self.settle)
         self._pending = pending
         self._instance.waiting.append(self)
-        self._variables.update(stored)
+        for name, variable in stored.items():
+            self.store(name, variable)
 
     def begin_pending(self) -> None:
         """Have what is pending recorded, or launched; does not wait for it."""
@@ -185,7 +189,8 @@ class State(NoText):
             known = pending.finish()
             for name, variable in held.items():
                 variable.known = known[name]  # for those who have it already: a joined list, a reader
-            self._variables.update(known)
+            for name, made in known.items():
+                self.store(name, made)
         except BaseException as problem:
             for variable in held.values():
                 variable.problem = problem
@@ -295,7 +300,7 @@ class State(NoText):
             self._scopes = scopes
             with self._instance.recording:
                 parts = tuple(since(self._history, start))
-                self._variables[name] = Scoped(begin, recorder.bookmark(self._stream), parts)
+                self.store(name, Scoped(begin, recorder.bookmark(self._stream), parts))
             self._stored(name, loc)
 
     # -- branching -------------------------------------------------------------------------------
@@ -357,10 +362,14 @@ class State(NoText):
             return GatheredVariables(self._instance, {})
         check_settled(*(variable for state in (self, *children) for variable in state._variables.values()))
         names = dict.fromkeys(name for child in children for name in child._variables)
+        for name, own in self._variables.items() if self._instance.launcher is None else ():
+            if any(child._variables.get(name) is not own for child in children):
+                self._check_known(name, loc)  # it is gathered where the state has none
         gathered: dict[str, Gathered] = {}
         for name in [name for name in names if name not in self._variables]:
             made = self._gather(name, [child._variables.get(name) for child in children], loc)
-            gathered[name] = self._variables[name] = made
+            gathered[name] = made
+            self.store(name, made)
             if made.value is None or is_typed(made):
                 self._stored(name, loc)
         return GatheredVariables(self._instance, gathered)
@@ -419,8 +428,15 @@ class State(NoText):
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.settle()
-        self._variables[name] = value
+        self.store(name, value)
         self._stored(name, here())
+
+    def store(self, name: str, variable: Variable) -> None:
+        """From here on the variable is this."""
+        items = MAP_ITEMS.get()
+        if items is not None:
+            items.note(self, name, variable)
+        self._variables[name] = variable
 
     def _stored(self, name: str, loc: Loc) -> None:
         """A variable was stored that no generation makes: where the program is traced, an op says so."""
@@ -431,8 +447,16 @@ class State(NoText):
     def __contains__(self, name: str) -> bool:
         variable = self._variables.get(name)
         check_settled(variable)
+        self._check_known(name, here())
         failed = isinstance(variable, Awaited) and variable.problem is not None
         return name in self._variables and name not in self._scopes and not failed
+
+    def _check_known(self, name: str, loc: Loc) -> None:
+        """Raises GraphBreak: whether a variable is there shows when the program runs."""
+        variable = self._variables.get(name)
+        if isinstance(variable, Unsettled):
+            reason = f"whether `{name}` is stored shows when the program runs: {variable.reason}"
+            raise GraphBreak(reason, loc, OTHER, "store it in every arm, or before the branch")
 
     def get_var(self, name: str) -> Any:
         """`s[name]` under its older name."""

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from sglc.errors import Loc, RunError, TraceError
 from sglc.frontend.locate import here
+from sglc.frontend.program.instance import MapItems
 from sglc.frontend.recorder.form import Form
 from sglc.frontend.tracing import control_blocks
 from sglc.frontend.tracing.tracer import Tracer, current
@@ -96,7 +97,8 @@ def loop(body: ArmBody, max_iters: int) -> None:
 def map(items: Any, body: Callable[[Any], Any]) -> Any:
     """What `body(item)` returns for each text of a list, in the order of the list.
 
-    The bodies have no order among each other, so none may append to a state from outside: fork it.
+    The bodies have no order among each other, so none may append to a state from outside: fork it. None sees
+    what another one has stored; behind the last one stands what all have stored, in the order of the list.
 
     Raises:
         TraceError: SGLC148, the body appends to such a state (where the program is recorded).
@@ -104,10 +106,13 @@ def map(items: Any, body: Callable[[Any], Any]) -> Any:
     tracer, loc, form = current(), here(), Form()
     if tracer is not None:
         return control_blocks.record_map(tracer, items, body, loc, form)
-    made = []
-    for iteration, item in enumerate(items):
-        with form.inside(iteration=iteration):
-            made.append(body(item))
+    made, stores = [], MapItems()
+    try:
+        for iteration, item in enumerate(items):
+            with form.inside(iteration=iteration), stores.item():
+                made.append(body(item))
+    finally:
+        stores.end()
     return made
 
 

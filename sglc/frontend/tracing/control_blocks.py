@@ -22,7 +22,7 @@ from sglc.frontend.tracing.paths import PathEnded
 from sglc.frontend.tracing.pytree import tree_of, unwrapped
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled, VariableKey
-from sglc.frontend.values.graph_breaks import JOINED, NO_DATA, RAISED, GraphBreak
+from sglc.frontend.values.graph_breaks import JOINED, NO_DATA, OTHER, RAISED, GraphBreak
 from sglc.frontend.values.symbolic import SymbolicBool, SymbolicJson, SymbolicList, SymbolicText, symbol
 from sglc.ir.core import Op, Region, Tree, Type, Value, walk
 from sglc.ir.ops import (
@@ -131,6 +131,7 @@ def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, form: Form, loc
                 hint="end the turns that the body begins",
             )  # fmt: skip
     if max_iters > 1:
+        _refuse_joined_again("loop", before, block_exit, loc)
         _refuse_joined(before, carried, block, loc)
     inside = list(block.ops)
     yields = [block_exit.streams[number] for number in carried.streams]
@@ -147,7 +148,7 @@ def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, form: Form, loc
     results = tuple(tracer.recorder.new_value(value.type) for value in init)
     region = Region(tuple(carried.params), tuple(inside), (block_exit.tree, *yields), loc)
     ops.append(Loop(tuple(init), max_iters, region, results=results, loc=loc))
-    tracer.go_on(_behind(before, carried, results))
+    tracer.go_on(_behind(before, carried, results, block_exit.joined))
 
 
 def _comes_back(block: TracedBlock, what: str, loc: Loc) -> BlockExit:
@@ -262,11 +263,19 @@ def _refuse_joined(before: BlockExit, carried: _Carried, block: TracedBlock, loc
             raise GraphBreak(f"a loop joins `{key[1]}` again", loc, JOINED)
 
 
+def _refuse_joined_again(what: str, before: BlockExit, after: BlockExit, loc: Loc) -> None:
+    """Raises GraphBreak: a body that comes again joins a branch from before it, which only the first can."""
+    if before.joined != after.joined:
+        raise GraphBreak(f"the body of `{what}` joins a branch that was forked outside of it", loc, JOINED)
+
+
 def _open(role: str) -> str:
     return f"a turn of `{role}` is open" if role else "no turn is open"
 
 
-def _behind(before: BlockExit, carried: _Carried, results: Sequence[Value]) -> BlockExit:
+def _behind(
+    before: BlockExit, carried: _Carried, results: Sequence[Value], joined: tuple[bool, ...]
+) -> BlockExit:
     """Where the states stand behind a loop."""
     streams = list(before.streams)
     for number, value in zip(carried.streams, results, strict=False):
@@ -274,7 +283,7 @@ def _behind(before: BlockExit, carried: _Carried, results: Sequence[Value]) -> B
     variables = dict(before.variables)
     for key, value in zip(carried.variables, results[len(carried.streams) :], strict=True):
         variables[key] = Stored(value)
-    return BlockExit(None, tuple(streams), before.opens, variables)
+    return BlockExit(None, tuple(streams), before.opens, variables, joined)
 
 
 # -- map -------------------------------------------------------------------------------------------
@@ -296,6 +305,7 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
     if tracer.called_tool != called:  # what stands before a tool stands behind it for the next item
         block = tracer.block(run, loc, python=False)
     block_exit = _comes_back(block, "map", loc)
+    _refuse_joined_again("map", before, block_exit, loc)
     kinds = {type(op) for op in walk(block.ops)}
     if form is None and HostCall in kinds and not kinds.isdisjoint((Gen, Select, Call)):
         # Its generations have other sites as Python, which would not come to what a plan raises of them.
@@ -308,15 +318,20 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
             note="its runs have no order, so none of them can continue what another has written",
             hint="fork the state in the body, and append to the branch",
         )  # fmt: skip
+    old, reason = before.variables, "the body of `map` stores it, once for each item"
+    changed = [
+        key
+        for key, stored in block_exit.variables.items()
+        if key not in old or not (stored.kept and stored.item is old[key].item)
+    ]
+    if form is None and changed:  # Python lets each item see what the one before has stored
+        hint = "use `sglc.map`, whose items see nothing of each other"
+        raise GraphBreak(f"a comprehension stores `{changed[0][1]}` for each item", loc, OTHER, hint)
     ops = list(block.ops)
     results, region = _gathered(tracer, block, params, ops, loc)
     tracer.recorder.ops.append(Map(source, region, results=results, loc=loc))
-    old, reason = before.variables, "the body of `map` stores it, once for each item"
-    for (number, name), stored in block_exit.variables.items():
-        if (number, name) not in old or not (stored.kept and stored.item is old[number, name].item):
-            tracer.instance.states[number]._variables[name] = Unsettled(
-                name, reason, loc
-            )  # reading it is an error
+    for number, name in changed:  # reading it is an error
+        tracer.instance.states[number]._variables[name] = Unsettled(name, reason, loc)
     return symbol(results[0]) if results else None
 
 

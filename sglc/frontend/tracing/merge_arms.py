@@ -312,7 +312,8 @@ class _Joint:
         known = [block_exit.variables for block_exit in exits]
         keys = dict.fromkeys(key for variables in known for key in variables)
         stored = {key: self.stored(key, [variables.get(key) for variables in known]) for key in keys}
-        return BlockExit(tree, streams, exits[0].opens, stored)
+        joined = tuple(map(any, zip(*(block_exit.joined for block_exit in exits), strict=True)))
+        return BlockExit(tree, streams, exits[0].opens, stored, joined)
 
     def stored(self, key: VariableKey, variables: Sequence[Stored | None]) -> Stored:
         there = [variable for variable in variables if variable is not None]

@@ -9,7 +9,7 @@ recorded again: a loop without an end would take the square of its length, so th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from sglc.errors import Loc, SglcError, TraceError
@@ -229,7 +229,7 @@ def _renamed_exit(block_exit: BlockExit | None, rename: Mapping[Value, Value]) -
         return block_exit
     variables = {key: _renamed_variable(stored, rename) for key, stored in block_exit.variables.items()}
     tree, streams = substitute(block_exit.tree, rename), substitute(block_exit.streams, rename)
-    return BlockExit(tree, streams, block_exit.opens, variables)
+    return replace(block_exit, tree=tree, streams=streams, variables=variables)
 
 
 def _renamed_variable(stored: Stored, rename: Mapping[Value, Value]) -> Stored:

@@ -28,14 +28,15 @@ _MOST_BROKEN = 64  # calls with graph breaks: each is recorded in several ways, 
 
 @dataclass(frozen=True, slots=True)
 class CallResult(CallText):
-    """What a recorded call gives: the program's variables and its return value."""
+    """What a recorded call gives: the program's variables and its return value; it may store `no_data`, too."""
 
     name: str
     variables: Mapping[str, Any]
     ret_value: Any
+    no_data: frozenset[str]
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self.variables:
+        if name not in self:
             raise GraphBreak(f"`{self.name}` stores nothing under `{name}`", here(), OTHER)
         return self.variables[name]
 
@@ -43,6 +44,8 @@ class CallResult(CallText):
         raise GraphBreak(f"`{self.name}` is called, and `{name}` is stored in its result", here(), OTHER)
 
     def __contains__(self, name: str) -> bool:
+        if name in self.no_data:
+            raise GraphBreak(f"what `{self.name}` stores under `{name}` only a run knows", here(), OTHER)
         return name in self.variables
 
     def get_var(self, name: str) -> Any:
@@ -107,8 +110,9 @@ def _is_constant(value: Any) -> bool:
 
 
 def record_call(
-    tracer: Tracer, program: Program, name: str, args: Mapping[str, Value | str], loc: Loc
-) -> CallResult:
+    tracer: Tracer, program: Program, name: str, args: Mapping[str, Value | str], no_data: frozenset[str],
+    loc: Loc,
+) -> CallResult:  # fmt: skip
     """The op, and its results. The program returns `{"value": ..., "variables": {...}}`."""
     own = tuple(values_in(program.returns))
     results = tuple(tracer.recorder.new_value(value.type) for value in own)
@@ -117,7 +121,7 @@ def record_call(
     tracer.recorder.ops.append(Call(site, ordered, program, results=results, loc=loc))
     tree: Tree = substitute(program.returns, dict(zip(own, results, strict=True)))
     assert isinstance(tree, dict)
-    return CallResult(name, unwrapped(tree["variables"]), unwrapped(tree["value"]))
+    return CallResult(name, unwrapped(tree["variables"]), unwrapped(tree["value"]), no_data)
 
 
 def refuse_call(tracer: Tracer, definition: Definition, loc: Loc) -> None:

@@ -47,6 +47,7 @@ class Explored:
     graph_breaks: tuple[GraphBreak, ...]
     called_tool: str = ""  # one that it may call
     guards: tuple[Guard, ...] = ()  # of a called program: what it takes for granted of the caller's arguments
+    no_data: frozenset[str] = frozenset()  # variables of a called program that it may store, and does not give
 
 
 def explored(
@@ -165,7 +166,11 @@ def _on_all_paths(tracer: Tracer, definition: Definition, args: Mapping[str, Any
     ops = _needed([*first, *block.ops], set(values_in(returns)), _sure(tracer))
     params = tuple(recorder.params) if called else (*recorder.params, *known)
     program = Program(definition.name, params, ops, returns)
-    return Explored(program, graph_breaks, tracer.called_tool, known)
+    stored = () if block.exit is None else block.exit.variables.items()
+    no_data = frozenset([
+        name for (number, name), item in stored if number == 0 and isinstance(item.leaf, Opaque | Unsettled)
+    ])  # fmt: skip
+    return Explored(program, graph_breaks, tracer.called_tool, known, no_data)
 
 
 def failed(definition: Definition, error: BaseException, place: Loc | None = None) -> RunError:
@@ -217,7 +222,7 @@ def call(
         raise graph_break
     for guard in made.guards:
         tracer.guards.setdefault(guard.fact, guard)
-    return record_call(tracer, made.program, definition.name, args, loc)
+    return record_call(tracer, made.program, definition.name, args, made.no_data, loc)
 
 
 def _split(

@@ -66,7 +66,9 @@ class Snapshot:
     """Where the recorder and every state stand."""
 
     mark: Mark
-    states: tuple[tuple[PromptState, RecordedStream, Value, Turns, bool, dict[str, Any], History | None], ...]
+    states: tuple[
+        tuple[PromptState, RecordedStream, Value, Turns, tuple[bool, bool], dict[str, Any], History | None], ...
+    ]
 
 
 @dataclass(eq=False)
@@ -342,7 +344,15 @@ class Tracer(Evaluation, FiniteValues):
         return Snapshot(
             self.recorder.mark(),
             tuple(
-                (s, s._stream, s._stream.value, s._stream.turns, s._stream.live, dict(s._variables), s._history)
+                (
+                    s,
+                    s._stream,
+                    s._stream.value,
+                    s._stream.turns,
+                    (s._joined, s._stream.live),
+                    dict(s._variables),
+                    s._history,
+                )
                 for s in self.instance.states
             ),
         )
@@ -350,8 +360,9 @@ class Tracer(Evaluation, FiniteValues):
     def restore(self, before: Snapshot) -> None:
         self.recorder.go_back(before.mark)
         del self.instance.states[len(before.states) :]
-        for state, stream, value, turns, live, variables, history in before.states:
-            stream.value, stream.turns, stream.live = value, turns, live
+        for state, stream, value, turns, joined, variables, history in before.states:
+            stream.value, stream.turns = value, turns
+            state._joined, stream.live = joined
             state._stream, state._variables, state._history = stream, dict(variables), history
 
     def exit_of(self, tree: Tree, states: Sequence[PromptState], *, variables: bool = True) -> BlockExit:
@@ -362,13 +373,15 @@ class Tracer(Evaluation, FiniteValues):
             for name, variable in state._variables.items()
         }
         values = tuple([state._stream.value for state in states])
-        return BlockExit(tree, values, tuple([state._stream.turns.open for state in states]), stored)
+        opens = tuple([state._stream.turns.open for state in states])
+        return BlockExit(tree, values, opens, stored, tuple([state._joined for state in states]))
 
     def go_on(self, block_exit: BlockExit, *, variables: bool = True) -> None:
         """Let the states stand where a block has left them, with the `variables` that it has."""
-        ends = zip(self.instance.states, block_exit.streams, block_exit.opens, strict=False)
-        for number, (state, value, role) in enumerate(ends):
+        exits = zip(block_exit.streams, block_exit.opens, block_exit.joined, strict=True)
+        for number, (state, (value, role, joined)) in enumerate(zip(self.instance.states, exits, strict=False)):
             stream = state._stream
+            state._joined = joined
             if value != stream.value:
                 stream.value = value
                 stream.turns = Turns(stream.turns.closed, role)

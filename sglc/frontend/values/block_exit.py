@@ -51,12 +51,14 @@ VariableKey = tuple[int, str]  # number of a state, name of a variable
 
 @dataclass(frozen=True, slots=True)
 class BlockExit:
-    """`streams` are those of the states from before the block, in order; `opens` their open roles."""
+    """`streams` are those of the states from before the block, in order; `opens` their open roles; `joined`
+    which of them were joined, in some arm at least."""
 
     tree: Tree = None
     streams: tuple[Value, ...] = ()
     opens: tuple[str, ...] = ()
     variables: Mapping[VariableKey, Stored] = field(default_factory=dict)
+    joined: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,10 @@ KEY = BreakKind(
 ITERATION = BreakKind(
     "SGLC126", "a loop", _UNKNOWN, "loop with `sglc.loop(...)`, or over a list with `sglc.map(...)`"
 )
+SPREAD = BreakKind(
+    "SGLC126", "`*`", "how many items are in it shows when the program runs",
+    f"hand on the list as it is, `list(...)` of it, or {_COMPUTE}",
+)  # fmt: skip
 UNPACKED = BreakKind(
     "SGLC126", "`**`", "which names are in it shows when the program runs",
     f'write out what is wanted, `name=data["name"]`, or {_COMPUTE}',

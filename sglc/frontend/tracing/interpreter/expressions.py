@@ -35,7 +35,7 @@ from sglc.frontend.tracing.interpreter.operations import (
     truth,
     unary,
 )
-from sglc.frontend.values.graph_breaks import ASYNC, FOREIGN, ITERATION, NO_RULE, GraphBreak
+from sglc.frontend.values.graph_breaks import ASYNC, FOREIGN, ITERATION, NO_RULE, SPREAD, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicList, SymbolicText, joined
 from sglc.ir.pure import name_of
 
@@ -190,7 +190,10 @@ def _items(frame: CallFrame, nodes: list[ast.expr], function: Any = None) -> lis
     made: list[Any] = []
     for node in nodes:
         if isinstance(node, ast.Starred):
-            made += listed(frame.tracer, iterated(frame, node.value))
+            spread = iterated(frame, node.value)
+            if isinstance(spread, Symbolic) and not is_known(spread):
+                spread = spread.observe(SPREAD)
+            made += listed(frame.tracer, spread)
         elif isinstance(node, ast.GeneratorExp | ast.Call) and _goes_through(function):
             made.append(iterated(frame, node))
         else:
