@@ -110,6 +110,12 @@ class CpuModel:
         c = self._config
         return c.layers, pages, c.kv_heads * page_size * 2 * c.head_dim
 
+    def copy(self, pool: Tensor, page_size: int, copies: I32) -> None:
+        """Copy KV within `pool`, as `Batch.copies` says, in whole pages: what lies behind the tokens that are
+        asked for is written before it is read."""
+        source, target = torch.from_numpy(copies[:, :2].T.astype(np.int64, order="C"))
+        pool.index_copy_(1, target, pool.index_select(1, source))
+
     def forward(
         self, batch: Batch, ids: Tensor, pool: Tensor, page_size: int, wanted: NDArray[np.int64]
     ) -> Tensor:
