@@ -23,8 +23,8 @@ from sglc.runtime.engine.loading import cpu_executor
 from sglc.runtime.executor import cpu_choice
 from sglc.runtime.executor.cpu_executor import CpuExecutor, free_cores
 from sglc.runtime.executor.cpu_model import CpuModel, draw, fits, head_product, logits_kernels
-from sglc.runtime.executor.logits_output import LogitsOutput
-from sglc.runtime.executor.sampler import LogitsKernels, SamplerInput, drawn, noise_keys
+from sglc.runtime.executor.logits_output import LogitsOutput, SamplerInput, noise_keys
+from sglc.runtime.executor.sampler import TORCH, drawn
 from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.kernels import cpu_build
 from sglc.runtime.model.packed_weights import (
@@ -109,7 +109,7 @@ def test_likeliest_ids_and_log_probabilities_are_torchs(kernels: ctypes.CDLL, vo
             logits = logits.bfloat16().float()
         if trial % 4 == 1:
             logits[:, ::3] = -torch.inf
-        own, torchs = logits_kernels(kernels, 1 + trial % 2), LogitsKernels()
+        own, torchs = logits_kernels(kernels, 1 + trial % 2), TORCH
         count = int(rng.choice([1, 2, 20, vocab]).clip(max=vocab))
         ids, logprobs = own.likeliest(logits, count)
         torch.testing.assert_close(logprobs, torchs.likeliest(logits, count)[1], atol=2e-5, rtol=1e-5)

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sglc.runtime.executor.sampler import LogitsKernels, SamplerInput
+from sglc.runtime.executor.logits_output import LogitsKernels, SamplerInput
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.model.packed_weights import GROUP, LANES, Kind, PackedMatrix, pack_floats
 from sglc.runtime.model.rope import rope_table
@@ -253,7 +253,7 @@ def likeliest(library: ctypes.CDLL, threads: int, logits: Tensor, count: int) ->
 def draw(
     library: ctypes.CDLL, threads: int, logits: Tensor, allowed: Tensor, choice: SamplerInput
 ) -> tuple[Tensor, Tensor]:
-    """As `sampler.choose` behind what is `allowed`: int64 [R] and float32 [R] of float32 [R, V]."""
+    """As `sampler.drawn`: int64 [R] and float32 [R] of float32 [R, V]."""
     rows, vocab = logits.shape
     choices = np.empty(rows, _CHOICE)
     for name in ("temperature", "top_p", "min_p", "top_k"):

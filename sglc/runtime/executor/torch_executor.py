@@ -22,7 +22,7 @@ from sglc.errors import BackendError
 from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.executor.logits_output import I64, LogitsOutput, outcome, wanted_tokens
 from sglc.runtime.executor.pool_memory import PoolMemory
-from sglc.runtime.executor.sampler import LogitsKernels
+from sglc.runtime.executor.sampler import TORCH
 from sglc.runtime.executor.torch_model import Llama
 from sglc.runtime.executor.torch_threads import set_torch_threads
 from sglc.runtime.model.config import ModelConfig
@@ -59,7 +59,7 @@ class TorchExecutor:
     """
 
     trees = True
-    _kernels = LogitsKernels()
+    _kernels = TORCH
     keeps = False
 
     def __init__(
