@@ -68,11 +68,11 @@ class Llama:
         )
         pool.index_copy_(1, target, pool.index_select(1, source))
 
-    def forward(self, batch: Batch, tokens: Tensor, pool: Tensor, page_size: int, wanted: I64) -> Tensor:
+    def forward(self, batch: Batch, ids: Tensor, pool: Tensor, page_size: int, wanted: I64) -> Tensor:
         """Write the KV of all tokens of `batch` to `pool`; give the final hidden states of some.
 
         Args:
-            tokens: int64 [T], ids in the batch's order.
+            ids: int64 [T], in the batch's order.
             wanted: int64 [W] places in 0 .. T - 1.
 
         Returns:
@@ -85,14 +85,14 @@ class Llama:
         places = wanted
         if plan.order is not None:
             arrays = [values[plan.order] for values in arrays]
-            tokens = tokens[self._put(plan.order)]
+            ids = ids[self._put(plan.order)]
             place_of = np.empty_like(plan.order)
             place_of[plan.order] = np.arange(len(plan.order))
             places = place_of[wanted]
-        positions, slots, last = (self._put(values) for values in (*arrays, places))
+        positions, slots, given = (self._put(values) for values in (*arrays, places))
         rotations = self._rotations[positions][:, None]
         turned = c.heads + c.kv_heads  # queries and keys; values are not turned
-        x = functional.embedding(tokens, self._embedding)
+        x = functional.embedding(ids, self._embedding)
         for index, layer in enumerate(self._layers):
             qkv = layer.qkv(self._normed(x, layer.input_norm))
             heads = qkv.view(len(qkv), c.heads + 2 * c.kv_heads, c.head_dim)
@@ -103,7 +103,7 @@ class Llama:
             pool[index].index_copy_(0, slots, heads[:, c.heads :])
             attended = attention.forward(heads, pool[index])
             if index == c.layers - 1:
-                x, attended = x[last], attended[last]
+                x, attended = x[given], attended[given]
             x = layer.out.add(attended, x)
             x = layer.down.add(layer.gate_up(self._normed(x, layer.mlp_norm)), x)
         return self._normed(x, self._norm)
