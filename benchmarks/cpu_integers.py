@@ -45,7 +45,7 @@ def logits(executor: CpuExecutor, ids: list[int]) -> Tensor:
         ),
     )  # fmt: skip
     batch = ExecutorState(16).expand(step)
-    model = executor._cpu_model
+    model = executor._model
     hidden = model.forward(batch, torch.tensor(ids), executor._pool, 16, np.arange(len(ids)))
     return model.logits(hidden).double()
 

@@ -76,8 +76,7 @@ def ours(scripted: bool) -> tuple[dict[str, Any], Any]:
     together, and count their words."""
     import sglc
     from sglc.backends.scripted import ScriptedBackend
-    from sglc.ir.plan.backend import EventBatches
-    from sglc.ir.plan.events import GenDone, Sample, Usage
+    from sglc.ir.plan.events import EventBatches, GenDone, Sample, Usage
     from sglc.ir.plan.segment import GenNode, Segment
 
     answered, usage = (Sample(ANSWER, (), "stop"),), Usage(calls=1)

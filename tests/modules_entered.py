@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from types import FrameType
@@ -27,6 +28,7 @@ def entered(backend: str) -> list[str]:
     threading.setprofile(look)  # of the threads that sglc begins, with the first run
     for number in range(3):
         answered.run(question=f"What is {number}?", backend=backend).text()
+    gc.collect()  # generators that were left behind are entered once more, to be closed
     sys.setprofile(look)
     looking = True
     answered.run(question="What is 3?", backend=backend).text()

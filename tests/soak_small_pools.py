@@ -25,7 +25,7 @@ from sglc.ir.target import Target
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.engine.machine import Machine
-from sglc.runtime.scheduler.admission import Lengths
+from sglc.runtime.scheduler.kv_allocator import Lengths
 from tests.oracle_backend import Characters, OracleBackend, PacedOracle
 from tests.soak_constrained import CHARACTER, CITY, MAX_TOKENS, PROMPTS, TAGS, Case, cases, check, check_prefix
 

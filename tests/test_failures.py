@@ -20,8 +20,7 @@ from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.errors import BackendError, RunError, SglcError
 from sglc.execution.batch.runner import Interrupted
 from sglc.execution.result import Result
-from sglc.ir.plan.backend import batches_of
-from sglc.ir.plan.events import Event, NodeFailed
+from sglc.ir.plan.events import Event, NodeFailed, batches_of
 from sglc.ir.plan.segment import ExtendNode, GenNode, Segment
 from sglc.runtime.step import Step
 from tests.frontend.programs import from_file

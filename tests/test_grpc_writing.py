@@ -15,8 +15,7 @@ import pytest
 from smg_grpc_proto import sglang_scheduler_pb2 as pb
 from smg_grpc_proto.generated import common_pb2
 
-from sglc.ir.plan.backend import EventBatches
-from sglc.ir.plan.events import Delta, Event, GenDone, Sample, Usage
+from sglc.ir.plan.events import Delta, Event, EventBatches, GenDone, Sample, Usage
 from sglc.ir.plan.segment import Segment
 from sglc.serve import scheduler_service
 from sglc.serve.door import Access

@@ -23,7 +23,8 @@ import pytest
 import zmq
 
 import sglc as sgl
-from sglc.backends.local import LocalBackend, LocalOptions, local_backend, mail
+from sglc.backends.local import LocalBackend, LocalOptions, local_backend
+from sglc.backends.local.local_backend import Inbox, Mail
 from sglc.backends.local.process import RuntimeProcess
 from sglc.backends.local.restarts import Breakdown, Restarts
 from sglc.backends.local.thread import RuntimeThread
@@ -376,14 +377,15 @@ def test_events_for_a_loop_that_is_gone_are_dropped(shared: LocalBackend) -> Non
 
 
 async def _begun(backend: LocalBackend) -> object:
-    to, inbox = backend._mail_to(asyncio.get_running_loop()), mail.Inbox()
+    loop = asyncio.get_running_loop()
+    to, inbox = backend._mail_to(loop), Inbox(loop)
     segment = asks("nobody listens", max_tokens=300, ignore_eos=True)
     token = process_of(backend).submit(segment, lambda event: to.put(inbox, event), lambda: None)
     await taken(inbox)
     return token
 
 
-async def taken(inbox: mail.Inbox) -> list[Event]:
+async def taken(inbox: Inbox) -> list[Event]:
     if (coming := inbox.coming()) is not None:
         await coming
     return inbox.take()
@@ -393,8 +395,8 @@ def test_few_readers_go_on_in_one_turn_of_the_loop() -> None:
     """Who has a request between them waits for few; each gets what has come meanwhile at once, in order."""
 
     async def turns() -> list[list[tuple[int, int]]]:
-        loop_mail = mail.Mail(asyncio.get_running_loop())
-        inboxes = [mail.Inbox() for _ in range(40)]
+        loop = asyncio.get_running_loop()
+        mail, inboxes = Mail(loop), [Inbox(loop) for _ in range(40)]
         woken: list[tuple[int, int]] = []
 
         async def read(number: int) -> None:
@@ -405,7 +407,7 @@ def test_few_readers_go_on_in_one_turn_of_the_loop() -> None:
         await asyncio.sleep(0)
         event = Delta(0, "a")
         for inbox in inboxes:
-            loop_mail.put(inbox, event)
+            mail.put(inbox, event)
         seen = []
         while len(woken) < 40:
             before = len(woken)
@@ -413,9 +415,9 @@ def test_few_readers_go_on_in_one_turn_of_the_loop() -> None:
             if len(woken) > before:
                 seen.append(woken[before:])
             if len(seen) == 1 and not before:
-                loop_mail.put(inboxes[39], event)
+                mail.put(inboxes[39], event)
         for inbox in inboxes:
-            loop_mail.put(inbox, None)
+            mail.put(inbox, None)
         await asyncio.gather(*readers)
         return seen
 

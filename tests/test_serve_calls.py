@@ -14,8 +14,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from sglc.ir.plan.backend import EventBatches
-from sglc.ir.plan.events import Delta, Event, GenDone, Sample, Usage
+from sglc.ir.plan.events import Delta, Event, EventBatches, GenDone, Sample, Usage
 from sglc.ir.plan.segment import Segment
 from sglc.serve.app import make_direct
 from sglc.serve.connection import Connection, _Framing

@@ -13,8 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sglc.backends.scripted import Rule, ScriptedBackend, by_rules
 from sglc.errors import BackendError
-from sglc.ir.plan.backend import EventBatches
-from sglc.ir.plan.events import Delta, Event, NodeFailed
+from sglc.ir.plan.events import Delta, Event, EventBatches, NodeFailed
 from sglc.ir.plan.segment import Segment
 from sglc.serve import direct
 from sglc.serve.access_log import AccessLog

@@ -23,9 +23,8 @@ from typing import Any
 from sglc.errors import BackendError, RunError, SglcError, UsageError, shown
 from sglc.ir.core import Site
 from sglc.ir.made_often import made_often
-from sglc.ir.plan.backend import EventBatches
 from sglc.ir.plan.dataflow import choice_texts, failed_before, filled
-from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, SelectDone, Usage
+from sglc.ir.plan.events import Delta, Event, EventBatches, GenDone, NodeFailed, Sample, SelectDone, Usage
 from sglc.ir.plan.segment import (
     ExtendNode,
     ForkNode,

@@ -30,9 +30,9 @@ from sglc.frontend.program.instance import first
 from sglc.frontend.values.recorded import Recorded, RecordedStream
 from sglc.ir import ops
 from sglc.ir.core import Site, Value
-from sglc.ir.plan.backend import Backend, batches_of
+from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.dataflow import left_in_prompt
-from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone
+from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, SelectDone, batches_of
 from sglc.ir.plan.segment import (
     GenNode,
     KeepNode,

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from sglc.errors import Loc, SglcError
 from sglc.ir.core import Site
-from sglc.ir.plan.backend import batches_of
-from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, TokenLogprob, Usage
+from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, TokenLogprob, Usage, batches_of
 from sglc.ir.plan.hints import Hints
 from sglc.ir.plan.segment import ExtendNode, GenNode, Node, OpenNode, Segment
 from sglc.ir.sampling import Sampling

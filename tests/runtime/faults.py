@@ -30,9 +30,10 @@ from sglc.runtime.scheduler.requests import (
     EngineRequest,
     PartKind,
     RequestPart,
+    SampleState,
 )
 from sglc.runtime.scheduler.reservations import PrefixReservations
-from sglc.runtime.scheduler.samples import JumpForward, Likely, Lookahead, SampleState
+from sglc.runtime.scheduler.samples import JumpForward, Likely, Lookahead
 from sglc.runtime.step import F32, I32, Batch, Bool, Opened, Step, StepResult
 
 Fault = Callable[[pytest.MonkeyPatch], None]

@@ -41,7 +41,7 @@ from sglc.runtime.engine.engine import (
     Token,
 )
 from sglc.runtime.engine.matcher_threads import MatcherThreads, _Call
-from sglc.runtime.scheduler.admission import Lengths
+from sglc.runtime.scheduler.kv_allocator import Lengths
 from sglc.runtime.scheduler.requests import PartKind
 from sglc.runtime.scheduler.samples import Likely, listed
 from sglc.runtime.step import Step, StepResult

@@ -9,13 +9,13 @@ import pytest
 
 from sglc.runtime.scheduler.admission import (
     Holder,
-    Lengths,
     PageUsage,
     choose_preempted,
     expected_tokens,
     may_start,
     peak_pages,
 )
+from sglc.runtime.scheduler.kv_allocator import Lengths
 from sglc.runtime.step import I32
 
 
@@ -68,11 +68,11 @@ def test_more_rows_run_than_a_promise_of_all_tokens_allows() -> None:
     # Rows of 16 tokens and up to 64 more, in 40 pages of 16: a promise gives 5 pages to each of 8 rows.
     started: list[tuple[int, int, int]] = []
     lengths = Lengths()
-    left = expected_tokens(ints(0), ints(64), lengths)[0]
+    left = expected_tokens(ints(0), ints(64), lengths.share)[0]
     while may_start(40 - len(started), 1, usage(*started, (16, left, 1)), 16):
         started.append((16, int(left), 1))
     assert len(started) == 13
-    exact = expected_tokens(ints(64), ints(64), lengths)[0]
+    exact = expected_tokens(ints(64), ints(64), lengths.share)[0]
     assert not may_start(40 - 8, 1, usage(*[(16, exact, 1)] * 9), 16)
 
 
@@ -102,14 +102,13 @@ def test_a_miss_makes_the_next_guess_longer() -> None:
 
 
 def test_expected_tokens_stay_between_the_bounds() -> None:
-    lengths = Lengths(0.5, 64)
-    expected = expected_tokens(ints(0, 80, 0, 0, 0, 90), ints(100, 100, 70, 1, 0, 90), lengths)
+    expected = expected_tokens(ints(0, 80, 0, 0, 0, 90), ints(100, 100, 70, 1, 0, 90), 0.5)
     assert expected.tolist() == [50, 80, 35, 1, 0, 90]
     assert expected.dtype == np.int32
 
 
 def test_a_sample_that_may_go_on_is_never_expected_to_be_over() -> None:
-    assert expected_tokens(ints(0), ints(1), Lengths(0.01, 64)).tolist() == [1]
+    assert expected_tokens(ints(0), ints(1), 0.01).tolist() == [1]
 
 
 def test_the_row_that_loses_least_gives_way_and_of_equal_ones_the_latest() -> None:

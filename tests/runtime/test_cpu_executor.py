@@ -23,8 +23,8 @@ from sglc.runtime.engine.loading import cpu_executor
 from sglc.runtime.executor import cpu_choice
 from sglc.runtime.executor.cpu_executor import CpuExecutor, free_cores
 from sglc.runtime.executor.cpu_model import CpuModel, draw, fits, head_product, logits_kernels
-from sglc.runtime.executor.logits_output import LogitsOutput
-from sglc.runtime.executor.sampler import LogitsKernels, SamplerInput, drawn, noise_keys
+from sglc.runtime.executor.logits_output import LogitsOutput, SamplerInput, noise_keys
+from sglc.runtime.executor.sampler import TORCH, drawn
 from sglc.runtime.executor.torch_executor import TorchExecutor
 from sglc.runtime.kernels import cpu_build
 from sglc.runtime.model.packed_weights import (
@@ -41,6 +41,7 @@ from sglc.runtime.scheduler.requests import PromptScored, RequestFailed, SampleD
 from sglc.runtime.step import Step
 from tests.depth import at_depth, some_of
 from tests.runtime.reference_models import KINDS, tiny_model
+from tests.runtime.test_torch_executor import in_new_thread
 from tests.runtime.tiny_model import save_tiny_model
 
 pytestmark = pytest.mark.slow
@@ -108,7 +109,7 @@ def test_likeliest_ids_and_log_probabilities_are_torchs(kernels: ctypes.CDLL, vo
             logits = logits.bfloat16().float()
         if trial % 4 == 1:
             logits[:, ::3] = -torch.inf
-        own, torchs = logits_kernels(kernels, 1 + trial % 2), LogitsKernels()
+        own, torchs = logits_kernels(kernels, 1 + trial % 2), TORCH
         count = int(rng.choice([1, 2, 20, vocab]).clip(max=vocab))
         ids, logprobs = own.likeliest(logits, count)
         torch.testing.assert_close(logprobs, torchs.likeliest(logits, count)[1], atol=2e-5, rtol=1e-5)
@@ -184,7 +185,7 @@ def test_steps_are_measured_in_any_pool(kernels: ctypes.CDLL, tmp_path: Path, pa
         CpuExecutor(kernels, config, weights, {}, pages=pages),
         TorchExecutor(config, weights, page_size=16, pages=pages),
     ):
-        cost = executor.measure()
+        cost = in_new_thread(executor.measure)
         assert cost is not None
         assert cost.products_s[0][1] > 0
         assert min(cost.key_s, cost.pair_s) >= 0
@@ -200,9 +201,9 @@ def test_steps_of_a_model_of_few_tokens_are_measured(
         CpuExecutor(kernels, config, weights, {}, pages=200),
         TorchExecutor(config, weights, page_size=16, pages=200),
     ):
-        assert (executor.measure() is None) == (max_len == 8)
+        assert (in_new_thread(executor.measure) is None) == (max_len == 8)
     pages = TorchExecutor(config, weights, page_size=256, pages=2)  # a page is longer than a text
-    assert (pages.measure() is None) == (max_len == 8)
+    assert (in_new_thread(pages.measure) is None) == (max_len == 8)
 
 
 def test_a_stream_of_a_model_that_torch_runs_does_not_wait_for_a_whole_prompt(tmp_path: Path) -> None:

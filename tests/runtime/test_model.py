@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from sglc.runtime.attention.split_plan import plan_attention
-from sglc.runtime.attention.torch_attention import PagedAttention
+from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.executor.torch_model import Llama
 from sglc.runtime.model.rope import pair_rows
+from tests.runtime.handmade import Row, make_step
 from tests.runtime.reference_models import tiny_model
 
 LENGTH = 200
@@ -50,12 +50,9 @@ def compare(folder: Path, kind: str, **fields: object) -> None:
     with torch.inference_mode():
         expected = reference(tokens[None]).logits[0]
         model = Llama(config, reference.state_dict())
-        pool = torch.zeros(config.layers, 256, 2 * config.kv_heads, config.head_dim)
-        positions = torch.arange(LENGTH)
-        starts, places = np.array([0, LENGTH], np.int32), np.arange(LENGTH, dtype=np.int32)
-        plan = plan_attention(starts, places, np.arange(16, dtype=np.int32)[None], 16)
-        attention = PagedAttention(plan, config.heads, config.kv_heads, config.head_dim, 16, pool)
-        hidden = model.forward(tokens, positions, positions, pool, attention, positions)
+        pool = torch.zeros(model.pool_shape(16, 16))
+        batch = ExecutorState(16).expand(make_step([Row(tokens=tokens.tolist(), pages=range(16))], 16))
+        hidden = model.forward(batch, tokens, pool, 16, np.arange(LENGTH))
         got = model.logits(hidden)
     assert expected.std() > 0.5
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-4)

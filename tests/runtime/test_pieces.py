@@ -9,8 +9,8 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from sglc.bench.programs.vocabulary import shape_folder
 from sglc.runtime.model.registry import prepare
-from sglc.runtime.tokenizer.pretokenizer import Pieces, cuts_into_words, last_cut, long_pieces
-from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, load_tokenizer
+from sglc.runtime.tokenizer.pretokenizer import cuts_into_words, in_pieces, last_cut, long_pieces
+from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, by_words, load_tokenizer
 from tests.depth import at_depth, some_of
 
 # As in the tokenizers of Qwen and of Llama 3.
@@ -62,10 +62,10 @@ def raw(request: pytest.FixtureRequest, default_tokenizer: LocalTokenizer) -> To
 @given(text=_TEXT, more=_TEXT)
 def test_pieces_are_the_whole(raw: Tokenizer, text: str, more: str) -> None:
     assert cuts_into_words(raw)
-    pieces = Pieces(lambda piece: whole(raw, piece))
-    assert pieces.encode(text) == whole(raw, text)
+    words = by_words(lambda piece: whole(raw, piece))
+    assert words(text) == whole(raw, text)
     long = text + " and then some more words" * 400 + more
-    assert pieces.encode(long) == whole(raw, long)
+    assert in_pieces(words)(long) == whole(raw, long)
 
 
 @settings(max_examples=at_depth(12, 40, 1000), deadline=None, derandomize=True)
@@ -84,11 +84,11 @@ def test_what_texts_begin_with_is_encoded_once(raw: Tokenizer) -> None:
         asked.append(piece)
         return whole(raw, piece)
 
-    pieces = Pieces(encode)
+    encoded = in_pieces(by_words(encode))
     shared = "".join(f" number {chr(97 + i % 26)}{chr(97 + i // 26)}x" for i in range(400))
-    pieces.encode(shared + " first end")
+    encoded(shared + " first end")
     assert len(asked) == 400 + 3  # every word once, and the last ones
-    pieces.encode(shared + " second end")
+    encoded(shared + " second end")
     assert asked[403:] == [" second"]
 
 
@@ -126,6 +126,6 @@ def test_other_tokenizers_are_left_alone(change: str, default_tokenizer: LocalTo
 
 def test_the_tokenizer_encodes_in_pieces(default_tokenizer: LocalTokenizer) -> None:
     tokenizer = default_tokenizer
-    text = "Words, and more words: a text that goes on. " * 50
-    assert tokenizer.encode(text) == whole(tokenizer._raw, text)
-    assert tokenizer._pieces is not None
+    for text in ("Words, and more words: a text that goes on. " * 50, "Few words."):
+        assert tokenizer.encode(text) == whole(tokenizer._raw, text)
+    assert tokenizer._words is not None

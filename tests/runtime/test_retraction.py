@@ -9,7 +9,7 @@ import pytest
 
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.engine import PromptScored, RequestDone, SampleDone, Token
-from sglc.runtime.scheduler.admission import Lengths
+from sglc.runtime.scheduler.kv_allocator import Lengths
 from sglc.runtime.scheduler.requests import RequestPart
 from tests.depth import few
 from tests.runtime.test_engine import LONG, Bench

@@ -10,16 +10,8 @@ import pytest
 import torch
 
 from sglc.ir.sampling import Sampling
-from sglc.runtime.executor.sampler import (
-    SamplerInput,
-    _mix,
-    choose,
-    exponentials,
-    filtered,
-    likeliest,
-    log_probabilities,
-    noise_keys,
-)
+from sglc.runtime.executor.logits_output import SamplerInput, _mix, allowed_logits, noise_keys
+from sglc.runtime.executor.sampler import drawn, exponentials, filtered, likeliest, log_probabilities
 from sglc.runtime.scheduler.samples import bias_of
 from tests.depth import few
 
@@ -43,6 +35,12 @@ def choice(
         no_eos=np.full(len(rows), no_eos),
         keys=np.arange(len(rows), dtype=np.uint64) if keys is None else keys,
     )
+
+
+def choose(logits: torch.Tensor, how: SamplerInput, eos_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Next tokens and their log-probabilities."""
+    logits = logits.float()
+    return drawn(logits, allowed_logits(logits, how, eos_ids), how)
 
 
 def by_transformers(logits: torch.Tensor, row: dict[str, float]) -> torch.Tensor:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from sglc.errors import BackendError
 from sglc.runtime.executor.logits_output import I64
 from sglc.runtime.executor.torch_executor import TorchExecutor
-from sglc.runtime.executor.torch_threads import _mkl, _openmp, torch_threads
+from sglc.runtime.executor.torch_threads import _mkl, _openmp, set_torch_threads
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.step import SAMPLED, Batch, Step, StepResult, pack_masks
 from tests.runtime.handmade import Row, make_step
@@ -238,24 +239,19 @@ def test_steps_run_with_the_threads_that_were_quickest(
         seconds(tokens, position)
         return alone_s if used[-1] == 1 else 0.002
 
+    def measured_and_run() -> None:
+        machine.measure()
+        assert set(used) == {1, 3}
+        assert {*others, torch.get_num_threads()} == {3, chosen}
+        used.clear()
+        in_new_thread(lambda: torch.set_num_threads(2))  # the user's
+        run(machine, make_step([Row(tokens=some_tokens(5), pages=[3, 4], row=1)], 4))
+
     monkeypatch.setattr(machine, "_forward", noted)
     monkeypatch.setattr(machine, "_seconds", measured)
-    machine.measure()
-    assert set(used) == {1, 3}
-    used.clear()
-    step = make_step([Row(tokens=some_tokens(5), pages=[3, 4], row=1)], 4)
-    run(machine, step)
+    in_new_thread(measured_and_run)
     assert used == [chosen]
-    assert set(others) == {3}
-    assert torch.get_num_threads() == 3
-
-
-def test_threads_of_torch_stay_the_users(model: Model, monkeypatch: pytest.MonkeyPatch, threads: None) -> None:
-    machine = executor(model)
-    monkeypatch.setattr(machine, "_threads", 1)
-    in_new_thread(lambda: torch.set_num_threads(2))
-    run(machine, make_step([Row(tokens=some_tokens(5), pages=[3, 4], row=1)], 4))
-    assert in_new_thread(torch.get_num_threads) == 2
+    assert others[-1] == 2
     assert torch.get_num_threads() == 3
 
 
@@ -263,12 +259,15 @@ def test_products_have_the_threads_that_are_asked_for(threads: None) -> None:
     """Although somebody has told torch another number, which MKL keeps."""
     assert _openmp() is not None
     assert (_mkl() is not None) == torch.backends.mkl.is_available()
+
+    def told(count: int) -> set[str]:
+        set_torch_threads(count)
+        assert torch.get_num_threads() == count
+        return {*re.findall(r"(?:omp|mkl)_get_max_threads\(\) : (\d+)", torch.__config__.parallel_info())}
+
     for count in (1, 2):
-        with torch_threads(count):
-            assert torch.get_num_threads() == count
-            told = re.findall(r"(?:omp|mkl)_get_max_threads\(\) : (\d+)", torch.__config__.parallel_info())
-            assert set(told) == {str(count)}
-    assert torch.get_num_threads() == 3
+        assert in_new_thread(partial(told, count)) == {str(count)}
+    assert torch.get_num_threads() == in_new_thread(torch.get_num_threads) == 3
 
 
 @pytest.fixture

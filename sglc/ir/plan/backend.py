@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,37 +20,6 @@ class ProgramRun:
     arguments: Mapping[str, Any]
     seed: int
     row: int
-
-
-class EventBatches(AsyncIterator[Event]):
-    """Events one by one, of a back end that has them in `batches`."""
-
-    def __init__(self, batches: AsyncGenerator[Sequence[Event], None]) -> None:
-        self.batches = batches
-        self._come: list[Event] = []  # the next one last
-
-    async def __anext__(self) -> Event:
-        while not self._come:
-            self._come.extend(reversed(await anext(self.batches)))
-        return self._come.pop()
-
-    async def aclose(self) -> None:
-        """Abort what is left."""
-        await self.batches.aclose()
-
-
-def batches_of(events: AsyncIterator[Event]) -> AsyncGenerator[Sequence[Event], None]:
-    """What `submit` gave, in lists of what is there together as far as the back end has such."""
-    return events.batches if isinstance(events, EventBatches) else _one_by_one(events)
-
-
-async def _one_by_one(events: AsyncIterator[Event]) -> AsyncGenerator[Sequence[Event], None]:
-    try:
-        async for event in events:
-            yield [event]
-    finally:
-        if isinstance(events, AsyncGenerator):
-            await events.aclose()
 
 
 class Backend(Protocol):

@@ -48,6 +48,7 @@ from sglc.runtime.scheduler.requests import (
     RequestFailed,
     RequestPart,
     SampleDone,
+    SampleState,
     ScoreDone,
     Token,
     check_generation,
@@ -56,7 +57,7 @@ from sglc.runtime.scheduler.requests import (
     scores_of,
 )
 from sglc.runtime.scheduler.reservations import PrefixReservations
-from sglc.runtime.scheduler.samples import NONE_LIKELY, Lookahead, SampleState
+from sglc.runtime.scheduler.samples import NONE_LIKELY, Lookahead
 from sglc.runtime.step import I32, Bool, Executor, Step, StepCost, StepResult
 
 __all__ = [

@@ -258,7 +258,8 @@ class GenCall:
         end_top: tuple[TokenLogprob, ...] = ()
         if ended.last is not None and match is None:
             id_, logprob, likeliest = ended.last
-            end, end_top = (logprob, id_, self._text(id_)), self._listed(likeliest)
+            end = (logprob, id_, self._text(id_))
+            end_top = self._listed(likeliest) if self.node.sampling.top_logprobs else ()
         matched = end[1] if end is not None and finish == "stop" else None if match is None else match.stop
         made = len(ids) + (end is not None) if match is None else match.read_tokens
         logprobs = ended.logprobs[:kept]

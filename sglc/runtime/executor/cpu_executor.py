@@ -8,16 +8,14 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from sglc.runtime.executor.cpu_model import CpuModel, logits_kernels
-from sglc.runtime.executor.logits_output import I64
-from sglc.runtime.executor.torch_executor import TorchExecutor, empty_pool
+from sglc.runtime.executor.torch_executor import TorchExecutor
+from sglc.runtime.executor.torch_threads import set_torch_threads
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.model.packed_weights import PackedMatrix
-from sglc.runtime.step import I32, Batch
+from sglc.runtime.step import StepCost
 
 
 class CpuExecutor(TorchExecutor):
@@ -31,8 +29,6 @@ class CpuExecutor(TorchExecutor):
     Raises:
         BackendError: the pool does not fit into memory (SGLC530).
     """
-
-    _threads = 1  # for torch's small part of a step: several would wait for each other
 
     def __init__(
         self,
@@ -49,20 +45,14 @@ class CpuExecutor(TorchExecutor):
         self._library, self._packed, self.integers = library, packed, integers
         super().__init__(config, weights, page_size=page_size, pages=pages, eos_ids=eos_ids)
 
-    def _load(self, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+    def measure(self) -> StepCost | None:
+        set_torch_threads(1)  # for torch's small part of a step: several would wait for each other
+        return super().measure()
+
+    def _load(self, weights: Mapping[str, Tensor]) -> CpuModel:
         threads = free_cores()
-        self._cpu_model = CpuModel(self._library, self.config, weights, self._packed, threads, self.integers)
-        self._logits, self._kernels = self._cpu_model.logits, logits_kernels(self._library, threads)
-        shape = self._cpu_model.pool_shape(self.pages, self.page_size)
-        self._pool = empty_pool(shape, self.pages * self.page_size, dtype, self._device)
-
-    def _copy(self, copies: I32) -> None:
-        # Whole pages: what lies behind the tokens asked for is written before it is read.
-        source, target = torch.from_numpy(copies[:, :2].T.astype(np.int64, order="C"))
-        self._pool.index_copy_(1, target, self._pool.index_select(1, source))
-
-    def _forward(self, batch: Batch, wanted: I64) -> Tensor:
-        return self._cpu_model.forward(batch, self._ids(batch), self._pool, self.page_size, wanted)
+        self._kernels = logits_kernels(self._library, threads)
+        return CpuModel(self._library, self.config, weights, self._packed, threads, self.integers)
 
 
 def free_cores() -> int:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sglc.runtime.executor.sampler import LogitsKernels, SamplerInput
+from sglc.runtime.executor.logits_output import LogitsKernels, SamplerInput
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.model.packed_weights import GROUP, LANES, Kind, PackedMatrix, pack_floats
 from sglc.runtime.model.rope import rope_table
@@ -109,6 +109,12 @@ class CpuModel:
         """[layers, pages, kv_heads * page_size * 2 * head_dim]: what `forward` takes as `pool`, float32."""
         c = self._config
         return c.layers, pages, c.kv_heads * page_size * 2 * c.head_dim
+
+    def copy(self, pool: Tensor, page_size: int, copies: I32) -> None:
+        """Copy KV within `pool`, as `Batch.copies` says, in whole pages: what lies behind the tokens that are
+        asked for is written before it is read."""
+        source, target = torch.from_numpy(copies[:, :2].T.astype(np.int64, order="C"))
+        pool.index_copy_(1, target, pool.index_select(1, source))
 
     def forward(
         self, batch: Batch, ids: Tensor, pool: Tensor, page_size: int, wanted: NDArray[np.int64]
@@ -247,7 +253,7 @@ def likeliest(library: ctypes.CDLL, threads: int, logits: Tensor, count: int) ->
 def draw(
     library: ctypes.CDLL, threads: int, logits: Tensor, allowed: Tensor, choice: SamplerInput
 ) -> tuple[Tensor, Tensor]:
-    """As `sampler.choose` behind what is `allowed`: int64 [R] and float32 [R] of float32 [R, V]."""
+    """As `sampler.drawn`: int64 [R] and float32 [R] of float32 [R, V]."""
     rows, vocab = logits.shape
     choices = np.empty(rows, _CHOICE)
     for name in ("temperature", "top_p", "min_p", "top_k"):

@@ -4,20 +4,59 @@ executor's own kernels."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sglc.runtime.executor.sampler import LogitsKernels, SamplerInput, choose, noise_keys
-from sglc.runtime.step import I32, Batch, StepResult, unpack_masks
+from sglc.runtime.step import F32, I32, U64, Batch, Bool, StepResult, always, unpack_masks
 
 _HEAD_ROWS = 256  # positions whose logits exist at one time
 
 I64 = NDArray[np.int64]
 Head = Callable[[Tensor], Tensor]  # hidden states [W, hidden] -> logits [W, vocab]
+_NO_PLACES, _NO_FLOATS, _NO_MASKS = np.empty(0, np.int64), np.empty(0, np.float32), np.empty((0, 0), np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerInput:
+    """How R rows choose: arrays [R] as in `Step`, and `keys` uint64 [R], which make the noise.
+
+    `masked` [M] are the rows, counted from 0, that choose only what `masks` bool [M, V] allow. To the
+    logits of the ids `bias_ids` [B] in the rows `bias_at` [B] the values `bias` [B] are added; no pair
+    occurs twice. Before that, those of `repeated_ids` [P] in `repeated_at` [P] are less by `repetition` [P].
+    """
+
+    temperature: F32
+    top_k: I32
+    top_p: F32
+    min_p: F32
+    no_eos: Bool
+    keys: U64
+    masked: NDArray[np.integer] = field(default_factory=always(_NO_PLACES))
+    masks: Bool = field(default_factory=always(_NO_MASKS))
+    bias_at: NDArray[np.integer] = field(default_factory=always(_NO_PLACES))
+    bias_ids: NDArray[np.integer] = field(default_factory=always(_NO_PLACES))
+    bias: F32 = field(default_factory=always(_NO_FLOATS))
+    repeated_at: NDArray[np.integer] = field(default_factory=always(_NO_PLACES))
+    repeated_ids: NDArray[np.integer] = field(default_factory=always(_NO_PLACES))
+    repetition: F32 = field(default_factory=always(_NO_FLOATS))
+
+
+# Next tokens int64 [R] and their log-probabilities float32 [R]: of logits [R, V], what of them is allowed, and
+# how rows choose.
+Draw = Callable[[Tensor, Tensor, SamplerInput], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class LogitsKernels:
+    """What is made of rows of float32 logits: torch's functions, or such as an executor has of its own."""
+
+    draw: Draw
+    log_probabilities: Callable[[Tensor, Tensor, Tensor], Tensor]
+    likeliest: Callable[[Tensor, int], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +166,8 @@ class _BatchOutput:
             if len(batch.masked) or len(batch.bias_at) or len(batch.repeated_at):
                 choice = self._steered(choice, rows, logits.shape[1])
             target = self._put(rows)
-            chosen = choose(logits, choice, self._eos_ids, self._kernels.draw)
+            logits = logits.float()
+            chosen = self._kernels.draw(logits, allowed_logits(logits, choice, self._eos_ids), choice)
             self.tokens[target], self.logprobs[target] = chosen
             if len(batch.top_rows):
                 wanted = np.isin(rows, batch.top_rows)
@@ -176,6 +216,53 @@ class _BatchOutput:
 
     def _put(self, values: NDArray[np.integer]) -> Tensor:
         return torch.from_numpy(values).to(self._device, non_blocking=True)
+
+
+def noise_keys(seeds: U64, positions: I32) -> U64:
+    """What a row's noise is made of, a function of (seed, position) alone: uint64 [R]."""
+    with np.errstate(over="ignore"):
+        return _mix(seeds + _mix(positions.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)))
+
+
+def _mix(x: U64) -> U64:
+    """The finaliser of splitmix64: every input bit flips about half of the output bits."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def allowed_logits(logits: Tensor, choice: SamplerInput, eos_ids: Tensor) -> Tensor:
+    """What of `logits` rows sample from, before temperature and filters; -inf where they may not.
+
+    A penalty on repetition comes first, then a bias; then what is banned or masked falls away.
+
+    Args:
+        eos_ids: int64 [E], what rows with `no_eos` may not choose.
+    """
+    allowed = logits
+    bans = bool(choice.no_eos.any()) and len(eos_ids) > 0
+    if bans or len(choice.masked) or len(choice.bias_at) or len(choice.repeated_at):
+        allowed = logits.clone()
+    # No pair occurs twice in either, so the order within them does not matter.
+    if len(choice.repeated_at):
+        at, ids = _places(choice.repeated_at, choice.repeated_ids, logits.device)
+        values, penalty = allowed[at, ids], torch.from_numpy(choice.repetition).to(logits.device)
+        allowed[at, ids] = torch.where(values > 0, values / penalty, values * penalty)
+    if len(choice.bias_at):
+        at, ids = _places(choice.bias_at, choice.bias_ids, logits.device)
+        allowed[at, ids] += torch.from_numpy(choice.bias).to(logits.device)
+    if bans:
+        banned = torch.from_numpy(np.flatnonzero(choice.no_eos)).to(logits.device)
+        allowed[banned[:, None], eos_ids[None, :]] = -torch.inf
+    if len(choice.masked):
+        masked = torch.from_numpy(choice.masked).to(logits.device)
+        masks = torch.from_numpy(choice.masks).to(logits.device)
+        allowed[masked] = torch.where(masks, allowed[masked], -torch.inf)
+    return allowed
+
+
+def _places(at: NDArray[np.integer], ids: NDArray[np.integer], device: torch.device) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(at.astype(np.int64)).to(device), torch.from_numpy(ids.astype(np.int64)).to(device)
 
 
 def _blocks(count: int) -> Iterator[tuple[int, int]]:

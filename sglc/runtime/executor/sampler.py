@@ -1,4 +1,4 @@
-"""Choosing the next token of each row, and log-probabilities.
+"""Choosing the next token of each row, and log-probabilities, by torch.
 
 Filters apply in this order, each to what the one before left: temperature, top_k, top_p, min_p (the
 order of transformers). All three keep the most likely tokens, so together they are one lowest logit
@@ -7,62 +7,23 @@ trick): the token with the largest weight / noise, where a token's noise is a ha
 token) and of nothing else, so of no other row and no device. Rounding differs with the batch, and
 changes the winner only where the two best are equal to rounding; an inverse cumulative distribution
 would change with it wherever the tail's steps are as small as the rounding, once in some hundred tokens.
-A penalty on repetition, then a bias come before all of that, then what is banned or masked falls away.
-Log-probabilities are natural logarithms of the model's own distribution: before penalties, bias, `no_eos`,
-masks, temperature and filters.
+What steps change of logits comes before all of that (`allowed_logits`). Log-probabilities are natural
+logarithms of the model's own distribution: before penalties, bias, `no_eos`, masks, temperature and filters.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sglc.runtime.step import F32, I32, U64, Bool, always
+from sglc.runtime.executor.logits_output import LogitsKernels, SamplerInput
+from sglc.runtime.step import U64
 
 _GOLDEN = 0x9E3779B9 - 2**32  # 2**32 / golden ratio as int32: spreads token ids over all bits
 _MOST_NOISE = 69.0  # finite, so that a token that is alone wins
 _CANDIDATES = 512  # most likely tokens that hold top_p's mass nearly always
-_NO_PLACES, _NO_FLOATS, _NO_MASKS = np.empty(0, np.int64), np.empty(0, np.float32), np.empty((0, 0), np.bool_)
-
-
-@dataclass(frozen=True, slots=True)
-class SamplerInput:
-    """How R rows choose: arrays [R] as in `Step`, and `keys` uint64 [R], which make the noise.
-
-    `masked` [M] are the rows, counted from 0, that choose only what `masks` bool [M, V] allow. To the
-    logits of the ids `bias_ids` [B] in the rows `bias_at` [B] the values `bias` [B] are added; no pair
-    occurs twice. Before that, those of `repeated_ids` [P] in `repeated_at` [P] are less by `repetition` [P].
-    """
-
-    temperature: F32
-    top_k: I32
-    top_p: F32
-    min_p: F32
-    no_eos: Bool
-    keys: U64
-    masked: NDArray[np.integer] = field(default_factory=always(_NO_PLACES))
-    masks: Bool = field(default_factory=always(_NO_MASKS))
-    bias_at: NDArray[np.integer] = field(default_factory=always(_NO_PLACES))
-    bias_ids: NDArray[np.integer] = field(default_factory=always(_NO_PLACES))
-    bias: F32 = field(default_factory=always(_NO_FLOATS))
-    repeated_at: NDArray[np.integer] = field(default_factory=always(_NO_PLACES))
-    repeated_ids: NDArray[np.integer] = field(default_factory=always(_NO_PLACES))
-    repetition: F32 = field(default_factory=always(_NO_FLOATS))
-
-
-# Of logits, what of them may be sampled, and the rows' choice: as `choose`.
-Draw = Callable[[Tensor, Tensor, SamplerInput], tuple[Tensor, Tensor]]
-
-
-def noise_keys(seeds: U64, positions: I32) -> U64:
-    """What a row's noise is made of, a function of (seed, position) alone: uint64 [R]."""
-    with np.errstate(over="ignore"):
-        return _mix(seeds + _mix(positions.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)))
 
 
 def exponentials(keys: U64, vocab: int, device: torch.device) -> Tensor:
@@ -90,53 +51,8 @@ def _signed(word: int) -> int:
     return word - (word >> 31 << 32)
 
 
-def _mix(x: U64) -> U64:
-    """The finaliser of splitmix64: every input bit flips about half of the output bits."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-def choose(
-    logits: Tensor, choice: SamplerInput, eos_ids: Tensor, draw: Draw | None = None
-) -> tuple[Tensor, Tensor]:
-    """Next tokens int64 [R] and their log-probabilities float32 [R].
-
-    Args:
-        logits: float [R, V].
-        eos_ids: int64 [E], what rows with `no_eos` may not choose.
-        draw: chooses in place of torch.
-    """
-    logits = logits.float()
-    return (draw or drawn)(logits, _allowed(logits, choice, eos_ids), choice)
-
-
-def _allowed(logits: Tensor, choice: SamplerInput, eos_ids: Tensor) -> Tensor:
-    """What of `logits` rows sample from, before temperature and filters; -inf where they may not."""
-    allowed = logits
-    bans = bool(choice.no_eos.any()) and len(eos_ids) > 0
-    if bans or len(choice.masked) or len(choice.bias_at) or len(choice.repeated_at):
-        allowed = logits.clone()
-    # No pair occurs twice in either, so the order within them does not matter.
-    if len(choice.repeated_at):
-        at, ids = _places(choice.repeated_at, choice.repeated_ids, logits.device)
-        values, penalty = allowed[at, ids], torch.from_numpy(choice.repetition).to(logits.device)
-        allowed[at, ids] = torch.where(values > 0, values / penalty, values * penalty)
-    if len(choice.bias_at):
-        at, ids = _places(choice.bias_at, choice.bias_ids, logits.device)
-        allowed[at, ids] += torch.from_numpy(choice.bias).to(logits.device)
-    if bans:
-        banned = torch.from_numpy(np.flatnonzero(choice.no_eos)).to(logits.device)
-        allowed[banned[:, None], eos_ids[None, :]] = -torch.inf
-    if len(choice.masked):
-        masked = torch.from_numpy(choice.masked).to(logits.device)
-        masks = torch.from_numpy(choice.masks).to(logits.device)
-        allowed[masked] = torch.where(masks, allowed[masked], -torch.inf)
-    return allowed
-
-
 def drawn(logits: Tensor, allowed: Tensor, choice: SamplerInput) -> tuple[Tensor, Tensor]:
-    """As `choose` behind what is `allowed` of the logits, by torch."""
+    """Next tokens int64 [R] and their log-probabilities float32 [R], behind what is `allowed` of the logits."""
     tokens = allowed.argmax(dim=-1)
     drawn = np.flatnonzero(choice.temperature > 0)
     if len(drawn) == len(tokens):
@@ -145,10 +61,6 @@ def drawn(logits: Tensor, allowed: Tensor, choice: SamplerInput) -> tuple[Tensor
         rows = torch.from_numpy(drawn).to(logits.device)
         tokens[rows] = _draw(allowed[rows], choice, drawn)
     return tokens, log_probabilities(logits, tokens)
-
-
-def _places(at: NDArray[np.integer], ids: NDArray[np.integer], device: torch.device) -> tuple[Tensor, Tensor]:
-    return torch.from_numpy(at.astype(np.int64)).to(device), torch.from_numpy(ids.astype(np.int64)).to(device)
 
 
 def log_probabilities(logits: Tensor, ids: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -166,13 +78,7 @@ def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return best.indices, best.values - logits.logsumexp(dim=-1, keepdim=True)
 
 
-@dataclass(frozen=True, slots=True)
-class LogitsKernels:
-    """What is made of rows of float32 logits: torch's functions, or such as an executor has of its own."""
-
-    draw: Draw = drawn
-    log_probabilities: Callable[[Tensor, Tensor, Tensor], Tensor] = log_probabilities
-    likeliest: Callable[[Tensor, int], tuple[Tensor, Tensor]] = likeliest
+TORCH = LogitsKernels(drawn, log_probabilities, likeliest)
 
 
 def filtered(logits: Tensor, choice: SamplerInput, rows: NDArray[np.intp]) -> Tensor:

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,14 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sglc.errors import BackendError
-from sglc.runtime.attention.split_plan import plan_attention
-from sglc.runtime.attention.torch_attention import PagedAttention
 from sglc.runtime.executor.executor_state import ExecutorState
 from sglc.runtime.executor.logits_output import I64, LogitsOutput, outcome, wanted_tokens
 from sglc.runtime.executor.pool_memory import PoolMemory
-from sglc.runtime.executor.sampler import LogitsKernels
+from sglc.runtime.executor.sampler import TORCH
 from sglc.runtime.executor.torch_model import Llama
-from sglc.runtime.executor.torch_threads import torch_threads
+from sglc.runtime.executor.torch_threads import set_torch_threads
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.step import I32, SAMPLED, Batch, ByteAutomaton, Opened, Step, StepCost, StepResult
 
@@ -35,6 +34,15 @@ _SIZES = (1, 4, 8, 12, 16, 24, 32, 64, 128, 256)
 _STRETCH = 2.0
 _LONG_S = 0.3  # a pass that takes so long is made once
 _SHORT_S = 0.02  # a pass of one token that takes longer has work for all threads
+
+
+class Model(Protocol):
+    """What a step goes through; how its KV lies in a pool is its own matter."""
+
+    def pool_shape(self, pages: int, page_size: int) -> tuple[int, ...]: ...
+    def copy(self, pool: Tensor, page_size: int, copies: I32) -> None: ...
+    def forward(self, batch: Batch, ids: Tensor, pool: Tensor, page_size: int, wanted: I64) -> Tensor: ...
+    def logits(self, hidden: Tensor) -> Tensor: ...
 
 
 class TorchExecutor:
@@ -51,8 +59,7 @@ class TorchExecutor:
     """
 
     trees = True
-    _kernels = LogitsKernels()
-    _threads: int | None = None  # of torch, for a step; None: all that it has
+    _kernels = TORCH
     keeps = False
 
     def __init__(
@@ -75,7 +82,9 @@ class TorchExecutor:
         self._device = torch.device(device)
         self._mirror = ExecutorState(page_size)
         with torch.inference_mode():
-            self._load(weights, dtype)
+            self._model = self._load(weights)
+            shape = self._model.pool_shape(pages, page_size)
+            self._pool = empty_pool(shape, pages * page_size, dtype, self._device)
             on_cpu = self._device.type == "cpu"
             self._memory = PoolMemory(self._pool.view(config.layers, pages, -1)) if on_cpu else None
             ids = config.eos_ids if eos_ids is None else eos_ids
@@ -89,14 +98,14 @@ class TorchExecutor:
             if page >= self._memory.due:
                 self._memory.used(page)
         batch = self._mirror.expand(step)
-        with torch_threads(self._threads), torch.inference_mode():
+        with torch.inference_mode():
             if len(batch.copies):
-                self._copy(batch.copies)
+                self._model.copy(self._pool, self.page_size, batch.copies)
             if (rows := int(batch.rows.max()) + 1) > len(self._last):
                 self._last = torch.cat((self._last, self._last.new_zeros(rows)))
             wanted = wanted_tokens(batch)
             hidden = self._forward(batch, wanted)
-            made = outcome(batch, wanted, hidden, self._logits, self._eos_ids, self._kernels)
+            made = outcome(batch, wanted, hidden, self._model.logits, self._eos_ids, self._kernels)
             if batch.sample.any():
                 sampled = self._put(batch.sample.nonzero()[0])
                 self._last[self._put(batch.rows[batch.sample].astype(np.int64))] = made.tokens[sampled]
@@ -112,6 +121,8 @@ class TorchExecutor:
 
     def measure(self) -> StepCost | None:
         """What steps cost on this machine's CPU, by passes of a few tokens; before the first step only.
+
+        In the thread that runs the steps: torch computes there with as many threads as they are quickest with.
 
         None for a model of so few tokens that no step with a prompt takes long.
 
@@ -145,12 +156,13 @@ class TorchExecutor:
         """One thread, if it is quicker with `_SOME` tokens, too: several wait for each other at each product,
         and for as long as one of them waits for a core."""
         self._seconds(1, 0)  # the first pass loads what all need
-        if self._threads is not None or (one := self._seconds(1, 0)) > _SHORT_S:
+        threads = torch.get_num_threads()
+        if threads == 1 or (one := self._seconds(1, 0)) > _SHORT_S:
             return
         some = self._seconds(_SOME, 0)
-        self._threads = 1
+        set_torch_threads(1)
         if self._seconds(1, 0) > one or self._seconds(_SOME, 0) > some:
-            self._threads = None
+            set_torch_threads(threads)
 
     def _seconds(self, tokens: int, position: int) -> float:
         """What a step takes with so many tokens of one row, behind `position` others."""
@@ -168,10 +180,9 @@ class TorchExecutor:
         times: list[float] = []
         while len(times) < 2 and sum(times) < _LONG_S:  # what another process takes of short ones is left out
             began_s = time.perf_counter()
-            with torch_threads(self._threads):
-                wanted = wanted_tokens(batch)
-                hidden = self._forward(batch, wanted)
-                outcome(batch, wanted, hidden, self._logits, self._eos_ids, self._kernels)
+            wanted = wanted_tokens(batch)
+            hidden = self._forward(batch, wanted)
+            outcome(batch, wanted, hidden, self._model.logits, self._eos_ids, self._kernels)
             times.append(time.perf_counter() - began_s)
         return min(times)
 
@@ -181,37 +192,12 @@ class TorchExecutor:
     def release(self, automaton: ByteAutomaton) -> None:
         """Nothing was held."""
 
-    def _load(self, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:
-        self._model = Llama(self.config, weights)
-        self._logits = self._model.logits
-        c, slots = self.config, self.pages * self.page_size
-        shape = (c.layers, slots, 2 * c.kv_heads, c.head_dim)
-        self._pool = empty_pool(shape, slots, dtype, self._device)
-
-    def _copy(self, copies: I32) -> None:
-        counts = copies[:, 2].astype(np.int64)
-        offsets = np.concatenate([np.arange(n) for n in counts])
-        source, target = (
-            self._put(np.repeat(copies[:, column].astype(np.int64) * self.page_size, counts) + offsets)
-            for column in (0, 1)
-        )
-        self._pool.index_copy_(1, target, self._pool.index_select(1, source))
+    def _load(self, weights: Mapping[str, Tensor]) -> Model:
+        return Llama(self.config, weights)
 
     def _forward(self, batch: Batch, wanted: I64) -> Tensor:
         """Hidden states of the tokens that are sampled from or scored."""
-        c = self.config
-        plan = plan_attention(batch.starts, batch.positions, batch.pages, self.page_size, batch.trees)
-        attention = PagedAttention(plan, c.heads, c.kv_heads, c.head_dim, self.page_size, self._model.like)
-        ids, arrays = self._ids(batch), [batch.positions.astype(np.int64), batch.slots.astype(np.int64)]
-        places = wanted
-        if plan.order is not None:
-            arrays = [values[plan.order] for values in arrays]
-            ids = ids[self._put(plan.order)]
-            place_of = np.empty_like(plan.order)
-            place_of[plan.order] = np.arange(len(plan.order))
-            places = place_of[wanted]
-        positions, slots = (self._put(values) for values in arrays)
-        return self._model.forward(ids, positions, slots, self._pool, attention, self._put(places))
+        return self._model.forward(batch, self._ids(batch), self._pool, self.page_size, wanted)
 
     def _ids(self, batch: Batch) -> Tensor:
         """int64 [T], those that were sampled filled in."""

@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from sglc.runtime.attention.split_plan import plan_attention
 from sglc.runtime.attention.torch_attention import PagedAttention
 from sglc.runtime.executor.linear import Gated, Linear, gated, linear
+from sglc.runtime.executor.logits_output import I64
 from sglc.runtime.model.config import ModelConfig
 from sglc.runtime.model.rope import pair_rows, rope_table, rotate
+from sglc.runtime.step import I32, Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,35 +53,46 @@ class Llama:
         table = rope_table(config.head_dim, config.rope_theta, config.rope_scaling, config.max_len)
         self._rotations = table.to(self._embedding.device)
 
-    @property
-    def like(self) -> Tensor:
-        """A tensor on the model's device and of its type."""
-        return self._norm
+    def pool_shape(self, pages: int, page_size: int) -> tuple[int, ...]:
+        """[layers, slots, 2 * kv_heads, head_dim]: what `forward` takes as `pool`."""
+        c = self.config
+        return c.layers, pages * page_size, 2 * c.kv_heads, c.head_dim
 
-    def forward(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        pool: Tensor,
-        attention: PagedAttention,
-        wanted: Tensor,
-    ) -> Tensor:
-        """Write the KV of all tokens to `pool`; give the final hidden states of some.
+    def copy(self, pool: Tensor, page_size: int, copies: I32) -> None:
+        """Copy KV within `pool`, as `Batch.copies` says."""
+        counts = copies[:, 2].astype(np.int64)
+        offsets = np.concatenate([np.arange(n) for n in counts])
+        source, target = (
+            self._put(np.repeat(copies[:, column].astype(np.int64) * page_size, counts) + offsets)
+            for column in (0, 1)
+        )
+        pool.index_copy_(1, target, pool.index_select(1, source))
+
+    def forward(self, batch: Batch, ids: Tensor, pool: Tensor, page_size: int, wanted: I64) -> Tensor:
+        """Write the KV of all tokens of `batch` to `pool`; give the final hidden states of some.
 
         Args:
-            tokens, positions, slots: int64 [T]; each token's id, position, and KV slot.
-            pool: [layers, slots, 2 * kv_heads, head_dim].
-            attention: the step's attention over these tokens.
+            ids: int64 [T], in the batch's order.
             wanted: int64 [W] places in 0 .. T - 1.
 
         Returns:
             [W, hidden], normed: what `logits` takes.
         """
         c = self.config
+        plan = plan_attention(batch.starts, batch.positions, batch.pages, page_size, batch.trees)
+        attention = PagedAttention(plan, c.heads, c.kv_heads, c.head_dim, page_size, self._norm)
+        arrays = [batch.positions.astype(np.int64), batch.slots.astype(np.int64)]
+        places = wanted
+        if plan.order is not None:
+            arrays = [values[plan.order] for values in arrays]
+            ids = ids[self._put(plan.order)]
+            place_of = np.empty_like(plan.order)
+            place_of[plan.order] = np.arange(len(plan.order))
+            places = place_of[wanted]
+        positions, slots, given = (self._put(values) for values in (*arrays, places))
         rotations = self._rotations[positions][:, None]
         turned = c.heads + c.kv_heads  # queries and keys; values are not turned
-        x = functional.embedding(tokens, self._embedding)
+        x = functional.embedding(ids, self._embedding)
         for index, layer in enumerate(self._layers):
             qkv = layer.qkv(self._normed(x, layer.input_norm))
             heads = qkv.view(len(qkv), c.heads + 2 * c.kv_heads, c.head_dim)
@@ -87,7 +103,7 @@ class Llama:
             pool[index].index_copy_(0, slots, heads[:, c.heads :])
             attended = attention.forward(heads, pool[index])
             if index == c.layers - 1:
-                x, attended = x[wanted], attended[wanted]
+                x, attended = x[given], attended[given]
             x = layer.out.add(attended, x)
             x = layer.down.add(layer.gate_up(self._normed(x, layer.mlp_norm)), x)
         return self._normed(x, self._norm)
@@ -95,6 +111,9 @@ class Llama:
     def logits(self, hidden: Tensor) -> Tensor:
         """[W, hidden] from `forward` -> [W, vocab]."""
         return self._head(hidden)
+
+    def _put(self, values: NDArray[np.integer]) -> Tensor:
+        return torch.from_numpy(values).to(self._norm.device, non_blocking=True)
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
         return functional.rms_norm(x, weight.shape, weight, self.config.rms_eps)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -13,25 +12,16 @@ import torch
 _Set = Callable[[int], int]
 
 
-@contextmanager
-def torch_threads(count: int | None) -> Iterator[None]:
-    """Have torch compute with so many threads in this thread; None, or where that cannot be set: as it does.
+def set_torch_threads(count: int) -> None:
+    """Have torch compute with so many threads in this thread from now on; where that cannot be set, as it does.
 
     `torch.set_num_threads` would set it for all threads of the process that begin later, too: the user's.
     """
-    openmp = None if count is None else _openmp()
-    if count is None or openmp is None:
-        yield
-        return
-    mkl, before = _mkl(), torch.get_num_threads()
-    openmp(count)
-    own = 0 if mkl is None else mkl(count)
-    try:
-        yield
-    finally:
-        openmp(before)
-        if mkl is not None:
-            mkl(own)
+    torch.get_num_threads()  # in a thread that is new to it, it sets its own number first
+    if (openmp := _openmp()) is not None:
+        openmp(count)
+        if (mkl := _mkl()) is not None:
+            mkl(count)
 
 
 @cache
@@ -49,7 +39,7 @@ def _openmp() -> _Set | None:
 
 @cache
 def _mkl() -> _Set | None:
-    """The same of MKL, which follows OpenMP until somebody has told torch a number. It gives the one before."""
+    """The same of MKL, which follows OpenMP until somebody has told torch a number."""
     return next(_loaded("libtorch_cpu", "MKL_Set_Num_Threads_Local"), None)
 
 

@@ -1,6 +1,6 @@
 """An exponential race over a part of a row, and what it is run among: logits of what a row may sample.
 
-Noise is a hash of (seed, position, token), as `sampler.choose` has it. Both compute in float32, the race here
+Noise is a hash of (seed, position, token), as `sampler.drawn` has it. Both compute in float32, the race here
 as noise / weight with weights relative to the best token seen so far; so they choose the same token up to
 rounding, that is unless the two best of a race are equal to about 1e-6.
 """

@@ -1,6 +1,6 @@
 """Sampling: a race over the vocabulary, what filters keep, its outcome.
 
-The meaning is `sampler.choose`'s: an exponential race. `_race` reads the logits once, several programs to a
+The meaning is `sampler.drawn`'s: an exponential race. `_race` reads the logits once, several programs to a
 row. Rows of which filters do not keep who won have another race behind that, among what they keep. A row that
 does not sample costs nothing.
 """

@@ -15,37 +15,14 @@ import numpy as np
 
 from sglc.runtime.step import I32
 
-_WINDOW_SAMPLES = 64  # what has been observed counts as this many samples at most
 
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """What samples have used of their `max_tokens`: the mean `share`, known as well as `samples` make it.
-
-    It starts as if four samples had used half: that lets in twice as many rows as a promise of all
-    tokens would, and a few ends correct it either way.
-    """
-
-    share: float = 0.5
-    samples: float = 4.0
-
-    def observed(self, generated: int, max_tokens: int) -> Lengths:
-        """After a sample that could have been longer or shorter ended with `generated` tokens."""
-        samples = min(self.samples + 1, _WINDOW_SAMPLES)
-        return Lengths(self.share + (generated / max_tokens - self.share) / samples, samples)
-
-    def missed(self) -> Lengths:
-        """After pages ran short: the samples that run now are longer than those that have ended."""
-        return Lengths((1 + self.share) / 2, self.samples)
-
-
-def expected_tokens(least: I32, most: I32, lengths: Lengths) -> I32:
+def expected_tokens(least: I32, most: I32, share: float) -> I32:
     """How many more tokens samples are expected to take that take `least` to `most` more: int32 [n] each.
 
-    The longer a sample already is, the longer it is likely to be: it is expected to use its share of
-    what is left.
+    The longer a sample already is, the longer it is likely to be: it is expected to use its `share`
+    of what is left.
     """
-    expected: I32 = np.clip(np.ceil(lengths.share * most).astype(np.int32), least, most)
+    expected: I32 = np.clip(np.ceil(share * most).astype(np.int32), least, most)
     return expected
 
 

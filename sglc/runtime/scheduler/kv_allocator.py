@@ -11,16 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 
 import numpy as np
 
 from sglc.runtime.cache.page_pool import PagePool
 from sglc.runtime.cache.page_tree import PageNode, PrefixMatch, RadixTree
-from sglc.runtime.scheduler import scheduler
 from sglc.runtime.scheduler.admission import (
     Holder,
-    Lengths,
     PageUsage,
     choose_preempted,
     expected_tokens,
@@ -33,8 +30,28 @@ from sglc.runtime.step import I32, NO_TRIPLES, Step
 RUN_PAGES = 4  # that a decoding row takes at once
 _MOST_PATHS = 512  # that are remembered: of a batch's rows with different beginnings
 _NO_PAGES: I32 = np.empty(0, np.int32)
-_NEAR = 16  # ids
-_REACH = itemgetter(0)
+_WINDOW_SAMPLES = 64  # what has been observed counts as this many samples at most
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """What samples have used of their `max_tokens`: the mean `share`, known as well as `samples` make it.
+
+    It starts as if four samples had used half: that lets in twice as many rows as a promise of all
+    tokens would, and a few ends correct it either way.
+    """
+
+    share: float = 0.5
+    samples: float = 4.0
+
+    def observed(self, generated: int, max_tokens: int) -> Lengths:
+        """After a sample that could have been longer or shorter ended with `generated` tokens."""
+        samples = min(self.samples + 1, _WINDOW_SAMPLES)
+        return Lengths(self.share + (generated / max_tokens - self.share) / samples, samples)
+
+    def missed(self) -> Lengths:
+        """After pages ran short: the samples that run now are longer than those that have ended."""
+        return Lengths((1 + self.share) / 2, self.samples)
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +82,6 @@ class KVAllocator:
         self._later = 0  # of all rows
         self.lengths = Lengths()
         self._paths: dict[PageNode, I32] = {}  # see `_pages_to`; the oldest first
-        self._awaited = -1  # the row that was worth waiting for last: who comes next often begins as it does
         self._copying: dict[int, None] = {}  # rows with a `source`, oldest first
         self._unlocks: list[tuple[int, PageNode]] = []
         self._drained = -1
@@ -120,7 +136,7 @@ class KVAllocator:
         tokens = np.append(np.maximum(rows.seq_len, rows.prompt_len)[running], np.int32(len(part.ids)))
         least = np.append(rows.least[running], np.int32(part.least))
         most = np.append(rows.end[running], np.int32(part.end)) - tokens
-        left = expected_tokens(np.maximum(least - tokens, 0), most, self.lengths)
+        left = expected_tokens(np.maximum(least - tokens, 0), most, self.lengths.share)
         pages = -(-tokens // size)
         returned = pages - np.append(rows.shared_pages[running], np.int32(shared_pages))
         # What a row has taken before it was due, it will not ask for again.
@@ -165,49 +181,6 @@ class KVAllocator:
             self.rows.reserved[row] += 1
             self.reserved += 1
         return work.publish
-
-    def shared_soon(self, part: RequestPart, known: int) -> bool:
-        """Whether a row that computes its prompt will give `part` a longer prefix, worth waiting for.
-
-        Such a row ends its prompt in the step being made: it would leave no tokens to admit anyone else.
-        """
-        if part.limit <= known:
-            return False
-        worth = scheduler.worth_waiting(known, part.limit)
-        if self._awaited in self.unfinished and self._shares(self.work[self._awaited], part):
-            reach = self._common(self._awaited, part)
-            if worth <= reach <= self._whole(self._awaited):
-                return True
-        # The first unknown ids, and some before them, tell most rows apart, at little cost.
-        around = slice(max(0, known - _NEAR), worth)
-        near = self.rows.tokens[np.array(self.unfinished), around] == part.array[around]
-        candidates = [self.unfinished[at] for at in near.all(axis=1).nonzero()[0].tolist()]
-        shares = [(self._common(row, part), row) for row in candidates if self._shares(self.work[row], part)]
-        for reach, row in sorted(shares, key=_REACH, reverse=True):
-            if reach < worth:
-                return False
-            whole = self._whole(row)
-            if reach > whole and self.work[row].part.kind is PartKind.SAMPLE and not self.publish(row):
-                reach = whole
-            if reach >= worth:
-                self._awaited = row
-                return True
-        return False
-
-    def _common(self, row: int, part: RequestPart) -> int:
-        """How many ids of its prompt `row` can give to `part`."""
-        most = min(part.limit, self.work[row].part.kept)
-        differs = self.rows.tokens[row, :most] != part.array[:most]
-        first = int(differs.argmax())  # 0, if none does
-        return first if differs[first] else most
-
-    def _whole(self, row: int) -> int:
-        """How many ids of its prompt are in whole pages."""
-        return self.work[row].part.kept // self.page_size * self.page_size
-
-    def _shares(self, work: RowWork, part: RequestPart) -> bool:
-        same_root = work.part.request.root is part.request.root
-        return same_root and work.part.kind is not PartKind.CHOICE and not work.diverged
 
     # -- pages for what is sampled
 

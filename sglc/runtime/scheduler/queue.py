@@ -12,6 +12,8 @@ from contextlib import suppress
 from operator import attrgetter, itemgetter
 from time import perf_counter
 
+import numpy as np
+
 from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_tree import Key, PageNode
 from sglc.runtime.cache.sequence_handles import Handles
@@ -20,7 +22,7 @@ from sglc.runtime.ids import common_prefix
 from sglc.runtime.scheduler import scheduler
 from sglc.runtime.scheduler.batch_state import TOKENS, PrefillChunk
 from sglc.runtime.scheduler.fair_share import FairShare
-from sglc.runtime.scheduler.kv_allocator import KVAllocator
+from sglc.runtime.scheduler.kv_allocator import KVAllocator, RowWork
 from sglc.runtime.scheduler.requests import (
     EngineRequest,
     PartKind,
@@ -35,7 +37,8 @@ from sglc.runtime.scheduler.samples import bias_of
 from sglc.runtime.step import I32, StepCost
 
 _NEXT = 64  # parts in the queue that come soon
-_IDS, _ORDER = attrgetter("ids"), attrgetter("order")
+_NEAR = 16  # ids
+_IDS, _ORDER, _REACH = attrgetter("ids"), attrgetter("order"), itemgetter(0)
 _WAITS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -73,6 +76,7 @@ class RequestQueue:
         self.preempted = 0  # rows that were preempted so far
         self.fair = FairShare()
         self._lacks_pages = False  # who is the next had a row and no pages
+        self._awaited = -1  # the row that was worth waiting for last: who comes next often begins as it does
         self.waits = Histogram(_WAITS_S)  # seconds of requests until their first row
 
     def add(self, part: RequestPart) -> None:
@@ -247,7 +251,7 @@ class RequestQueue:
                 part.request.cached += cached
                 done.append(part.request)
                 continue
-            if self.allocator.unfinished and self.allocator.shared_soon(part, cached):
+            if self.allocator.unfinished and self._shared_soon(part, cached):
                 at += 1
                 continue
             is_short = len(part.ids) - cached <= self._short
@@ -272,6 +276,41 @@ class RequestQueue:
             short -= tokens
             room -= tokens
         return chunks, done
+
+    def _shared_soon(self, part: RequestPart, known: int) -> bool:
+        """Whether a row that computes its prompt will give `part` a longer prefix, worth waiting for.
+
+        Such a row ends its prompt in the step being made: it would leave no tokens to admit anyone else.
+        """
+        if part.limit <= known:
+            return False
+        allocator, worth = self.allocator, scheduler.worth_waiting(known, part.limit)
+        unfinished, work, tokens = allocator.unfinished, allocator.work, allocator.rows.tokens
+        size, awaited = allocator.page_size, self._awaited
+        if awaited in unfinished and _shares(work[awaited], part):
+            kept = work[awaited].part.kept
+            if worth <= _common(tokens, awaited, kept, part) <= kept // size * size:
+                return True
+        # The first unknown ids, and some before them, tell most rows apart, at little cost.
+        around = slice(max(0, known - _NEAR), worth)
+        near = tokens[np.array(unfinished), around] == part.array[around]
+        candidates = [unfinished[at] for at in near.all(axis=1).nonzero()[0].tolist()]
+        reaches = [
+            (_common(tokens, row, work[row].part.kept, part), row)
+            for row in candidates
+            if _shares(work[row], part)
+        ]
+        for reach, row in sorted(reaches, key=_REACH, reverse=True):
+            if reach < worth:
+                return False
+            other = work[row].part
+            whole = other.kept // size * size  # ids in whole pages
+            if reach > whole and other.kind is PartKind.SAMPLE and not allocator.publish(row):
+                reach = whole
+            if reach >= worth:
+                self._awaited = row
+                return True
+        return False
 
     def _start(self, part: RequestPart, before: tuple[RequestPart, PageNode] | None = None) -> PageNode:
         """A node that the part's ids lead to; the one of the part `before`, if these begin alike."""
@@ -355,3 +394,16 @@ class RequestQueue:
         for later in later_parts(request, part):
             insort(self.parts, later, key=_ORDER)
         request.forked = True
+
+
+def _common(tokens: I32, row: int, kept: int, part: RequestPart) -> int:
+    """How many of the first `kept` ids of a row's prompt `part` begins with."""
+    most = min(part.limit, kept)
+    differs = tokens[row, :most] != part.array[:most]
+    first = int(differs.argmax())  # 0, if none does
+    return first if differs[first] else most
+
+
+def _shares(work: RowWork, part: RequestPart) -> bool:
+    same_root = work.part.request.root is part.request.root
+    return same_root and work.part.kind is not PartKind.CHOICE and not work.diverged

@@ -1,4 +1,4 @@
-"""What the engine reports, and its records of requests and their parts.
+"""What the engine reports, and its records of requests, their samples and parts.
 
 A request is done in parts, each one row: a sample of a generation, the prompt of a `warm` or `score`,
 or choices after it. Parts wait in the order of (request, part).
@@ -22,7 +22,7 @@ from sglc.runtime.cache.page_tree import PageNode
 from sglc.runtime.choice_trie import ChoiceTrie, ChoiceTries
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.ids import Handle, RequestId
-from sglc.runtime.scheduler.samples import NONE_LIKELY, JumpForward, Likely, SampleState
+from sglc.runtime.scheduler.samples import NONE_LIKELY, JumpForward, Likely, Lookahead
 from sglc.runtime.step import I32
 
 # Priority, tag of a share, place of a program, what is left of it, request, part: the lowest goes first.
@@ -137,6 +137,27 @@ class QueuePosition:
     left: int = 0  # tokens of the program's longest path from here on, at most
     priority: int = 0
     tag: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class SampleState:
+    """One sample so far, besides the ids, which its row has. `row` is -1 while it has none.
+
+    `state` is where the kept ids have led the request's constraint; `counts` says how often each
+    occurs, where penalties ask for it. Where the executor follows the constraint, `state` is where the first
+    `followed` ids have led. `run` are ids on their way, which are not kept yet. Of a slow constraint
+    `ahead` is what comes behind `state`; while that is found out, `asked` is who will know.
+    """
+
+    likeliest: list[Likely] = field(default_factory=list)
+    counts: dict[int, int] = field(default_factory=dict)
+    row: int = -1
+    done: bool = False
+    state: int = 0
+    followed: int = 0
+    run: JumpForward | None = None
+    ahead: Lookahead | None = None
+    asked: object = None
 
 
 @dataclass(slots=True, eq=False)

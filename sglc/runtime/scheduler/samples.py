@@ -1,4 +1,4 @@
-"""One sample of a generation: what it has come to, and what it has to go on with or may."""
+"""What a sample of a generation has to go on with, or may, and how likely that is."""
 
 from __future__ import annotations
 
@@ -55,27 +55,6 @@ class Lookahead:
     run: JumpForward | None = None
     mask: I32 | None = None
     behind: I32 | None = None
-
-
-@dataclass(slots=True, eq=False)
-class SampleState:
-    """One sample so far, besides the ids, which its row has. `row` is -1 while it has none.
-
-    `state` is where the kept ids have led the request's constraint; `counts` says how often each
-    occurs, where penalties ask for it. Where the executor follows the constraint, `state` is where the first
-    `followed` ids have led. `run` are ids on their way, which are not kept yet. Of a slow constraint
-    `ahead` is what comes behind `state`; while that is found out, `asked` is who will know.
-    """
-
-    likeliest: list[Likely] = field(default_factory=list)
-    counts: dict[int, int] = field(default_factory=dict)
-    row: int = -1
-    done: bool = False
-    state: int = 0
-    followed: int = 0
-    run: JumpForward | None = None
-    ahead: Lookahead | None = None
-    asked: object = None
 
 
 def bias_of(sampling: Sampling, counts: Mapping[int, int]) -> dict[int, float]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from itertools import chain
 from string import ascii_letters
 
 from tokenizers import Tokenizer as RawTokenizer
@@ -19,35 +18,27 @@ from tokenizers.models import BPE
 from tokenizers.normalizers import NFC
 
 _BEFORE = ascii_letters + ",.;:"
-_BETWEEN = re.compile(rf" (?<=[{_BEFORE}] )(?=[A-Za-z])")  # a space first: it is looked for at once
-# Characters of a long piece, at least, and how many of them are remembered; then of the words.
-_LONG = ((4096, 512), (256, 8192))
-_WORDS = 65_536
+BETWEEN = re.compile(rf" (?<=[{_BEFORE}] )(?=[A-Za-z])")  # a space first: it is looked for at once
+SHORT = 256  # characters of a text that has no long pieces
+# Characters of a long piece, at least, and how many of them are remembered.
+_LONG = ((4096, 512), (SHORT, 8192))
 _NEAR = 256  # characters of a text's end
 
-
-class Pieces:
-    """Encodes text piece by piece; `encode` gives the ids of one. Safe to use from several threads."""
-
-    def __init__(self, encode: Callable[[str], list[int]]) -> None:
-        word = lru_cache(_WORDS)(lambda piece: tuple(encode(piece)))
-        behind_space = lru_cache(_WORDS)(lambda piece: tuple(encode(" " + piece)))
-
-        def words(text: str) -> list[int]:
-            first, *others = _BETWEEN.split(text)
-            begins = behind_space(first[1:]) if first.startswith(" ") else word(first)
-            return [*begins, *chain.from_iterable(map(behind_space, others))]
-
-        self.encode: Callable[[str], list[int]] = words  # gives what `encode` gives for the whole text
-        for size, count in reversed(_LONG):
-            self.encode = _in_long_pieces(self.encode, size, count)
+Encode = Callable[[str], list[int]]  # gives a text's ids
 
 
-def _in_long_pieces(encode: Callable[[str], list[int]], size: int, count: int) -> Callable[[str], list[int]]:
+def in_pieces(encode: Encode) -> Encode:
+    """`encode` by long pieces, which are remembered. Safe to use from several threads."""
+    for size, count in reversed(_LONG):
+        encode = _in_pieces(encode, size, count)
+    return encode
+
+
+def _in_pieces(encode: Encode, size: int, count: int) -> Encode:
     """`encode`, by pieces of at least `size` characters, of which `count` are remembered."""
     known = lru_cache(count)(lambda piece: tuple(encode(piece)))
 
-    def in_pieces(text: str) -> list[int]:
+    def encoded(text: str) -> list[int]:
         if len(text) <= size:
             return encode(text)
         ids: list[int] = []
@@ -58,14 +49,14 @@ def _in_long_pieces(encode: Callable[[str], list[int]], size: int, count: int) -
         ids += encode(text[begin:])
         return ids
 
-    return in_pieces
+    return encoded
 
 
 def long_pieces(text: str, size: int) -> Iterator[int]:
     """Where pieces of at least `size` characters end: at the same places for texts that begin alike."""
     end = 0
     while len(text) - end > size:
-        found = _BETWEEN.search(text, end + size)
+        found = BETWEEN.search(text, end + size)
         if found is None:
             return
         end = found.start()
@@ -75,7 +66,7 @@ def long_pieces(text: str, size: int) -> Iterator[int]:
 def last_cut(text: str) -> int:
     """The last place between two words of `text`; 0 if there is none near its end."""
     near = max(len(text) - _NEAR, 0)
-    return max((found.start() for found in _BETWEEN.finditer(text, near)), default=0)
+    return max((found.start() for found in BETWEEN.finditer(text, near)), default=0)
 
 
 def cuts_into_words(raw: RawTokenizer) -> bool:
@@ -86,7 +77,7 @@ def cuts_into_words(raw: RawTokenizer) -> bool:
         return False
     # A token that is looked for in the whole text may lie across a cut, or swallow the space behind it.
     for token in raw.get_added_tokens_decoder().values():
-        if not token.special and (_BETWEEN.search(token.content) or token.lstrip or token.rstrip):
+        if not token.special and (BETWEEN.search(token.content) or token.lstrip or token.rstrip):
             return False
     for before in _BEFORE:
         if 3 not in [end for _, (_, end) in raw.pre_tokenizer.pre_tokenize_str(f"ab{before} cd")]:

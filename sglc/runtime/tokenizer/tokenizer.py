@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +24,13 @@ from tokenizers import Tokenizer as RawTokenizer
 from sglc.errors import BackendError, RunError
 from sglc.ir.target import ControlText, Objects
 from sglc.runtime.model_files import Json, damaged_hint, eos_ids, is_lfs_pointer, read_json
-from sglc.runtime.tokenizer.pretokenizer import Pieces, cuts_into_words, last_cut
+from sglc.runtime.tokenizer.pretokenizer import BETWEEN, SHORT, Encode, cuts_into_words, in_pieces, last_cut
 
 if TYPE_CHECKING:
     from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_WORDS = 65_536  # that are remembered
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
 
 
@@ -76,7 +78,7 @@ class LocalTokenizer:
         self._named = dict(files.named)
         self._vocab_size = files.vocab_size
         added = sorted(self._raw.get_added_tokens_decoder().items())
-        self._pieces = Pieces(self.encode_whole) if cuts_into_words(self._raw) else None
+        self._words, self._long = self._by_pieces()
         self._added = {id_: token.content for id_, token in added}
         self._control = {
             token.content: _Control(id_, token.lstrip, token.rstrip) for id_, token in added if token.special
@@ -143,7 +145,9 @@ class LocalTokenizer:
             RunError: the text holds half of a surrogate pair (SGLC430).
         """
         try:
-            return self.encode_whole(text) if self._pieces is None else self._pieces.encode(text)
+            if self._words is None:
+                return self.encode_whole(text)
+            return self._words(text) if len(text) <= SHORT else self._long(text)
         except TypeError:
             position = next(i for i, c in enumerate(text) if "\ud800" <= c <= "\udfff")
             raise RunError(
@@ -159,7 +163,7 @@ class LocalTokenizer:
 
     def cut(self, text: str) -> int:
         """The last place of `text` up to which its ids are the same whatever follows; 0 if none is known."""
-        return 0 if self._pieces is None else last_cut(text)
+        return 0 if self._words is None else last_cut(text)
 
     def encode_whole(self, text: str) -> list[int]:
         """`encode` in one go: the same ids, however often parts of the text have come."""
@@ -212,8 +216,13 @@ class LocalTokenizer:
             return self
         other = copy(self)
         other._raw = _raw_tokenizer(json.dumps({**json.loads(self._raw.to_str()), **spaceless}))
-        other._pieces = Pieces(other.encode_whole) if cuts_into_words(other._raw) else None
+        other._words, other._long = other._by_pieces()
         return other
+
+    def _by_pieces(self) -> tuple[Encode | None, Encode]:
+        """What encodes by words, if that gives the same ids, and what encodes long texts."""
+        words = by_words(self.encode_whole) if cuts_into_words(self._raw) else None
+        return words, in_pieces(words or self.encode_whole)
 
     @cached_property
     def _chat(self) -> ChatTemplate:
@@ -250,6 +259,19 @@ class LocalTokenizer:
     def _ids_of_named(self, name: str) -> tuple[int, ...]:
         id_ = self._raw.token_to_id(self._named[name]) if name in self._named else None
         return () if id_ is None else (id_,)
+
+
+def by_words(encode: Encode) -> Encode:
+    """`encode` word by word, which are remembered: the same ids, where a tokenizer cuts into words first."""
+    word = lru_cache(_WORDS)(lambda piece: tuple(encode(piece)))
+    behind_space = lru_cache(_WORDS)(lambda piece: tuple(encode(" " + piece)))
+
+    def encoded(text: str) -> list[int]:
+        first, *others = BETWEEN.split(text)
+        begins = behind_space(first[1:]) if first.startswith(" ") else word(first)
+        return [*begins, *chain.from_iterable(map(behind_space, others))]
+
+    return encoded
 
 
 def load_tokenizer(folder: Path) -> LocalTokenizer:

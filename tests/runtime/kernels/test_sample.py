@@ -1,4 +1,4 @@
-"""The sampling kernels choose what `sampler.choose` chooses."""
+"""The sampling kernels choose what torch chooses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sglc.runtime.executor.sampler import SamplerInput, choose, exponentials, filtered, noise_keys
+from sglc.runtime.executor.logits_output import SamplerInput, noise_keys
+from sglc.runtime.executor.sampler import exponentials, filtered
 from sglc.runtime.kernels.automata import Automata
 from sglc.runtime.kernels.rows import LAST, BatchLists, RowState, batch_lists, pack, row_state, stage
 from sglc.runtime.kernels.sample import (
@@ -26,6 +27,7 @@ from sglc.runtime.kernels.sample_filter import filter_rows
 from sglc.runtime.kernels.winners import check_winners
 from sglc.runtime.step import Filters, Opened, Step, pack_masks
 from tests.depth import DEPTH, at_depth, some_of
+from tests.runtime.test_sampler import choose
 
 pytestmark = pytest.mark.kernel
 
