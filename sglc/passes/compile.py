@@ -48,7 +48,8 @@ def compile_program(
     Args:
         passes: names; `+name` adds one to the others, or to the target's own (`pipelines.extended`).
         observe: is called with every pass's name and the program it gave.
-        to_run: nothing more than a run needs: it is verified once, behind all passes, and without an estimate.
+        to_run: nothing more than a run needs (`Pass.to_run`, `lower_plan`): it is verified once, behind all
+            passes.
 
     Raises:
         VerifyError: the program, or what a pass made of it, breaks an invariant.
@@ -61,7 +62,7 @@ def compile_program(
     lowered, remarks = run_pipeline(ready, target, names, observe=observe, step_by_step=not to_run)
     asked = (op for op in walk(lowered.ops) if isinstance(op, Gen | Select))
     keys = {op.site: op.cache_key for op in asked if op.cache_key}
-    return Compiled(program, lowered, lower_plan(lowered, target, estimated=not to_run), remarks, keys)
+    return Compiled(program, lowered, lower_plan(lowered, target, to_run=to_run), remarks, keys)
 
 
 @with_room
