@@ -147,9 +147,11 @@ class Region:
 
 
 class _Walked:
-    """The kinds of ops in a program, once that was asked for: most passes first ask whether theirs is there."""
+    """All ops of a program and their kinds, once that was asked for: most passes first ask whether theirs is
+    there."""
 
-    __slots__ = ("_kinds",)
+    __slots__ = ("_all", "_kinds")
+    _all: tuple[Op, ...]
     _kinds: frozenset[type[Op]]
 
 
@@ -366,17 +368,26 @@ def walk(ops: Iterable[Op]) -> Iterator[Op]:
 
 
 def kinds(program: Program) -> frozenset[type[Op]]:
-    """The kinds of its ops, those in blocks and in called programs included. Does not recurse."""
+    """The kinds of its ops, those in blocks and in called programs included."""
     try:
         return program._kinds
     except AttributeError:
-        found, level = set[type[Op]](), list(program.ops)
-        while level:
-            found.update(map(type, level))
-            holding = [op for op in level if type(op) in _HOLDING]
-            level = [inner for op in holding for held in _held(op) for inner in held.ops]
-        object.__setattr__(program, "_kinds", frozenset(found))
+        object.__setattr__(program, "_kinds", frozenset(map(type, all_ops(program))))
         return program._kinds
+
+
+def all_ops(program: Program) -> tuple[Op, ...]:
+    """Its ops, and level by level those in blocks and in called programs. Does not recurse."""
+    try:
+        return program._all
+    except AttributeError:
+        found, level = list(program.ops), program.ops
+        while not _HOLDING.isdisjoint(map(type, level)):
+            holding = [op for op in level if type(op) in _HOLDING]
+            level = tuple([inner for op in holding for held in _held(op) for inner in held.ops])
+            found += level
+        object.__setattr__(program, "_all", tuple(found))
+        return program._all
 
 
 def _held(o: Op) -> tuple[Region | Program, ...]:

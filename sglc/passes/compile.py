@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
-from sglc.ir.core import Op, Program, Site, walk, with_fields
+from sglc.ir.core import Op, Program, Site, all_ops, walk, with_fields
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Call, Gen, Select
 from sglc.ir.plan.plan import Plan
@@ -92,9 +92,10 @@ def _asked_alone(program: Program) -> Program:
 def _unlike(program: Program) -> tuple[Hashable, ...]:
     """What equal ops can differ in: their places, and to Python, 1 and 1.0 and True are equal."""
     found: list[Hashable] = []
-    for op in walk(program.ops):
+    for op in all_ops(program):
         found.append(op.loc)
-        found += [repr(getattr(op, name)) for name in op.tree_fields]
+        if op.tree_fields:
+            found += [repr(getattr(op, name)) for name in op.tree_fields]
         if isinstance(op, Call):
-            found += [repr(op.program.returns), *_unlike(op.program)]
+            found.append(repr(op.program.returns))
     return tuple(found)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from sglc.errors import LegalizeError
-from sglc.ir.core import Op, Program, with_fields
+from sglc.ir.core import Op, Program, all_ops, with_fields
 from sglc.ir.grammar.call_format import HERMES, calls_form
 from sglc.ir.grammar.fsm_summary import summary_of, summary_of_choices
 from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.ops import Gen, Select
 from sglc.ir.remark import Remark, place
-from sglc.ir.rewrite import everywhere, rewritten
+from sglc.ir.rewrite import rewritten
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.ir.text.literal_place import place_in_literal
@@ -51,7 +51,7 @@ def _compiled(program: Program, target: Target, *, sized: bool) -> Rewrite:
     def told(op: Op) -> bool:
         return isinstance(op, Select) and bool(sized or op.fsm)
 
-    if not any(told(op) or (isinstance(op, Gen) and _has_form(op)) for op in everywhere(program.ops)):
+    if not any(told(op) or (isinstance(op, Gen) and _has_form(op)) for op in all_ops(program)):
         return program
     remarks: list[Remark] = []
     in_tags = target.takes.structural_tag and not target.takes.tools
