@@ -17,7 +17,7 @@ from sglc.ir.plan import asked
 from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Target
 from sglc.ir.text.printer import from_text, to_text
-from sglc.passes import fold_text
+from sglc.passes import fold_text, share_prefixes
 from sglc.passes.base import PASSES, Exactness, Pass, run_pipeline
 from sglc.passes.compile import compile_program
 from sglc.passes.pipelines import LOCAL, pipeline_for
@@ -43,7 +43,8 @@ def program() -> Program:
 
 
 def test_what_is_not_there_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first call waits for these walks: for texts that nothing uses, and for questions that are marked."""
+    """A first call waits for these walks: for texts in texts, for what is equal, and for questions that are
+    marked."""
     calls: list[str] = []
 
     def counted(module: ModuleType, name: str) -> None:
@@ -55,7 +56,8 @@ def test_what_is_not_there_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) ->
 
         monkeypatch.setattr(module, name, count)
 
-    counted(fold_text, "rewritten")
+    counted(fold_text, "_formats")
+    counted(share_prefixes, "_merge")
     counted(asked, "numbered")
     sampled = from_text(
         "def f():\n    s0 = root()\n    s1, t0 = gen(s0, 'x', max_tokens=2)\n    return t0\n",

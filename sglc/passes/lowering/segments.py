@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from sglc.errors import LegalizeError
-from sglc.ir.core import Program, Tree, Type, Value, kinds
+from sglc.ir.core import Program, Tree, Type, Value
 from sglc.ir.grammar.form_key import form_key
 from sglc.ir.made_often import replaced
 from sglc.ir.ops import (
@@ -20,13 +20,11 @@ from sglc.ir.ops import (
     Control,
     Fork,
     Gen,
-    HostCall,
     Image,
     Resume,
     RoleClose,
     RoleOpen,
     Select,
-    Tool,
 )
 from sglc.ir.plan.plan import Joined, OutputTree
 from sglc.ir.plan.segment import (
@@ -55,7 +53,6 @@ from sglc.ir.values import limited
 
 StreamOp = Append | Control | Image | Gen | Select | Fork | RoleOpen | RoleClose
 _Extension = Append | Control | Image | RoleOpen | RoleClose
-_ACTING = (Tool, HostCall)
 Texts = tuple[str | Slot | Value, ...]  # a value: the text that a generation made
 
 
@@ -66,7 +63,7 @@ class LoweringScope:
     or places where Python may take over.
     """
 
-    def __init__(self, program: Program, prompts: Mapping[Value, Sequence[Value | str]]) -> None:
+    def __init__(self, program: Program, prompts: Mapping[Value, Sequence[Value | str]], *, acts: bool) -> None:
         resumed = [op for op in program.params if isinstance(op, Resume)]
         self._names = value_names(program)
         self._streams = {op.results[0]: op.name for op in resumed}
@@ -78,7 +75,7 @@ class LoweringScope:
         self.exported: dict[Value, None] = {}
         self.whole: dict[Value, Slot] = {}  # texts of several parts that a step puts together
         self.prompts = prompts
-        self.acts = not kinds(program).isdisjoint(_ACTING)
+        self.acts = acts
         for op in program.params:
             if isinstance(op, Arg) and op.kind == "str":
                 self.texts[op.results[0]] = (Slot(op.name),)
