@@ -20,7 +20,7 @@ from sglc.passes.pipelines import extended, pipeline_for
 from sglc.passes.prompt.turns import with_turns
 
 _CACHE_SIZE = 1024
-_CACHE: dict[Hashable, Compiled] = {}
+_CACHE: dict[Hashable, list[Compiled]] = {}  # of each program one, once it is made
 _ADDING = Lock()
 
 
@@ -70,14 +70,13 @@ def cached(program: Program, target: Target) -> Compiled:
     """`compile_program`, done once per distinct program: a batch compiles once per distinct path."""
     key = (program.name, program.params, program.ops, repr(program.returns), program.outputs,
            _unlike(program), target.told_by)  # fmt: skip
-    known = _CACHE.get(key)
-    if known is None:
-        known = compile_program(program, target, to_run=True)
+    made = _CACHE.setdefault(key, [])  # looked up once: it takes long to hash a program
+    if not made:
         with _ADDING:  # rows compile in threads of their own
-            while len(_CACHE) >= _CACHE_SIZE and key not in _CACHE:
+            while len(_CACHE) > _CACHE_SIZE:
                 del _CACHE[next(iter(_CACHE))]  # the oldest
-            _CACHE[key] = known
-    return known
+        made.append(compile_program(program, target, to_run=True))
+    return made[0]
 
 
 def _asked_alone(program: Program) -> Program:

@@ -157,6 +157,8 @@ class _BlockLowering:
         wanted = list(values_in(tuple(ends)))
         ops = self.live(wanted)
         joined = self.mask(ops)
+        if not keep_returns and {Format}.issuperset(map(type, ops)):  # texts, made where they are read
+            return Block(params, (), tuple(map(self.scope.tree, ends)))
         self.sink(ops, wanted)
         self.divide(ops, joined)
         segments = [unit for unit in self.units if unit.ops]
