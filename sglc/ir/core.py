@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
 from itertools import chain, count, islice
 from operator import attrgetter, is_
 from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
 from sglc.errors import Loc
-from sglc.ir.made_often import replaced
+from sglc.ir.made_often import made_often, replaced
 
 NOWHERE = Loc("<none>", 0)
 
@@ -132,6 +132,7 @@ class Op(_Read):
     loc: Loc = field(default=NOWHERE, compare=False)
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class Region:
     """A block inside an op: the values it is given, its ops in order, and what its `yield` hands back.
@@ -159,6 +160,7 @@ class _Walked:
 Tree = Value | str | int | float | bool | None | tuple["Tree", ...] | Mapping[str, "Tree"]
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class Program(_Walked):
     """A function's ops in order. `params` are `arg` and `resume` ops; every other op is in `ops`.
@@ -192,6 +194,8 @@ def op(mnemonic: str, *results: Type, pure: bool = False, variadic: bool = False
 
     def register(cls: _O) -> _O:
         made = cast(_O, dataclass(frozen=True, slots=True)(cls))
+        if all(f.default_factory is MISSING for f in fields(made)):
+            made = cast(_O, made_often(made))
         made.mnemonic = mnemonic
         made.result_types = None if variadic else results
         made.pure = pure
