@@ -291,7 +291,8 @@ class _BlockLowering:
                 continue
             sources = dict.fromkeys(barrier)
             for value in operands(op):
-                sources.update(dict.fromkeys(self.makers.get(value, ())))
+                for unit in self.makers.get(value, ()):
+                    sources[unit] = None
             for value in joined.get(number, ()):
                 if value not in self.joining:
                     step = put_together(value, self.scope, op)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from sglc.errors import LegalizeError
 from sglc.ir.core import Program, Tree, Type, Value
@@ -276,15 +277,16 @@ class Nodes:
 _REAL = (
     "temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
 )  # fmt: skip
+_reals = attrgetter(*_REAL)
 
 
 def _normal(sampling: Sampling) -> Sampling:
     """Real fields as floats: `temperature=0` and `temperature=0.0` give one plan, as they are one text."""
-    whole = [name for name in _REAL if type(getattr(sampling, name)) is not float]
-    if not whole and not sampling.logit_bias:
+    if not sampling.logit_bias and {float}.issuperset(map(type, _reals(sampling))):
         return sampling
     bias = tuple((token, float(bias)) for token, bias in sampling.logit_bias)
-    return replaced(sampling, logit_bias=bias, **{name: float(getattr(sampling, name)) for name in whole})
+    reals = {name: float(value) for name, value in zip(_REAL, _reals(sampling), strict=True)}
+    return replaced(sampling, logit_bias=bias, **reals)
 
 
 def _paths(tree: Tree, path: tuple[str, ...]) -> Iterable[str]:
