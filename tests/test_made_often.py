@@ -39,6 +39,40 @@ def test_it_is_as_the_usual_one(given: dict[str, int]) -> None:
     assert inspect.signature(Often) == inspect.signature(Usual)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    place: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class UsualBelow(Base):
+    made: int
+    name: str = "n"
+
+
+@made_often
+@dataclass(frozen=True, slots=True)
+class OftenBelow(Base):
+    made: int
+    name: str = "n"
+
+
+def test_one_below_another_is_as_the_usual_one() -> None:
+    usual, often = UsualBelow(1, "x", place=7), OftenBelow(1, "x", place=7)
+    assert type(often) is OftenBelow
+    assert isinstance(often, Base)
+    assert repr(often) == repr(usual).replace("Usual", "Often")
+    assert often == replace(often, place=8) == pickle.loads(pickle.dumps(often))
+    assert hash(often) == hash(usual)
+    assert inspect.signature(OftenBelow) == inspect.signature(UsualBelow)
+    with pytest.raises(FrozenInstanceError):
+        often.place = 2  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        del often.made
+    with pytest.raises(TypeError, match="positional argument"):
+        OftenBelow(1, "x", 7)  # type: ignore[misc]
+
+
 def test_it_stays_frozen_and_refuses_what_does_not_fit() -> None:
     often = Often(1)
     with pytest.raises(FrozenInstanceError):

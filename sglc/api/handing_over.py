@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from sglc.execution.python_effects import EFFECTS
 from sglc.frontend.tracing.reads import Reads
-from sglc.ir.core import Op, Program, in_comprehension, regions, walk
+from sglc.ir.core import Op, Program, in_comprehension, kinds, regions, walk
 from sglc.ir.ops import Call, Gen, HostCall, Loop, Map, Select, Tool
 
 _Mark = Callable[[Op], str]  # what of an op Python may not stand behind; "" of any other
@@ -20,7 +20,7 @@ def why_not_again(program: Program, reads: Reads) -> str:
 
     "" if it may.
     """
-    counts = any(_counted(op) for op in program.ops)
+    counts = not kinds(program).isdisjoint((Loop, Map)) and any(map(_counted, program.ops))
     if counts and (found := _behind(program.ops, _counted, "", raises=True)[0]) is not None:
         each, host_call = found
         place = f"{host_call.loc}: {host_call.reason or host_call.error}"

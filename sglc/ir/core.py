@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
 from itertools import chain, count, islice
 from operator import attrgetter, is_
 from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
 from sglc.errors import Loc
-from sglc.ir.made_often import replaced
+from sglc.ir.made_often import made_often, replaced
 
 NOWHERE = Loc("<none>", 0)
 
@@ -132,6 +132,7 @@ class Op(_Read):
     loc: Loc = field(default=NOWHERE, compare=False)
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class Region:
     """A block inside an op: the values it is given, its ops in order, and what its `yield` hands back.
@@ -147,9 +148,11 @@ class Region:
 
 
 class _Walked:
-    """The kinds of ops in a program, once that was asked for: most passes first ask whether theirs is there."""
+    """All ops of a program and their kinds, once that was asked for: most passes first ask whether theirs is
+    there."""
 
-    __slots__ = ("_kinds",)
+    __slots__ = ("_all", "_kinds")
+    _all: tuple[Op, ...]
     _kinds: frozenset[type[Op]]
 
 
@@ -157,6 +160,7 @@ class _Walked:
 Tree = Value | str | int | float | bool | None | tuple["Tree", ...] | Mapping[str, "Tree"]
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class Program(_Walked):
     """A function's ops in order. `params` are `arg` and `resume` ops; every other op is in `ops`.
@@ -190,6 +194,8 @@ def op(mnemonic: str, *results: Type, pure: bool = False, variadic: bool = False
 
     def register(cls: _O) -> _O:
         made = cast(_O, dataclass(frozen=True, slots=True)(cls))
+        if all(f.default_factory is MISSING for f in fields(made)):
+            made = cast(_O, made_often(made))
         made.mnemonic = mnemonic
         made.result_types = None if variadic else results
         made.pure = pure
@@ -366,17 +372,26 @@ def walk(ops: Iterable[Op]) -> Iterator[Op]:
 
 
 def kinds(program: Program) -> frozenset[type[Op]]:
-    """The kinds of its ops, those in blocks and in called programs included. Does not recurse."""
+    """The kinds of its ops, those in blocks and in called programs included."""
     try:
         return program._kinds
     except AttributeError:
-        found, level = set[type[Op]](), list(program.ops)
-        while level:
-            found.update(map(type, level))
-            holding = [op for op in level if type(op) in _HOLDING]
-            level = [inner for op in holding for held in _held(op) for inner in held.ops]
-        object.__setattr__(program, "_kinds", frozenset(found))
+        object.__setattr__(program, "_kinds", frozenset(map(type, all_ops(program))))
         return program._kinds
+
+
+def all_ops(program: Program) -> tuple[Op, ...]:
+    """Its ops, and level by level those in blocks and in called programs. Does not recurse."""
+    try:
+        return program._all
+    except AttributeError:
+        found, level = list(program.ops), program.ops
+        while not _HOLDING.isdisjoint(map(type, level)):
+            holding = [op for op in level if type(op) in _HOLDING]
+            level = tuple([inner for op in holding for held in _held(op) for inner in held.ops])
+            found += level
+        object.__setattr__(program, "_all", tuple(found))
+        return program._all
 
 
 def _held(o: Op) -> tuple[Region | Program, ...]:

@@ -17,22 +17,23 @@ def made_often(cls: type[_T]) -> type[_T]:
     The usual `__init__` goes around the `__setattr__` that refuses, field by field. Here the new object is of a
     class with the same slots, which refuses nothing, until all is stored.
     """
-    own = fields(cls)  # type: ignore[arg-type]  # a dataclass
-    assert all(one.init and not one.kw_only and one.default_factory is MISSING for one in own), cls
+    own = sorted(fields(cls), key=lambda one: bool(one.kw_only))  # type: ignore[arg-type]  # a dataclass
+    assert all(one.init and one.default_factory is MISSING for one in own), cls
     assert not hasattr(cls, "__post_init__"), cls
-    assert cls.__bases__ == (object,), cls
+    slots = {"__slots__": cls.__dict__["__slots__"]}
+    refusing_nothing = {"__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
     known: dict[str, Any] = {
         "_set_class": object.__setattr__,
         "_cls": cls,
-        "_open": type(cls.__name__, (), {"__slots__": tuple(one.name for one in own)}),
+        "_open": type(cls.__name__, cls.__bases__, slots | refusing_nothing),
         "_defaults": {one.name: one.default for one in own},
     }
-    given = ", ".join(
-        one.name if one.default is MISSING else f"{one.name}=_defaults[{one.name!r}]" for one in own
-    )
+    given = [one.name if one.default is MISSING else f"{one.name}=_defaults[{one.name!r}]" for one in own]
+    if any(one.kw_only for one in own):
+        given.insert([one.kw_only for one in own].index(True), "*")
     lines = [f"self.{one.name} = {one.name}" for one in own]
     body = ["_set_class(self, '__class__', _open)", *lines, "self.__class__ = _cls"]
-    exec(f"def __init__(self, {given}):\n    " + "\n    ".join(body), known)
+    exec(f"def __init__(self, {', '.join(given)}):\n    " + "\n    ".join(body), known)
     known["__init__"].__qualname__ = f"{cls.__qualname__}.__init__"
     known["__init__"].__annotations__ = cls.__init__.__annotations__
     cls.__init__ = known["__init__"]  # type: ignore[method-assign]

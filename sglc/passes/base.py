@@ -52,13 +52,18 @@ Rewrite = Program | tuple[Program, tuple[Remark, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A registered rewrite. Keywords of `run` behind the program and the target are its options."""
+    """A registered rewrite. Keywords of `run` behind the program and the target are its options.
+
+    `to_run`, if there is one, takes the place of `run` where a program is compiled to be run at once: nobody
+    reads marks there that tell people of the program, or in which order the rows of a batch are to run.
+    """
 
     name: str
     exactness: Exactness
     run: Callable[..., Rewrite]
     summary: str  # one line, for listings
     kind: Kind = Kind.OPTIMIZING
+    to_run: Callable[..., Rewrite] | None = None
 
 
 PASSES: dict[str, Pass] = {}
@@ -68,9 +73,13 @@ _Run = TypeVar("_Run", bound=Callable[..., Rewrite])
 
 
 def register(
-    name: str, exactness: Exactness, summary: str, kind: Kind = Kind.OPTIMIZING
-) -> Callable[[_Run], _Run]:
+    name: str, exactness: Exactness, summary: str, kind: Kind = Kind.OPTIMIZING,
+    *, to_run: Callable[..., Rewrite] | None = None,
+) -> Callable[[_Run], _Run]:  # fmt: skip
     """Enter the decorated function in `PASSES` under `name`. Its module may be loaded again.
+
+    Args:
+        to_run: as of a `Pass`.
 
     Raises:
         UsageError: SGLC320, there is another pass of this name, or it is none that can be asked for.
@@ -84,7 +93,7 @@ def register(
             raise UsageError(
                 "SGLC320", f"`{name}` is no name for a pass", _defined(run), hint="use letters, digits and `_`"
             )
-        PASSES[name] = Pass(name, exactness, run, summary, kind)
+        PASSES[name] = Pass(name, exactness, run, summary, kind, to_run)
         return run
 
     return enter
@@ -104,8 +113,8 @@ def run_pipeline(
     `name{option=value}` sets a pass's options (`passes.pass_options`).
 
     `observe` sees each pass's name and the program behind it. `SGLC_DEBUG` and `SGLC_DUMP` report
-    the same to stderr and to files. Without `step_by_step` only the last program is verified as long as
-    nothing is wrong; if something is, it is all done again to find out where.
+    the same to stderr and to files. Without `step_by_step` it is for a run (`Pass.to_run`), and only the last
+    program is verified as long as nothing is wrong; if something is, it is all done again to find out where.
 
     Raises:
         UsageError: SGLC020, a name that is no pass; SGLC322, an option that is none; SGLC321, a pass of the
@@ -127,7 +136,7 @@ def run_pipeline(
     for number, (chosen, given) in enumerate(passes, 1):
         begin_s = time.perf_counter()
         before = program
-        program, told = _rewritten(chosen, program, target, given)
+        program, told = _rewritten(chosen, chosen.run, program, target, given)
         remarks += told
         if program is not before and program != before:
             _verify_behind(chosen, program)
@@ -145,18 +154,18 @@ def _after_all(
     for chosen, given in passes:
         if made.get(chosen.name) is program:
             continue  # it has made that, and no other pass found anything since
-        program, said = _rewritten(chosen, program, target, given)
+        program, said = _rewritten(chosen, chosen.to_run or chosen.run, program, target, given)
         made[chosen.name] = program
         remarks += said
     return program, tuple(remarks)
 
 
 def _rewritten(
-    chosen: Pass, program: Program, target: Target, options: Mapping[str, Any]
+    chosen: Pass, run: Callable[..., Rewrite], program: Program, target: Target, options: Mapping[str, Any]
 ) -> tuple[Program, Sequence[Remark]]:
-    """What a pass gives. Bugs of sglc's own passes are raised as they are."""
+    """What a pass gives that does `run`. Bugs of sglc's own passes are raised as they are."""
     try:
-        made = chosen.run(program, target, **options)
+        made = run(program, target, **options)
     except SglcError:
         raise
     except Exception as error:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
-from sglc.ir.core import Op, Program, Site, walk, with_fields
+from sglc.ir.core import Op, Program, Site, all_ops, walk, with_fields
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Call, Gen, Select
 from sglc.ir.plan.plan import Plan
@@ -20,7 +20,7 @@ from sglc.passes.pipelines import extended, pipeline_for
 from sglc.passes.prompt.turns import with_turns
 
 _CACHE_SIZE = 1024
-_CACHE: dict[Hashable, Compiled] = {}
+_CACHE: dict[Hashable, list[Compiled]] = {}  # of each program one, once it is made
 _ADDING = Lock()
 
 
@@ -48,7 +48,8 @@ def compile_program(
     Args:
         passes: names; `+name` adds one to the others, or to the target's own (`pipelines.extended`).
         observe: is called with every pass's name and the program it gave.
-        to_run: nothing more than a run needs: it is verified once, behind all passes, and without an estimate.
+        to_run: nothing more than a run needs (`Pass.to_run`, `lower_plan`): it is verified once, behind all
+            passes.
 
     Raises:
         VerifyError: the program, or what a pass made of it, breaks an invariant.
@@ -61,7 +62,7 @@ def compile_program(
     lowered, remarks = run_pipeline(ready, target, names, observe=observe, step_by_step=not to_run)
     asked = (op for op in walk(lowered.ops) if isinstance(op, Gen | Select))
     keys = {op.site: op.cache_key for op in asked if op.cache_key}
-    return Compiled(program, lowered, lower_plan(lowered, target, estimated=not to_run), remarks, keys)
+    return Compiled(program, lowered, lower_plan(lowered, target, to_run=to_run), remarks, keys)
 
 
 @with_room
@@ -69,14 +70,13 @@ def cached(program: Program, target: Target) -> Compiled:
     """`compile_program`, done once per distinct program: a batch compiles once per distinct path."""
     key = (program.name, program.params, program.ops, repr(program.returns), program.outputs,
            _unlike(program), target.told_by)  # fmt: skip
-    known = _CACHE.get(key)
-    if known is None:
-        known = compile_program(program, target, to_run=True)
+    made = _CACHE.setdefault(key, [])  # looked up once: it takes long to hash a program
+    if not made:
         with _ADDING:  # rows compile in threads of their own
-            while len(_CACHE) >= _CACHE_SIZE and key not in _CACHE:
+            while len(_CACHE) > _CACHE_SIZE:
                 del _CACHE[next(iter(_CACHE))]  # the oldest
-            _CACHE[key] = known
-    return known
+        made.append(compile_program(program, target, to_run=True))
+    return made[0]
 
 
 def _asked_alone(program: Program) -> Program:
@@ -91,9 +91,10 @@ def _asked_alone(program: Program) -> Program:
 def _unlike(program: Program) -> tuple[Hashable, ...]:
     """What equal ops can differ in: their places, and to Python, 1 and 1.0 and True are equal."""
     found: list[Hashable] = []
-    for op in walk(program.ops):
+    for op in all_ops(program):
         found.append(op.loc)
-        found += [repr(getattr(op, name)) for name in op.tree_fields]
+        if op.tree_fields:
+            found += [repr(getattr(op, name)) for name in op.tree_fields]
         if isinstance(op, Call):
-            found += [repr(op.program.returns), *_unlike(op.program)]
+            found.append(repr(op.program.returns))
     return tuple(found)

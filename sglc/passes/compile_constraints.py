@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from sglc.errors import LegalizeError
-from sglc.ir.core import Op, Program, with_fields
+from sglc.ir.core import Op, Program, all_ops, with_fields
 from sglc.ir.grammar.call_format import HERMES, calls_form
 from sglc.ir.grammar.fsm_summary import summary_of, summary_of_choices
 from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.ops import Gen, Select
 from sglc.ir.remark import Remark, place
-from sglc.ir.rewrite import everywhere, rewritten
+from sglc.ir.rewrite import rewritten
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.ir.text.literal_place import place_in_literal
@@ -25,6 +25,7 @@ from sglc.passes.base import Exactness, Kind, Rewrite, register
     Exactness.TOKENS,
     "forms are compiled: impossible ones are refused, automata say their size",
     Kind.LOWERING,
+    to_run=lambda program, target: _compiled(program, target, sized=False),
 )
 def compile_constraints(program: Program, target: Target) -> Rewrite:
     r"""Mark what an automaton holds with the automaton's size, and refuse what no back end can hold.
@@ -41,9 +42,16 @@ def compile_constraints(program: Program, target: Target) -> Rewrite:
         LegalizeError: SGLC450 to SGLC453 a `regex`, SGLC450, SGLC451, SGLC455 and SGLC456 a `json_schema`,
             SGLC457 an `ebnf`, SGLC464 and SGLC465 a `structural_tag`, SGLC471 and SGLC472 a `stop_regex`.
     """
-    if not any(
-        isinstance(op, Select) or (isinstance(op, Gen) and _has_form(op)) for op in everywhere(program.ops)
-    ):
+    return _compiled(program, target, sized=target.takes.regex)
+
+
+def _compiled(program: Program, target: Target, *, sized: bool) -> Rewrite:
+    """The program, in which all forms can be held; their automata are told of if it is `sized`."""
+
+    def told(op: Op) -> bool:
+        return isinstance(op, Select) and bool(sized or op.fsm)
+
+    if not any(told(op) or (isinstance(op, Gen) and _has_form(op)) for op in all_ops(program)):
         return program
     remarks: list[Remark] = []
     in_tags = target.takes.structural_tag and not target.takes.tools
@@ -57,10 +65,11 @@ def compile_constraints(program: Program, target: Target) -> Rewrite:
             _check(op, target)
             for ignored in _ignored(op.sampling):
                 remarks.append(Remark("compile_constraints", ignored, place(op.loc)))
-        elif not isinstance(op, Select):
+        elif not told(op):
             return op
-        fsm = _fsm(op) if target.takes.regex else ""
-        if target.takes.regex and (said := _held_to(op, fsm)):
+        assert isinstance(op, Gen | Select)
+        fsm = _fsm(op) if sized else ""
+        if sized and (said := _held_to(op, fsm)):
             remarks.append(Remark("compile_constraints", f"`{op.site.name}` {said}", place(op.loc)))
         return with_fields(op, fsm=fsm)
 

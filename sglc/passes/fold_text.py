@@ -11,8 +11,10 @@ from sglc.ir.core import (
     Region,
     Type,
     Value,
+    all_ops,
     fresh_ids,
     inputs,
+    kinds,
     reading,
     regions,
     substitute,
@@ -24,7 +26,6 @@ from sglc.ir.core import (
 from sglc.ir.made_often import replaced
 from sglc.ir.ops import Append, Call, Format, Select, continued
 from sglc.ir.plan.segment import joined
-from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Kind, Rewrite, register
 
@@ -45,7 +46,15 @@ def fold_text(program: Program, _: Target) -> Rewrite:
     between two generations as one string, wherever an append ends. Linear in the ops (times the
     depth of blocks).
     """
-    return _Appends(_formats(program)).program()
+    return _Appends(program if _are_flat(program) else _formats(program)).program()
+
+
+def _are_flat(program: Program) -> bool:
+    """Whether no format stands in another text, or is less than two parts, so that there is none to flatten."""
+    made = {op.results[0]: op.parts for op in all_ops(program) if isinstance(op, Format)}
+    return Call not in kinds(program) and all(
+        len(parts) > 1 and joined(parts) == parts and made.keys().isdisjoint(parts) for parts in made.values()
+    )
 
 
 def _formats(program: Program) -> Program:
@@ -95,8 +104,9 @@ class _Appends:
         read, gone_on = [*values_in(program.returns)], list[Value]()
         for op in walk(program.ops):
             read += inputs(op)
-            for region in regions(op):
-                read += region.results
+            if op.region_fields:
+                for region in regions(op):
+                    read += region.results
             gone_on += continued(op)
             if isinstance(op, Format):
                 self.flat[op.results[0]] = op.parts
@@ -106,13 +116,7 @@ class _Appends:
 
     def program(self) -> Program:
         ops = self.block(self.before.ops, (value for op in self.before.params for value in op.results))
-        made = with_fields(self.before, ops=ops, returns=substitute(self.before.returns, self.rename))
-        unused = {value for value in self.flat if not self.uses[value]}
-
-        def kept(op: Op) -> Op | None:
-            return None if isinstance(op, Format) and op.results[0] in unused else op
-
-        return with_fields(made, ops=rewritten(made.ops, kept, calls=False)) if unused else made
+        return with_fields(self.before, ops=ops, returns=substitute(self.before.returns, self.rename))
 
     def region(self, before: Region) -> Region:
         ops = self.block(before.ops, before.params)
@@ -141,7 +145,14 @@ class _Appends:
             if not parts:
                 here = here or {*given, *(value for op in before for value in op.results)}
             ops += self.merged(op, base, texts, parts, base in here)
-        return tuple(ops)
+        # What a block makes is read in it alone, so that by now it shows which formats nothing reads any more.
+        return tuple(
+            [
+                op
+                for op in ops
+                if not isinstance(op, Format) or self.uses[op.results[0]] or op.results[0] not in self.flat
+            ]
+        )
 
     def merged(
         self, op: Append, base: Value, texts: list[Value | str], parts: _Parts, same_block: bool

@@ -15,7 +15,12 @@ from sglc.passes.base import Exactness, Rewrite, register
 from sglc.passes.lowering.prompt_prefixes import prefix_of_each
 
 
-@register("hoist_prefix", Exactness.TOKENS, "rows that begin alike run one behind the other, and share it")
+@register(
+    "hoist_prefix",
+    Exactness.TOKENS,
+    "rows that begin alike run one behind the other, and share it",
+    to_run=lambda program, target: program,
+)
 def hoist_prefix(program: Program, target: Target) -> Rewrite:
     """Mark the generations whose prompts begin with arguments: rows in which these are equal begin alike.
 

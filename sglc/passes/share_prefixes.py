@@ -62,9 +62,32 @@ def share_prefixes(program: Program, _: Target) -> Rewrite:
     a block that runs again keeps streams of its own. Called programs stay as they are, and so do
     objects that a tool or the caller gets: to who changes one of them, equal ones are not the same.
     """
+    if _all_differ(program.ops, set()):
+        return program
     shared, merged = _merge(program)
     remarks = tuple(_remarks(merged))
     return _fork_meetings(shared), remarks
+
+
+def _all_differ(ops: Iterable[Op], gone_on: set[Value]) -> bool:
+    """Whether no two pure ops of a block are equal, and no stream is gone on from twice, be it in other arms.
+
+    Then there is nothing to do: what is merged first is equal as it stands.
+    """
+    first: set[Hashable] = set()
+    for op in ops:
+        for stream in continued(op):
+            if stream in gone_on:
+                return False
+            gone_on.add(stream)
+        if op.pure and not isinstance(op, Fork):
+            key = _key(op)
+            if key in first:
+                return False
+            first.add(key)
+        if op.region_fields and not all(_all_differ(region.ops, gone_on) for region in regions(op)):
+            return False
+    return True
 
 
 def _merge(program: Program) -> tuple[Program, _Merged]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 
-from sglc.ir.core import Op, Program, Type, Value, content, reading, regions, with_fields
+from sglc.ir.core import Op, Program, Type, Value, all_ops, content, reading, regions, with_fields
 from sglc.ir.ops import Fork, Gen, ScopeBegin, ScopeEnd, Select
 from sglc.ir.remark import Remark, place
-from sglc.ir.rewrite import everywhere, rewritten
+from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
 
@@ -25,7 +25,7 @@ def unify(program: Program, target: Target) -> Rewrite:
     known which texts stand in a prompt, so nothing is merged here; the remarks are of those that are the same
     whatever these texts are. Where one request asks for several generations (`ahead`), none is marked.
     """
-    asked = [op for op in everywhere(program.ops) if isinstance(op, Gen | Select)]
+    asked = [op for op in all_ops(program) if isinstance(op, Gen | Select)]
     together = any(op.fused or getattr(op, "ahead", 0) for op in asked)
 
     def marks(op: Gen | Select) -> bool:

@@ -29,6 +29,7 @@ class FiniteValues:
     # What arms that have met had decided.
     forgotten: set[Value] = field(default_factory=set)
     forgotten_questions: list[Any] = field(default_factory=list)
+    opened: Value | None = None  # what is asked for next is not known: that has just been looked for
 
     def known(self, value: Value) -> str | bool | None:
         if value in self.decided:
@@ -97,7 +98,8 @@ class FiniteValues:
         return self._options(value, made) is not None
 
     def decide(self, value: Value, loc: Loc) -> str | bool:
-        known = self.known(value)
+        opened, self.opened = self.opened, None
+        known = None if value is opened else self.known(value)
         if known is not None:
             return known
         made = self.made_by(value)

@@ -123,19 +123,19 @@ def meeting(ask: Rule, rule: Callable[[CallFrame, Any, Any], Any]) -> Rule:
         point = _Point(tracer)
         points = tracer.frames[-1].points
         points.append(point)
-        arm = partial(whole, frame, node)
+        arm, opened = partial(whole, frame, node), None
         try:
             asked = ask(frame, node)
             if not (point.has_only_asked() and _is_open(tracer, asked)):
                 return rule(frame, node, asked)
-            arm = partial(rule, frame, node, asked)
+            arm, opened = partial(rule, frame, node, asked), asked.value
         except Deciding as deciding:
             if deciding.point is not point:
                 raise
             point.restore()
         finally:
             points.pop()
-        if point.can_repeat() and _as_block(frame, node, arm, point):
+        if point.can_repeat() and _as_block(frame, node, arm, point, opened):
             return None
         if node in tracer.joined:
             raise ArmsDiffer  # the runs of other paths have taken it for a block
@@ -151,8 +151,14 @@ def _is_open(tracer: Tracer, asked: Any) -> bool:
     return isinstance(asked, SymbolicBool) and asked.known is None and tracer.known(asked.value) is None
 
 
-def _as_block(frame: CallFrame, node: ast.stmt, arm: Callable[[], Any], point: _Point) -> bool:
-    """Record a statement, of which `arm` runs one arm, as a block; whether its arms meet behind it."""
+def _as_block(
+    frame: CallFrame, node: ast.stmt, arm: Callable[[], Any], point: _Point, opened: Value | None
+) -> bool:
+    """Record a statement, of which `arm` runs one arm, as a block; whether its arms meet behind it.
+
+    Args:
+        opened: what each arm first decides, if that is known to be open.
+    """
     tracer = frame.tracer
     frame.node = node
     loc = frame.loc()
@@ -168,6 +174,7 @@ def _as_block(frame: CallFrame, node: ast.stmt, arm: Callable[[], Any], point: _
         if tracer.arms > MOST_ARMS:
             raise ArmsDiffer
         point.restore_python()
+        tracer.opened = opened
         try:
             left = arm()
         except Exception:

@@ -24,7 +24,7 @@ from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer, current, turned_to
 from sglc.frontend.values.graph_breaks import OTHER, GraphBreak
 from sglc.frontend.values.symbolic import END_RUN, IN_FUNCTION, MAY_CALL, Symbolic, SymbolicText, symbol
-from sglc.ir.core import Program, Tree, Type, values_in, walk
+from sglc.ir.core import Program, Tree, Type, kinds, values_in, walk
 from sglc.ir.ops import Call, PureCall, Tool
 from sglc.ir.pure import PAUSE
 
@@ -203,6 +203,8 @@ def tools_of(program: Program | None = None) -> dict[str, Callable[..., Any]]:
     if program is None:
         return {**MAKERS, **{name: declared.function for name, declared in _DECLARED.items()}}
     found: dict[str, Callable[..., Any]] = {}
+    if kinds(program).isdisjoint(_CALLS):
+        return found
     for name in dict.fromkeys(_called(program)):
         declared = _DECLARED.get(name)
         function = MAKERS.get(name) if declared is None else declared.function

@@ -55,45 +55,43 @@ def names_in(tree: OutputTree) -> list[Name]:
             return []
 
 
-def node_reads(node: Node) -> Iterator[Name]:
+def node_reads(node: Node) -> Sequence[Name]:
     """What a node reads from the environment."""
     match node:
         case OpenNode(str() as name):
-            yield Held(name)
+            return (Held(name),)
         case ExtendNode():
             data = [part.data if isinstance(part, ImagePart) else part for part in node.parts]
-            yield from [part for part in data if isinstance(part, Slot)]
+            return [part for part in data if isinstance(part, Slot)]
         case GenNode(limit=str(limit)) if limit:
-            yield Slot(limit)
+            return (Slot(limit),)
         case SelectNode():
-            yield from [choice for choice in node.choices if isinstance(choice, Slot)]
+            return [choice for choice in node.choices if isinstance(choice, Slot)]
         case _:
-            return
+            return ()
 
 
-def own_reads(step: Step) -> Iterator[Name]:
+def own_reads(step: Step) -> Sequence[Name]:
     """What a step reads by itself, without its blocks."""
     match step:
         case Segment():
-            for node in step.nodes:
-                yield from node_reads(node)
+            return [name for node in step.nodes for name in node_reads(node)]
         case HostStep():
-            yield from names_in(step.reads)
+            return names_in(step.reads)
         case ValueStep():
-            yield from names_in(step.operands)
+            return names_in(step.operands)
         case CondStep():
-            yield from names_in(step.pred)
+            return names_in(step.pred)
         case SwitchStep():
-            yield from names_in(step.value)
+            return names_in(step.value)
         case LoopStep():
-            yield from names_in(step.init)
+            return names_in(step.init)
         case MapStep():
-            yield from names_in(step.items)
+            return names_in(step.items)
         case CallStep():
-            yield from names_in(step.args)
+            return names_in(step.args)
         case FunctionStep():
-            yield from names_in(step.args)
-            yield from names_in(step.named)
+            return [*names_in(step.args), *names_in(step.named)]
         case _:
             assert_never(step)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 
 from sglc.errors import VerifyError
 from sglc.ir.core import Op, Type, Value, inputs, values_in
@@ -70,16 +70,19 @@ _TAKES: Mapping[type[Op], Mapping[str, tuple[Type, ...]]] = {
 _RANGED = (Fork, Gen, Select, Tool, PureCall, Control, Loop, Switch, Join, Call)
 
 
-def operand_types(op: Op) -> Iterator[tuple[Value, tuple[Type, ...]]]:
+def operand_types(op: Op) -> Sequence[tuple[Value, tuple[Type, ...]]]:
     """Each operand with the types it may have; those of `loop` and `call` depend on what they hold."""
     if (known := OPERATIONS.get(op.mnemonic)) is not None:
-        yield from [(value, known.takes) for value in inputs(op)]
-    for name, wanted in _TAKES.get(type(op), {}).items():
-        item = getattr(op, name)
-        if type(item) is Value:
-            yield item, wanted
-        elif item:
-            yield from [(value, wanted) for value in values_in(item)]
+        return [(value, known.takes) for value in inputs(op)]
+    found: list[tuple[Value, tuple[Type, ...]]] = []
+    if type(op) in _TAKES:
+        for name, wanted in _TAKES[type(op)].items():
+            item = getattr(op, name)
+            if type(item) is Value:
+                found.append((item, wanted))
+            elif item:
+                found += [(value, wanted) for value in values_in(item)]
+    return found
 
 
 def check_fields(op: Op) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from sglc.errors import VerifyError
-from sglc.ir.core import NOWHERE, Op, Program, Region, Site, Type, Value, inputs, values_in, walk
+from sglc.ir.core import NOWHERE, Op, Program, Region, Site, Type, Value, inputs, kinds, values_in, walk
 from sglc.ir.depth import check_depth, with_room
 from sglc.ir.facts import names_in
 from sglc.ir.ops import (
@@ -25,6 +25,10 @@ from sglc.ir.ops import (
     Loop,
     Map,
     Resume,
+    RoleClose,
+    RoleOpen,
+    ScopeBegin,
+    ScopeEnd,
     Select,
     Switch,
     arms_of,
@@ -38,6 +42,8 @@ from sglc.ir.verify.fields import check_fields, operand_types, problem
 from sglc.ir.verify.scopes import Place, Places, is_open
 
 _SITED = (Gen, Select, Join, Call)
+_PARAMETERS = (Arg, Guard, Resume)
+_PLACING = (RoleOpen, RoleClose, ScopeBegin, ScopeEnd, Call)  # what may begin or end a turn or section
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
@@ -70,6 +76,10 @@ class _Verifier:
         self.visible: dict[int, Value] = {}
         self.ended: set[int] = set()  # ids defined in regions that have ended
         self.places = Places(self.name, called=bool(no_python_in))
+        # Whether a stream may stand in a turn or section; else all stand outside, and none is looked at.
+        self.has_places = not kinds(program).isdisjoint(_PLACING) or any(
+            isinstance(op, Resume) for op in program.params
+        )
         self.levels: dict[int, int] = {}  # stream id -> loops and maps around its definition, absent for 0
         # On the paths that lead here: the first op of a site, and the one that goes on from a stream (by id).
         self.sites: dict[Site, Op] = {}
@@ -112,13 +122,12 @@ class _Verifier:
 
     def block(self, ops: Sequence[Op]) -> None:
         for op in ops:
-            match op:
-                case Arg() | Guard() | Resume():
-                    raise problem(
-                        "SGLC212", f"`{op.mnemonic}` stands in the body", op, hint="move it to the parameters"
-                    )
-                case HostCall():
-                    self.host_call(op, last=op is ops[-1])
+            if isinstance(op, _PARAMETERS):
+                raise problem(
+                    "SGLC212", f"`{op.mnemonic}` stands in the body", op, hint="move it to the parameters"
+                )
+            if isinstance(op, HostCall):
+                self.host_call(op, last=op is ops[-1])
             self.op(op)
 
     def op(self, op: Op) -> None:
@@ -133,8 +142,8 @@ class _Verifier:
         self.results(op)
         for value in op.results:
             self.define(value, op)
-        self.places.op(op)
-        if places:
+        if self.has_places:
+            self.places.op(op)
             self.places.put(op.results, places)
         for stream in continued(op):
             self.go_on(stream, op)
@@ -225,7 +234,7 @@ class _Verifier:
                     arm, f"the blocks of `{op.mnemonic}` yield different types",
                     f"the first {_gives(_types(back.results))}, this one {_gives(_types(arm.results))}",
                 )  # fmt: skip
-            else:
+            elif self.has_places:
                 self.places.same(arm, back.results)
         for sites, streams in reversed(in_arms):  # of several the first is reported
             self.sites |= sites

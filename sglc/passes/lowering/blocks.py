@@ -10,13 +10,27 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
-from sglc.ir.core import Op, Program, Region, Tree, Type, Value, fresh_ids, operands, regions, values_in, walk
+from sglc.ir.core import (
+    Op,
+    Program,
+    Region,
+    Tree,
+    Type,
+    Value,
+    fresh_ids,
+    kinds,
+    operands,
+    regions,
+    values_in,
+    walk,
+)
 from sglc.ir.effects import Effect, any_effect, variable_of
 from sglc.ir.ops import (
     Arg,
     Cond,
     Format,
     Gen,
+    HostCall,
     Image,
     Join,
     Loop,
@@ -28,6 +42,7 @@ from sglc.ir.ops import (
     Select,
     Store,
     Switch,
+    Tool,
 )
 from sglc.ir.plan.plan import Block, Named, OutputTree, PromptEnd, Step, Within, blocks_of
 from sglc.ir.plan.segment import Held, Slot
@@ -35,7 +50,7 @@ from sglc.ir.pure import PURE
 from sglc.ir.target import Target
 from sglc.passes.lowering.arm_tails import with_arm_tails
 from sglc.passes.lowering.chosen_texts import with_chosen_texts
-from sglc.passes.lowering.sections import without_sections
+from sglc.passes.lowering.sections import SECTIONS, without_sections
 from sglc.passes.lowering.segments import LoweringScope, Nodes, StreamOp
 from sglc.passes.lowering.steps import decision, may_hand_over, put_together
 from sglc.passes.lowering.units import Unit, ordered
@@ -76,11 +91,13 @@ class Lowering:
 
     def begun(self, program: Program) -> tuple[Program, _BlockLowering]:
         """A program as it is divided, and the lowering of its own ops."""
-        ids = fresh_ids(program)
+        ids, there = fresh_ids(program), kinds(program)  # what it becomes has no section or tool more
         program, prompts = with_texts(with_chosen_texts(program, ids), ids)
-        named = with_arm_tails(program, prompts, ids)
-        program, prompts = without_sections(named, prompts)
-        return program, _BlockLowering(self, LoweringScope(named, prompts), program.ops)
+        named = program = with_arm_tails(program, prompts, ids)
+        if not there.isdisjoint(SECTIONS):
+            program, prompts = without_sections(named, prompts)
+        scope = LoweringScope(named, prompts, acts=not there.isdisjoint((Tool, HostCall)))
+        return program, _BlockLowering(self, scope, program.ops)
 
     def region(self, scope: LoweringScope, region: Region) -> int:
         """The block of a region, in the scope of the program that it belongs to."""
@@ -140,6 +157,8 @@ class _BlockLowering:
         wanted = list(values_in(tuple(ends)))
         ops = self.live(wanted)
         joined = self.mask(ops)
+        if not keep_returns and {Format}.issuperset(map(type, ops)):  # texts, made where they are read
+            return Block(params, (), tuple(map(self.scope.tree, ends)))
         self.sink(ops, wanted)
         self.divide(ops, joined)
         segments = [unit for unit in self.units if unit.ops]
@@ -272,7 +291,8 @@ class _BlockLowering:
                 continue
             sources = dict.fromkeys(barrier)
             for value in operands(op):
-                sources.update(dict.fromkeys(self.makers.get(value, ())))
+                for unit in self.makers.get(value, ()):
+                    sources[unit] = None
             for value in joined.get(number, ()):
                 if value not in self.joining:
                     step = put_together(value, self.scope, op)

@@ -15,7 +15,7 @@ from sglc.passes.lowering.prompt_prefixes import prompt_prefixes
 
 
 @with_room
-def lower_plan(program: Program, target: Target, *, estimated: bool = True) -> Plan:
+def lower_plan(program: Program, target: Target, *, to_run: bool = False) -> Plan:
     """The plan of `program`, whose roles are lowered already.
 
         s1 = control(s0, '<|im_start|>', (1,)); s2 = append(s1, 'user\\n'); s3, t0 = gen(s2, 'x')
@@ -26,8 +26,10 @@ def lower_plan(program: Program, target: Target, *, estimated: bool = True) -> P
     What stands between two decisions and needs neither is one segment. Every generation runs, since
     its name makes it an output, and every tool; other ops stay if one of those or the return value
     needs them. What streams say (`text_of`, `prompt`) is put together from texts. Streams in
-    `program.returns` are kept under the dotted path of their place in it. Its costs are `estimated`.
-    The program is verified.
+    `program.returns` are kept under the dotted path of their place in it. The program is verified.
+
+    Args:
+        to_run: nothing more than a run needs: without what it will cost, and how its prompts begin.
 
     Raises:
         LegalizeError: SGLC306 chat turns that are not lowered; SGLC308 a picture on a target that
@@ -49,9 +51,9 @@ def lower_plan(program: Program, target: Target, *, estimated: bool = True) -> P
         steps=steps or (Segment(()),),
         variables=block.variables,
         returns=block.results[0],
-        estimate=estimate(steps, blocks, target.tokenizer) if estimated else None,
+        estimate=None if to_run else estimate(steps, blocks, target.tokenizer),
         blocks=blocks,
-        leads=prompt_prefixes(program, marked=True),
+        leads=() if to_run else prompt_prefixes(program, marked=True),
         guards=tuple(PlanGuard(op.fact, op.expected, op.loc) for op in program.params if isinstance(op, Guard)),
         outputs=program.outputs,
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sglc.ir.core import Op, Program, Region, Value, kinds, reading, substitute, with_fields, with_regions
+from sglc.ir.core import Op, Program, Region, Value, reading, substitute, with_fields, with_regions
 from sglc.ir.ops import ScopeBegin, ScopeEnd
 from sglc.passes.prompt.text import PromptTexts
 
-_SECTIONS = (ScopeBegin, ScopeEnd)
+SECTIONS = (ScopeBegin, ScopeEnd)
 
 
 def without_sections(program: Program, prompts: PromptTexts) -> tuple[Program, PromptTexts]:
@@ -17,15 +17,13 @@ def without_sections(program: Program, prompts: PromptTexts) -> tuple[Program, P
     s1 = scope_begin(s0, 'a'); s2 = append(s1, 'x'); s3 = scope_end(s2, 'a'); yield s3
         -> s2 = append(s0, 'x'); yield s2
     """
-    if kinds(program).isdisjoint(_SECTIONS):
-        return program, prompts
     rename: dict[Value, Value] = {}
 
     def block(before: Iterable[Op]) -> tuple[Op, ...]:
         ops: list[Op] = []
         for op in before:
             op = reading(op, rename)
-            if isinstance(op, _SECTIONS):
+            if isinstance(op, SECTIONS):
                 rename[op.results[0]] = op.stream
             else:
                 ops.append(with_regions(op, region))

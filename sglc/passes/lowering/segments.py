@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from sglc.errors import LegalizeError
-from sglc.ir.core import Program, Tree, Type, Value, kinds
+from sglc.ir.core import Program, Tree, Type, Value
 from sglc.ir.grammar.form_key import form_key
 from sglc.ir.made_often import replaced
 from sglc.ir.ops import (
@@ -20,13 +21,11 @@ from sglc.ir.ops import (
     Control,
     Fork,
     Gen,
-    HostCall,
     Image,
     Resume,
     RoleClose,
     RoleOpen,
     Select,
-    Tool,
 )
 from sglc.ir.plan.plan import Joined, OutputTree
 from sglc.ir.plan.segment import (
@@ -55,7 +54,6 @@ from sglc.ir.values import limited
 
 StreamOp = Append | Control | Image | Gen | Select | Fork | RoleOpen | RoleClose
 _Extension = Append | Control | Image | RoleOpen | RoleClose
-_ACTING = (Tool, HostCall)
 Texts = tuple[str | Slot | Value, ...]  # a value: the text that a generation made
 
 
@@ -66,7 +64,7 @@ class LoweringScope:
     or places where Python may take over.
     """
 
-    def __init__(self, program: Program, prompts: Mapping[Value, Sequence[Value | str]]) -> None:
+    def __init__(self, program: Program, prompts: Mapping[Value, Sequence[Value | str]], *, acts: bool) -> None:
         resumed = [op for op in program.params if isinstance(op, Resume)]
         self._names = value_names(program)
         self._streams = {op.results[0]: op.name for op in resumed}
@@ -78,7 +76,7 @@ class LoweringScope:
         self.exported: dict[Value, None] = {}
         self.whole: dict[Value, Slot] = {}  # texts of several parts that a step puts together
         self.prompts = prompts
-        self.acts = not kinds(program).isdisjoint(_ACTING)
+        self.acts = acts
         for op in program.params:
             if isinstance(op, Arg) and op.kind == "str":
                 self.texts[op.results[0]] = (Slot(op.name),)
@@ -279,15 +277,16 @@ class Nodes:
 _REAL = (
     "temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
 )  # fmt: skip
+_reals = attrgetter(*_REAL)
 
 
 def _normal(sampling: Sampling) -> Sampling:
     """Real fields as floats: `temperature=0` and `temperature=0.0` give one plan, as they are one text."""
-    whole = [name for name in _REAL if type(getattr(sampling, name)) is not float]
-    if not whole and not sampling.logit_bias:
+    if not sampling.logit_bias and {float}.issuperset(map(type, _reals(sampling))):
         return sampling
     bias = tuple((token, float(bias)) for token, bias in sampling.logit_bias)
-    return replaced(sampling, logit_bias=bias, **{name: float(getattr(sampling, name)) for name in whole})
+    reals = {name: float(value) for name, value in zip(_REAL, _reals(sampling), strict=True)}
+    return replaced(sampling, logit_bias=bias, **reals)
 
 
 def _paths(tree: Tree, path: tuple[str, ...]) -> Iterable[str]:

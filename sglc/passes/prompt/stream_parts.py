@@ -59,8 +59,9 @@ class StreamParts:
                     self._makers[value], self._homes[value] = op, block
                 if isinstance(op, Loop):
                     self._loops.update((param, (op, i)) for i, param in enumerate(op.body.params))
-                for region in regions(op):
-                    enter(region.ops)
+                if op.region_fields:
+                    for region in regions(op):
+                        enter(region.ops)
 
         enter((*self.program.params, *self.program.ops))
 
