@@ -17,8 +17,8 @@ import pytest
 import sglc as sgl
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.execution.batch.runner import run_batch
+from sglc.execution.bind import fitted
 from sglc.execution.lifecycle import CallSetup, Run, RunSetup
-from sglc.execution.options import fitted
 from tests.small_default import small_default
 from tests.waiting import HANG_S, until
 
@@ -179,7 +179,7 @@ def test_modules_that_a_generation_goes_through(tmp_path: Path) -> None:
     script.write_text('[{"text": "four"}]')
     modules = entered(f"scripted:{script}")
     assert "sglc.execution.session" in modules
-    assert len(modules) <= 19, modules
+    assert len(modules) <= 18, modules
 
 
 @pytest.mark.slow
@@ -187,7 +187,7 @@ def test_modules_that_a_generation_of_a_model_goes_through() -> None:
     small_default()
     modules = entered("local")
     assert "sglc.runtime.engine.engine" in modules
-    assert len(modules) <= 42, modules
+    assert len(modules) <= 41, modules
 
 
 @pytest.mark.slow

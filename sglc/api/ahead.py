@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sglc.errors import Loc, UsageError
-from sglc.execution.options import Fitting
+from sglc.execution.bind import Fitting
 from sglc.frontend.language.function import Definition
 from sglc.frontend.tracing.arguments import Bound
 from sglc.frontend.tracing.guards import Memo, frozen

@@ -16,25 +16,18 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from sglc.api.ahead import AheadOfTime
 from sglc.errors import UsageError
+from sglc.execution.bind import Fitting, Row, Rows, check_names, count_of, fitted, fitted_rows, split
 from sglc.execution.context import RUN_CONTEXT, RunContext, resolve, set_default_backend
 from sglc.execution.options import (
     LIMITS,
     NOTHING,
     OPTIONS,
     WATCHES,
-    Fitting,
     Mode,
     NumberedRows,
-    Row,
-    Rows,
     check_mode,
-    check_names,
-    count_of,
-    fitted,
-    fitted_rows,
     given_of,
     parted,
-    split,
     watches_of,
 )
 from sglc.frontend.language.function import Definition, define, describe

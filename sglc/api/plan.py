@@ -17,9 +17,10 @@ from sglc.api.start import called_at, limits_of_batch, limits_of_run, maker, run
 from sglc.errors import SglcError, UsageError
 from sglc.execution.batch.order import begins, plan_order, zero_first
 from sglc.execution.batch.runner import BatchControl, delivery_of
+from sglc.execution.bind import Rows, count_of, each_fitted, in_row
 from sglc.execution.context import CallPlace, resolve
 from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
-from sglc.execution.options import NOTHING, NumberedRows, Rows, count_of, each_fitted, in_row, watches_of
+from sglc.execution.options import NOTHING, NumberedRows, watches_of
 from sglc.execution.plan.arguments import bound
 from sglc.execution.plan.prepare import Prepared, check_plan_runs, function_steps, is_declared
 from sglc.execution.plan.run import plan_run

@@ -16,12 +16,12 @@ from weakref import finalize
 from sglc.errors import Loc, UsageError, ends_run
 from sglc.execution.answers.duplicates import Duplicates
 from sglc.execution.batch.runner import Delivery, Make, run_batch, window_of
+from sglc.execution.bind import random_seed
 from sglc.execution.budget import budget_of
 from sglc.execution.context import RUN_CONTEXT, CallPlace
 from sglc.execution.deadline import Alarm, clock_of_batch, clock_of_run
 from sglc.execution.lifecycle import NO_LIMITS, CallSetup, Limits, Run, RunSetup
 from sglc.execution.observer import CallObserver
-from sglc.execution.options import random_seed
 from sglc.execution.result import Result, RunOutcome
 from sglc.execution.tool_calls import in_thread
 from sglc.frontend.locate import here

@@ -11,9 +11,10 @@ from sglc.errors import UsageError
 from sglc.execution.answers.duplicates import Duplicates
 from sglc.execution.batch.prefixes import NOTHING_KNOWN, Beginnings, batch_order
 from sglc.execution.batch.runner import run_batch
+from sglc.execution.bind import Rows, fitted_rows, random_seed
 from sglc.execution.context import resolve
 from sglc.execution.lifecycle import Run
-from sglc.execution.options import Rows, fitted_rows, random_seed, watches_of
+from sglc.execution.options import watches_of
 from sglc.execution.result import Result
 from sglc.frontend.locate import here
 from sglc.ir.plan.backend import Backend

@@ -141,7 +141,7 @@ def made_row(number: int, given: Mapping[str, Any], types: Types) -> dict[str, A
     Raises:
         UsageError: as of `made`, with the row.
     """
-    from sglc.execution.options import in_row
+    from sglc.execution.bind import in_row
 
     try:
         return made(given, types)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sglc.errors import Loc, SglcError, UsageError
 from sglc.execution.batch.prefixes import Beginnings, remark
-from sglc.execution.options import check_batch, fitted_row, in_row
+from sglc.execution.bind import check_batch, fitted_row, in_row
 from sglc.explain.estimate.estimate import estimated
 from sglc.explain.estimate.forecast import Forecast
 from sglc.explain.estimate.price import Price, price_of

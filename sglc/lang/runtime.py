@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.errors import UsageError
+from sglc.execution.bind import random_seed
 from sglc.execution.call_record import CallRecord, meta_info
-from sglc.execution.options import random_seed
 from sglc.execution.session import Session
 from sglc.frontend.language.chat_templates import ChatTemplate, get_chat_template, jinja_of
 from sglc.frontend.language.gen_arguments import sampling_fields

@@ -18,10 +18,10 @@ import msgspec
 
 from sglc.errors import SglcError
 from sglc.execution.answers.duplicates import Duplicates
+from sglc.execution.bind import random_seed
 from sglc.execution.budget import Budget
 from sglc.execution.lifecycle import CallSetup, Limits, Run, RunSetup
 from sglc.execution.observer import Observer
-from sglc.execution.options import random_seed
 from sglc.execution.outputs import PendingOutput
 from sglc.execution.plan.arguments import bound
 from sglc.execution.plan.meter import Meter

@@ -19,7 +19,7 @@ from sglc.api.function import Function
 from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.errors import UsageError
-from sglc.execution.options import bind
+from sglc.execution.bind import bind
 from sglc.execution.plan.arguments import bound
 from sglc.execution.result import Result
 from sglc.ir.facts import spell

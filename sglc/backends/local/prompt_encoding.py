@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sglc.errors import SglcError
-from sglc.ir.made_often import replaced
 from sglc.ir.plan.dataflow import goes_on
 from sglc.ir.plan.events import PackedIds
 from sglc.ir.plan.segment import EncodedText, ExtendNode, GenNode, Node, OpenNode, Part, Segment, reads
@@ -57,7 +56,7 @@ class PromptEncoder:
         nodes = segment.nodes
         made: dict[int, ExtendNode] = {}
         for index, node in enumerate(nodes):
-            if type(node) is ExtendNode and node.stream < index and nodes[node.stream] == _EMPTY:
+            if type(node) is ExtendNode and _is_empty(nodes, node.stream):
                 whole = all(type(reader) is GenNode for reader in _readers(segment, index))
                 try:
                     made[index] = ExtendNode(node.stream, self.parts(node.parts, whole=whole))
@@ -65,7 +64,10 @@ class PromptEncoder:
                     continue  # the runtime will meet it where the text is needed, and tell
         if not made:
             return segment
-        return replaced(segment, nodes=tuple([made.get(index, node) for index, node in enumerate(nodes)]))
+        return Segment(
+            tuple([made.get(index, node) for index, node in enumerate(nodes)]), segment.gives, segment.priority,
+            segment.share, segment.namespace, segment.hints, segment.room, segment.waits,
+        )  # fmt: skip
 
     def parts(self, parts: tuple[Part, ...], *, whole: bool) -> tuple[Part, ...]:
         """The parts of a prompt, with ids for those at its beginning.
@@ -148,8 +150,12 @@ class PromptEncoder:
         return self._encode_within(text) if within else self._encode(text)
 
 
-_EMPTY = OpenNode(None)
 _TEXTS = (str, ControlText)
+
+
+def _is_empty(nodes: Sequence[Node], stream: int) -> bool:
+    node = nodes[stream] if stream < len(nodes) else None
+    return type(node) is OpenNode and node.handle is None
 
 
 def _readers(segment: Segment, index: int) -> Iterator[Node]:

@@ -27,7 +27,7 @@ from sglc.cli.program_file import program_path
 from sglc.cli.report import Totals
 from sglc.errors import BackendError, RunError, SglcError, UsageError, render
 from sglc.execution.batch.runner import BatchControl
-from sglc.execution.options import random_seed
+from sglc.execution.bind import random_seed
 from sglc.execution.progress import watched
 from sglc.observe.replay.tape import recorded_seed
 

@@ -98,7 +98,8 @@ class GenCall:
         self._engine = model.engine
         self._index = index
         self._emit = emit
-        behind = model.encode_behind(stream.ids, stream.tail)
+        # Most prompts are ids already.
+        behind = () if stream.ids and not stream.tail else model.encode_behind(stream.ids, stream.tail)
         if not (stream.ids or behind):
             raise _no_prompt(node)
         seed = node.seed if node.sampling.seed is None else node.sampling.seed

@@ -17,6 +17,7 @@ from sglc.errors import SglcError, located
 from sglc.ir.plan.dataflow import KeptStreams, SegmentRun, choice_texts, filled_parts
 from sglc.ir.plan.events import Event, NodeFailed
 from sglc.ir.plan.segment import (
+    EncodedText,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -374,6 +375,8 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
     def _extended(self, stream: TokenStream, parts: tuple[Part, ...]) -> TokenStream:
         model, done = self.machine.model, 0
         if not (stream.ids or stream.tail):
+            if len(parts) == 1 and isinstance(parts[0], EncodedText):  # most prompts
+                return TokenStream(tuple(parts[0].ids), namespace=stream.namespace)
             stream, done = model.prefixes.longest(parts, stream.namespace)
         return stream.followed_by(filled_parts(parts[done:], self.texts), model.encode_behind)
 
