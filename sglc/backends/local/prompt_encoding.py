@@ -78,9 +78,18 @@ class PromptEncoder:
         Raises:
             SglcError: a text cannot be encoded.
         """
-        end = next((at for at, part in enumerate(parts) if type(part) not in _TEXTS), len(parts))
-        with self._lock:
-            known, done = self._longest(parts[:end])
+        ends, end = [], len(parts)
+        for at, part in enumerate(parts):
+            if type(part) is not str:
+                if type(part) is not ControlText:
+                    end = at
+                    break
+            elif len(part) >= _LONG:
+                ends.append(at + 1)
+        known, done = _NOTHING, 0
+        if ends:
+            with self._lock:
+                known, done = self._longest(parts, ends)
         found = self._behind(known, parts[done:end], whole=whole and end == len(parts))
         tail = (found.tail,) if found.tail else ()
         return (*found.parts, *tail, *parts[end:])
@@ -94,11 +103,11 @@ class PromptEncoder:
             self._seen.clear()
             self._characters = 0
 
-    def _longest(self, parts: tuple[Part, ...]) -> tuple[_Beginning, int]:
-        """The longest beginning of a prompt that is known, and how many of its parts that is."""
+    def _longest(self, parts: tuple[Part, ...], ends: Sequence[int]) -> tuple[_Beginning, int]:
+        """The longest beginning of a prompt that is known, and how many of its parts that is: one of `ends`."""
         known, done = _NOTHING, 0
         keys: list[tuple[Part, ...]] = []
-        for end in [at for at, part in enumerate(parts, 1) if type(part) is str and len(part) >= _LONG]:
+        for end in ends:
             key = parts[:end]
             longer = self._known.get(key)
             if longer is None:
@@ -148,9 +157,6 @@ class PromptEncoder:
             return ()
         within = before and goes_on(before, self._token_bytes())
         return self._encode_within(text) if within else self._encode(text)
-
-
-_TEXTS = (str, ControlText)
 
 
 def _is_empty(nodes: Sequence[Node], stream: int) -> bool:
