@@ -850,14 +850,15 @@ def test_what_ends_in_this_process_gives_its_memory_back(folder: Path) -> None:
 class _Steps:
     """In the place of a machine: what was submitted when each step began. Idle without rows."""
 
-    def __init__(self, decoding: int) -> None:
+    def __init__(self, decoding: int, *, waits: bool = False) -> None:
+        self.waits = waits  # for its steps, for as long as there are commands
         self.engine = SimpleNamespace(new_rows=5, rows=SimpleNamespace(decoding=lambda: np.arange(decoding)))
         self.rows = 0
         self.before_steps: list[int] = []
 
     @property
     def idle(self) -> bool:
-        return self.rows == 0 or len(self.before_steps) == 4
+        return self.rows == 0 or len(self.before_steps) == (1 if self.waits else 4)
 
     def submit(self, *_: object, **__: object) -> object:
         self.rows += 1
@@ -865,19 +866,26 @@ class _Steps:
 
     def step(self, meanwhile: Callable[[], bool]) -> None:
         self.before_steps.append(self.rows)
+        while self.waits and meanwhile():
+            pass
 
     def fail_all(self, error: SglcError) -> None:
         pass
 
 
 @pytest.mark.parametrize(
-    ("text", "decoding", "before_steps"),
-    [("abc", 7, [5, 10]), ("abc" * 3000, 7, [3, 6, 9, 12]), ("abc" * 3000, 0, [5, 10])],
-)
+    ("text", "decoding", "waits", "before_steps"),
+    [
+        ("abc", 7, False, [5, 10]), ("abc" * 3000, 7, False, [3, 6, 9, 12]), ("abc" * 3000, 0, False, [5, 10]),
+        ("abc", 7, True, [5]),
+    ],
+)  # fmt: skip
 def test_a_step_is_not_put_off_for_commands_that_go_on_coming(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, decoding: int, before_steps: list[int]
-) -> None:
-    """Rows of one message start together, as far as a step may be put off; no command is lost."""
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, decoding: int, waits: bool,
+    before_steps: list[int],
+) -> None:  # fmt: skip
+    """Rows of one message start together, as far as a step may be put off; no command is lost, the last one
+    not either that comes while a step is waited for."""
     monkeypatch.setattr(runtime_service, "describe", lambda machine, _: {"rows": machine.rows})
     submits = [wire.encode_submit(number, asks(text)) for number in range(12)]
     with zmq.Context() as context:
@@ -886,7 +894,7 @@ def test_a_step_is_not_put_off_for_commands_that_go_on_coming(
         reports.bind(f"ipc://{tmp_path / wire.REPORTS}")
         link = Link(context, tmp_path)
         commands.send_multipart([*submits, wire.encode(wire.Close())])
-        machine = _Steps(decoding)
+        machine = _Steps(decoding, waits=waits)
         Worker(machine, LocalOptions("m"), link).serve()  # type: ignore[arg-type]
         context.destroy(linger=0)
     assert machine.rows == 12

@@ -194,7 +194,7 @@ def op(mnemonic: str, *results: Type, pure: bool = False, variadic: bool = False
 
     def register(cls: _O) -> _O:
         made = cast(_O, dataclass(frozen=True, slots=True)(cls))
-        if all(f.default_factory is MISSING for f in fields(made)):
+        if made.__module__.startswith("sglc.") and all(f.default_factory is MISSING for f in fields(made)):
             made = cast(_O, made_often(made))
         made.mnemonic = mnemonic
         made.result_types = None if variadic else results

@@ -151,10 +151,12 @@ def _after_all(
 ) -> tuple[Program, tuple[Remark, ...]]:
     remarks: list[Remark] = []
     made: dict[str, Program] = {}
-    for chosen, given in passes:
+    users = [at for at, (chosen, _) in enumerate(passes) if not _is_own(chosen)]  # which may read all marks
+    for at, (chosen, given) in enumerate(passes):
         if made.get(chosen.name) is program:
             continue  # it has made that, and no other pass found anything since
-        program, said = _rewritten(chosen, chosen.to_run or chosen.run, program, target, given)
+        run = chosen.run if chosen.to_run is None or (users and at < users[-1]) else chosen.to_run
+        program, said = _rewritten(chosen, run, program, target, given)
         made[chosen.name] = program
         remarks += said
     return program, tuple(remarks)
@@ -169,7 +171,7 @@ def _rewritten(
     except SglcError:
         raise
     except Exception as error:
-        if chosen.run.__module__.startswith("sglc."):
+        if _is_own(chosen):
             raise
         raise UsageError(
             "SGLC321", f"pass `{chosen.name}` raises `{type(error).__name__}`: {error}",
@@ -184,6 +186,11 @@ def _rewritten(
         "SGLC321", f"pass `{chosen.name}` gives a `{type(made).__name__}`", _defined(chosen.run),
         hint="return a program, or a program and a tuple of remarks",
     )  # fmt: skip
+
+
+def _is_own(chosen: Pass) -> bool:
+    """Whether a pass is sglc's, and nobody's who uses it."""
+    return chosen.run.__module__.startswith("sglc.")
 
 
 def _verify_behind(chosen: Pass, program: Program) -> None:

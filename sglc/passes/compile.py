@@ -70,12 +70,17 @@ def cached(program: Program, target: Target) -> Compiled:
     """`compile_program`, done once per distinct program: a batch compiles once per distinct path."""
     key = (program.name, program.params, program.ops, repr(program.returns), program.outputs,
            _unlike(program), target.told_by)  # fmt: skip
-    made = _CACHE.setdefault(key, [])  # looked up once: it takes long to hash a program
+    with _ADDING:  # rows compile in threads of their own
+        made = _CACHE.setdefault(key, [])  # looked up once: it takes long to hash a program
+        while len(_CACHE) > _CACHE_SIZE:
+            del _CACHE[next(iter(_CACHE))]  # the oldest
     if not made:
-        with _ADDING:  # rows compile in threads of their own
-            while len(_CACHE) > _CACHE_SIZE:
-                del _CACHE[next(iter(_CACHE))]  # the oldest
-        made.append(compile_program(program, target, to_run=True))
+        try:
+            made.append(compile_program(program, target, to_run=True))
+        except BaseException:
+            with _ADDING:
+                _CACHE.pop(key, None)
+            raise
     return made[0]
 
 

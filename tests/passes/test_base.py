@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
+import sglc as sgl
 from sglc.errors import LegalizeError, UsageError, VerifyError
-from sglc.ir.core import Op, Program
+from sglc.ir.core import Op, Program, walk
 from sglc.ir.ops import Gen, Select
 from sglc.ir.plan import asked
 from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Target
 from sglc.ir.text.printer import from_text, to_text
+from sglc.passes import compile as compile_module
 from sglc.passes import fold_text, share_prefixes
 from sglc.passes.base import PASSES, Exactness, Pass, run_pipeline
 from sglc.passes.compile import compile_program
@@ -137,6 +139,33 @@ def test_passes_give_the_same_where_only_the_last_program_is_verified(chat: bool
         assert to_text(made, locs=True) == to_text(without_marks(expected[0]), locs=True)
         # A pass that finds nothing new is not asked again.
         assert {one.source for one in expected[1] if one not in said} <= {"compile_constraints", "hoist_prefix"}
+
+
+def test_a_pass_of_the_users_sees_in_runs_what_it_sees_in_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[tuple[str, tuple[str, ...]]]] = []
+
+    def look(program: Program, target: Target) -> Program:
+        seen.append([(op.fsm, op.hoist) for op in walk(program.ops) if isinstance(op, Gen)])
+        return program
+
+    @sgl.function
+    def pick(s: Any, text: str) -> None:
+        s += text + sgl.gen("digits", regex="[0-9]+")
+
+    monkeypatch.setitem(PASSES, "look", Pass("look", Exactness.TOKENS, look, "looks"))
+    for step_by_step in (True, False):
+        run_pipeline(pick.trace(), CHAT, (*LOCAL, "look"), step_by_step=step_by_step)
+    shown, run = seen
+    assert shown == run
+    assert all(mark for marks in shown for mark in marks), shown
+
+
+def test_what_is_refused_takes_no_place_in_the_cache() -> None:
+    before = dict(compile_module._CACHE)
+    wrong = Program("f", (), program().ops[1:])
+    with pytest.raises(VerifyError):
+        compile_module.cached(wrong, PLAIN)
+    assert compile_module._CACHE.keys() == before.keys()
 
 
 def without_marks(before: Program) -> Program:

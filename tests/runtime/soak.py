@@ -194,6 +194,8 @@ class ShakyOracle(Oracle):
 
     def ready(self, ticket: int) -> bool:
         assert ticket == self._results[0].index, "asked for another step than the oldest"
+        if self.busy.random() < self.failures:
+            raise RuntimeError("not known")  # and so it is over
         return self.busy.random() < 0.5
 
     def drain(self, ticket: int) -> StepResult:

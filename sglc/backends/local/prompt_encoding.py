@@ -11,7 +11,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from sglc.errors import SglcError
 from sglc.ir.plan.dataflow import goes_on
@@ -44,8 +43,8 @@ class PromptEncoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._cut = tokenizer.cut
         self._token_bytes = tokenizer.token_bytes  # a large table, which is made when it is needed
-        self._encode = lru_cache(4096)(lambda text: tuple(tokenizer.encode(text)))
-        self._encode_within = lru_cache(4096)(lambda text: tuple(tokenizer.encode_within(text)))
+        self._encode = tokenizer.encode
+        self._encode_within = tokenizer.encode_within
         self._lock = threading.Lock()  # over what is remembered
         self._known: OrderedDict[tuple[Part, ...], _Beginning] = OrderedDict()  # by parts, the last used last
         self._characters = 0
@@ -95,9 +94,7 @@ class PromptEncoder:
         return (*found.parts, *tail, *parts[end:])
 
     def clear(self) -> None:
-        """Forget what texts were encoded to."""
-        self._encode.cache_clear()
-        self._encode_within.cache_clear()
+        """Forget all beginnings."""
         with self._lock:
             self._known.clear()
             self._seen.clear()

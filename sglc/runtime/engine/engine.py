@@ -434,7 +434,7 @@ class Engine:
 
     def _drain(self, meanwhile: Callable[[], bool] | None) -> None:
         flight = self._flights[0]
-        while meanwhile is not None and not self.executor.ready(flight.ticket) and meanwhile():
+        while meanwhile is not None and not self._is_over(flight) and meanwhile():
             pass
         try:
             result = self.executor.drain(flight.ticket)
@@ -456,6 +456,11 @@ class Engine:
         for request in flight.ended:
             if request.live:
                 self._end_part(request)
+
+    def _is_over(self, flight: Flight) -> bool:
+        with suppress(Exception):  # it is raised again where the step is drained
+            return self.executor.ready(flight.ticket)
+        return True
 
     def _refuse_no_numbers(self, flight: Flight, result: StepResult) -> None:
         """End requests whose log-probabilities are NaN: nothing was chosen by these."""

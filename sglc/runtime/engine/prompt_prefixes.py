@@ -50,11 +50,8 @@ class TokenStream:
             match part:
                 case str() as text:
                     tail += text
-                case EncodedText(encoded):
-                    assert not tail, "ids are what a prompt begins with"
-                    ids = (*ids, *encoded)
-                case ControlText(ids=control):
-                    ids, tail = (*ids, *encode(ids, tail), *control), ""
+                case EncodedText(ids=known) | ControlText(ids=known):
+                    ids, tail = (*ids, *(encode(ids, tail) if tail else ()), *known), ""
                 case Made(text, None):
                     tail += text
                 case Made(_, tuple(made), rest):

@@ -289,12 +289,13 @@ def decode_segment(command: Submit) -> Segment:
         raise _malformed(str(error)) from None
     return Segment(
         tuple(nodes), command.gives, command.priority, command.share, command.namespace, command.hints,
-        command.room, _waits(tuple(sources)),
+        command.room, (_waits if len(sources) <= _MOST_ALIKE else waits_of)(tuple(sources)),
     )  # fmt: skip
 
 
 # Of a batch most segments have the same shape, and all but texts and seeds in common.
 _waits = lru_cache(1024)(waits_of)
+_MOST_ALIKE = 64  # nodes of a segment
 
 
 def _known_node(number: int, written: bytes) -> tuple[Node, tuple[int, ...]]:

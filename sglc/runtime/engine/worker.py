@@ -104,24 +104,22 @@ class Worker:
             SglcError: SGLC504, a step failed; everything that ran was failed with it.
         """
         try:
-            while True:
+            while not self._closing:
                 engine = self._machine.engine
                 left, decoding = engine.new_rows, engine.rows.decoding().size > 0
                 for frame in self._link.commands(wait=self._machine.idle):
                     self._obey(frame)
                     if self._closing:
-                        break
+                        break  # as a command that comes while a step is waited for may say, too
                     left -= 1 + (len(frame) // _ROW_BYTES if decoding else 0)
                     if left <= 0 and not self._machine.idle:
                         break
-                if self._closing:
-                    self._machine.fail_all(closed())
-                    return
                 self._link.flush()
-                if not self._machine.idle:
+                if not (self._closing or self._machine.idle):
                     self._machine.step(self._meanwhile)
                     self._link.flush()
                     self._tell()
+            self._machine.fail_all(closed())
         except Exception as error:  # a bug of ours: nobody may be left waiting for it
             traceback.print_exception(error)  # only its message goes to the program
             problem = broken(error)

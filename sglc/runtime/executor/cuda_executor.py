@@ -629,6 +629,7 @@ class CudaExecutor:
             for piece in pieces:
                 self._replay(piece)
                 self._replay(piece)
+            self._compile_rare(few[0])
             self._before = None
             products_s = tuple(
                 (size, self._seconds(partial(self._execute, (size, min(size, few[-1])), _PROMPTS)))
@@ -642,6 +643,21 @@ class CudaExecutor:
         pair_flops = 4 * c.layers * c.heads * c.head_dim
         key_bytes = 2 * c.layers * c.kv_heads * c.head_dim * self._pool.element_size()
         return StepCost(products_s, key_bytes * byte_s, pair_flops / _PREFILL_FLOPS)
+
+    def _compile_rare(self, rows: int) -> None:
+        """Compile the kernels that few samples need: who asks first would have all others wait for seconds."""
+        stacks, scores = _PassPiece(0, rows, None, stacks=True), _PassPiece(0, rows, None, scores=True)
+        tops = [replace(stacks, tops=1 << power) for power in range(_MOST_TOPS.bit_length())]
+        for piece in (stacks, scores, *tops):
+            self._replay(piece)
+        self._put_stacks({self._state.dummy: ()})
+        for at in range(2):  # words that begin at 16 bytes, and others
+            copy_tokens(self._pool, self._words[at : at + 3].view(1, 3))
+        classes, zero = np.zeros(256, np.uint8), np.zeros((1, 1), np.int32)
+        masks = np.array([[0], [1], [-1]], np.int32)
+        anything = ByteAutomaton(classes, zero, np.ones(1, np.bool_), zero[0], masks)
+        if self.hold(anything) is not None:
+            self.release(anything)
 
     def _seconds(self, run: Callable[[], object]) -> float:
         """Median time of `run` on the device."""

@@ -54,7 +54,7 @@ def state_behind(automata, automaton, state, token, begins, spelled):
     return state
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["automaton", "first", "count", "dead"])
 def _make_masks(
     automata, automaton, states, begins, spelled, eos, masks, follow,
     first, count, dead, eos_count, vocab, mask_stride, WORDS: tl.constexpr,

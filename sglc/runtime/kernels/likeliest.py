@@ -41,7 +41,7 @@ def _largest_of_groups(
     tl.store(largest + first + tl.arange(0, TILE // GROUP), found)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["sampled", "logprobs", "best_ids", "best_logprobs"])
 def _best_of_row(
     logits, stride, largest, sampled, logprobs, best_ids, best_logprobs, vocab,
     COUNT: tl.constexpr, GROUP: tl.constexpr, MOST: tl.constexpr,

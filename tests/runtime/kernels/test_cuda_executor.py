@@ -206,3 +206,17 @@ def test_a_shared_prefix_is_read_once(tmp_path: Path, monkeypatch: pytest.Monkey
             target.gen(target.extend(None, (*prefix, 40 + i // 2, 50, 51, 52, 60 + i)), GREEDY, [i], eos_ids=())
     assert_equal(both)
     assert any(kind.cascade for kind in kinds)  # type: ignore[attr-defined]
+
+
+def test_what_is_compiled_ahead_leaves_nothing_behind(tmp_path: Path) -> None:
+    both = engines(tmp_path, "llama", 2)
+    executor = both[0].executor
+    assert isinstance(executor, CudaExecutor)
+    with torch.inference_mode():
+        executor._compile_rare(1)
+    form = Constraints(SPELLED, 320).regex("[a-f]{1,9}")
+    for target in both:
+        target.gen(target.extend(None, PROMPTS[0]), GREEDY, [1], eos_ids=())
+        sampling = Sampling(max_tokens=4, temperature=1.0, top_logprobs=3)
+        target.gen(target.extend(None, PROMPTS[1]), sampling, [2], eos_ids=(2,), constraint=form)
+    assert_equal(both)
