@@ -53,9 +53,6 @@ class Stoppable(Protocol):
     def stop(self, reason: RunError | None = None) -> None:
         """End it."""
 
-    def progress(self) -> int | None:
-        """What changes when something comes of it; None: a generation of it goes on."""
-
 
 class ErrorHolder(Protocol):
     """The result of a run that has failed. `unread`: nobody has looked at its error."""
