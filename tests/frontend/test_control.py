@@ -451,6 +451,14 @@ def test_map_in_an_ordinary_run() -> None:
     assert len(result.ret_value) == 3
 
 
+def test_lists_in_what_a_map_gives_stay_lists() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        return ctl.map(["a", "b"], lambda item: [item, ctl.map(["c", "d"], double)])
+
+    assert equal_runs(program).ret_value == [[item, ["cc", "dd"]] for item in "ab"]
+
+
 def test_map_must_not_change_a_state_from_outside() -> None:
     @sgl.function
     def program(s: Any) -> Any:
