@@ -635,6 +635,23 @@ def test_branches_outlive_the_item_of_a_map_that_made_them(outside: bool) -> Non
     assert result == [[[], *[[] if outside else ["a", "a"]] * 2], "7", "7", "a", "a"]
 
 
+def test_a_join_asks_for_no_variable_that_its_branches_have_not() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += "go" + sgl.select("x", choices=["a", "b"])
+        forks = s.fork(2)
+        forks += lambda i: f"{i}" + sgl.gen("y")
+
+        def then() -> None:
+            s["other"] = "of the arm"
+
+        ctl.cond(ctl.eq(s["x"], "a"), then)
+        s.join(forks)
+        return s["y"]
+
+    equal_runs(program)
+
+
 def test_a_comprehension_that_stores_is_ordinary_python() -> None:
     @sgl.function
     def program(s: Any) -> Any:

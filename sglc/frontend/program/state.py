@@ -363,7 +363,7 @@ class State(NoText):
         check_settled(*(variable for state in (self, *children) for variable in state._variables.values()))
         names = dict.fromkeys(name for child in children for name in child._variables)
         for name, own in self._variables.items() if self._instance.launcher is None else ():
-            if any(child._variables.get(name) is not own for child in children):
+            if any(child._variables.get(name, own) is not own for child in children):
                 self._check_known(name, loc)  # it is gathered where the state has none
         gathered: dict[str, Gathered] = {}
         for name in [name for name in names if name not in self._variables]:
