@@ -124,17 +124,17 @@ class MapItems:
     def end(self) -> None:
         """No item runs any more."""
         self._put_back()  # a variable has the place of who stored it first, and a map around sees no item's
-        for (state, name), variable in self.stored.items():
+        for (state, name), variable in tuple(self.stored.items()):
             state.store(name, variable)
 
     def _put_back(self) -> None:
         """What the last item has stored is as it was before."""
-        for (state, name), before in self.before.items():
+        while self.before:  # threads of the program's own may store meanwhile
+            (state, name), before = self.before.popitem()
             if before:
                 state._variables[name] = before[0]
             else:
                 state._variables.pop(name, None)
-        self.before.clear()
 
 
 # Of the `map` whose item runs here.
