@@ -17,7 +17,6 @@ import pytest
 import sglc as sgl
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.errors import RunError, SglcError, UsageError
-from sglc.execution import lifecycle
 from sglc.frontend.locate import of_error
 from sglc.frontend.tracing import trace
 from tests.oracle_backend import OracleBackend
@@ -275,59 +274,6 @@ def test_calls_are_counted_in_the_order_of_the_program(
         assert sorted(call.site.name for call in result.calls) == sorted(sites)
         rows = [str(call.site) for call in result.calls if "@" in str(call.site)]
         assert [row.split("@")[1][0] for row in rows] == ["0", "1"][: len(rows)]
-
-
-@sgl.function
-def waits_for(s: Any, caller: threading.Event) -> None:
-    s += "a" + sgl.gen("first")
-    caller.wait()
-    s += "b" + sgl.gen("second")
-
-
-@sgl.function
-def calls_what_waits(s: Any, inner: Any = waits_for) -> str:
-    caller = threading.Event()
-    made = inner(caller)
-    s += "c" + sgl.gen("own")
-    caller.set()
-    return str(made["second"])
-
-
-@sgl.function
-def calls_inside(s: Any, caller: threading.Event) -> None:
-    made = waits_for(caller)
-    s["second"] = made["second"]
-
-
-@pytest.mark.parametrize("inner", [waits_for, calls_inside])
-def test_where_calls_are_counted_nobody_waits_for_ever_for_a_program_that_waits(
-    inner: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lifecycle, "_IDLE_S", 0.1)
-    result = calls_what_waits.run(inner, backend=BACKEND, max_calls=9, timeout=60)
-    assert result.error() is None
-    assert sorted(call.site.name for call in result.calls) == ["first", "own", "second"]
-
-
-def test_a_program_that_generates_for_long_is_waited_for_where_calls_are_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def answer(asked: Asked) -> str:
-        time.sleep(0.2)
-        return "well"
-
-    @sgl.function
-    def inside(s: Any) -> None:
-        s["said"] = str(told.run(of="it")["said"])  # the call waits, and so does who calls this
-
-    @sgl.function
-    def program(s: Any) -> None:
-        inside()
-        s += "b" + sgl.gen("own")
-
-    monkeypatch.setattr(lifecycle, "_IDLE_S", 0.02)
-    result = program.run(backend=ScriptedBackend(answer), max_calls=1, mode="python")
-    assert "`own` passes the run's budget of 1 calls" in str(result.error())
 
 
 @sgl.tool

@@ -771,6 +771,13 @@ def test_a_budget_of_calls_counts_in_the_order_of_the_program(mode: Any) -> None
     assert result.error().code == "SGLC408"  # type: ignore[union-attr]
     assert (result["x0"], backend.calls) == ("a", 1)
 
+    @sgl.function
+    def gives_a_list(s: Any) -> Any:
+        s += sgl.gen("x0") + sgl.gen("x1")
+        return [s["x1"] + "!"]
+
+    assert gives_a_list.run(backend=says(x0="a"), max_calls=1, mode=mode).error().code == "SGLC408"  # type: ignore[union-attr]
+
 
 def test_a_budget_of_tokens() -> None:
     backend = says(x0="a b c", x1="d e f", x2="g")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from sglc.errors import Loc, RunError, UsageError
 from sglc.execution.tasks import in_task
 from sglc.frontend.locate import here
+from sglc.frontend.program.instance import MAP_ITEMS
 from sglc.frontend.recorder.form import BODY
 from sglc.frontend.values.symbolic import END_RUN, IN_FUNCTION, MAY_CALL
 from sglc.ir.core import Site
@@ -52,9 +53,6 @@ class Stoppable(Protocol):
 
     def stop(self, reason: RunError | None = None) -> None:
         """End it."""
-
-    def progress(self) -> int | None:
-        """What changes when something comes of it; None: a generation of it goes on."""
 
 
 class ErrorHolder(Protocol):
@@ -229,6 +227,7 @@ def enter(context: RunContext) -> None:
     """What is done from here on is done in a run."""
     RUN_CONTEXT.set(context)
     BODY.set(None)
+    MAP_ITEMS.set(None)
     MAY_CALL.set(context.may_call)
     END_RUN.set(context.end_with)
 

@@ -33,7 +33,6 @@ class Limits:
 
 
 NO_LIMITS = Limits()
-_IDLE_S = 5.0  # how long a called program must have done nothing, twice in a row, to be taken for waiting
 
 
 @made_often
@@ -156,29 +155,14 @@ class Run:
 
     def take_turn(self) -> None:
         """Where it is a call of a program that goes on as Python: wait until the tools that the plan has called
-        in it are behind it. Where a program counts calls, wait for its end, or until it seems to wait for its
-        caller: nothing comes of it, and no generation is to come."""
+        in it are behind it. Where a program counts calls, wait for its end."""
         outer, served = self._outer, self.session.served
         if outer is None:
             return
         if served is not None:
             served.wait(lambda: id(self) not in outer.inner)
         if outer.calls_left is not None:
-            before = None
-            while not self.result.ends_within(_IDLE_S):
-                now = self.progress()
-                if now is not None and now == before:
-                    return
-                before = now
-
-    def progress(self) -> int | None:
-        """What changes when something comes of it, or of a program that it calls; None: one generates."""
-        outputs = self.result.outputs
-        inner = tuple(self.inside.inner.values()) if "inside" in vars(self) else ()
-        parts = [run.progress() for run in inner]
-        if None in parts or not all(made.ready for made in tuple(outputs.begun)):
-            return None
-        return len(outputs.begun) + len(outputs.done) + len(outputs.failed) + sum(filter(None, parts))
+            self.result.sync()
 
     def stop(self, reason: RunError | None = None) -> None:
         """Stop what runs, and the runs of programs that it called; let nothing begin any more."""

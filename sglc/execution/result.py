@@ -409,21 +409,16 @@ class Result(CallText):
             self._seen = True
             raise
 
-    def ends_within(self, time_s: float) -> bool:
-        """Wait until the run has ended, but no longer than that (-1: for ever); gives whether it has."""
-        if self._outcome is not None:
-            return True
-        over = threading.Lock()
-        over.acquire()
-        try:
-            self.outputs.when_over(over.release)
-            return over.acquire(timeout=time_s)
-        except KeyboardInterrupt:
-            self.stop()
-            raise
-
     def _wait(self) -> RunOutcome:
-        self.ends_within(-1)
+        if self._outcome is None:
+            over = threading.Lock()
+            over.acquire()
+            try:
+                self.outputs.when_over(over.release)
+                over.acquire()
+            except KeyboardInterrupt:
+                self.stop()
+                raise
         assert self._outcome is not None
         return self._outcome
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import sglc as sgl
+from sglc.backends.scripted import ScriptedBackend
 from sglc.errors import RunError, SglcError, TraceError
 from sglc.frontend.tracing import control as ctl
 from sglc.frontend.tracing.tools import pure, tool, tools_of
@@ -451,6 +452,14 @@ def test_map_in_an_ordinary_run() -> None:
     assert len(result.ret_value) == 3
 
 
+def test_lists_in_what_a_map_gives_stay_lists() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        return ctl.map(["a", "b"], lambda item: [item, ctl.map(["c", "d"], double)])
+
+    assert equal_runs(program).ret_value == [[item, ["cc", "dd"]] for item in "ab"]
+
+
 def test_map_must_not_change_a_state_from_outside() -> None:
     @sgl.function
     def program(s: Any) -> Any:
@@ -545,6 +554,102 @@ def test_a_map_in_a_map() -> None:
     result = maps_in_a_map.run(backend=HashBackend(), mode="python")
     assert result.ret_value == [True, True]
     assert dict(result.variables) == {"outer": "two", "a": "a of one", "b": "b of two", "c": "c of two"}
+    assert equal_runs(maps_and_reads).ret_value == [["0", "False", ["c", "d"]]] * 3
+
+
+@sgl.function
+def maps_and_reads(s: Any) -> Any:
+    s["last"] = "0"
+
+    def inner(item: str) -> str:
+        s["last"] = s["new"] = item
+        return item
+
+    def body(item: str) -> Any:
+        return [s["last"], f"{'new' in s}", ctl.map(["c", "d"], inner)]
+
+    return ctl.map(["a", "b", "e"], body)
+
+
+def test_variables_behind_a_map_have_the_order_of_its_items() -> None:
+    @sgl.function
+    def program(s: Any) -> None:
+        def body(item: str) -> None:
+            def then() -> None:
+                s["of a"] = item
+
+            def orelse() -> None:
+                s["of others"] = item
+
+            ctl.cond(ctl.eq(item, "a"), then, orelse)
+
+        ctl.map(["a", "b"], body)
+
+    assert list(equal_runs(program).variables) == ["of a", "of others"]
+
+
+@sgl.function
+def stores_as_python(s: Any, item: str) -> None:
+    s += item + sgl.gen("x")
+    time.sleep(0)
+    s["said"] = f"of {item}"
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_what_an_item_of_a_map_calls_has_its_own_variables(batch: bool) -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        made: list[sgl.Result] = []
+
+        def body(item: str) -> Any:
+            made.extend(stores_as_python.run_batch([{"item": item}]) if batch else [stores_as_python(item)])
+            return [each["said"] for each in made]
+
+        return ctl.map(["a", "b"], body)
+
+    assert program.run(backend=HashBackend()).ret_value == [["of a"], ["of a", "of b"]]
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_branches_outlive_the_item_of_a_map_that_made_them(outside: bool) -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        made = list(s.fork(2)) if outside else []
+
+        def body(item: str) -> Any:
+            if item != "a":
+                return [each.text() for each in made] and [each["said"] for each in made if not outside]
+            if not outside:
+                made.extend(s.fork(2))
+            for branch in made:
+                branch += item + sgl.gen("x", regex="[0-9]", retries=2)
+                branch["said"] = item
+                branch += sgl.gen("y", regex="[0-9]", retries=2)
+            s.join(made)
+            return []
+
+        items = ctl.map(["a", "b", "c"], body)
+        return [items, *s["y"], *(each["said"] for each in made)]
+
+    result = program.run(backend=ScriptedBackend(lambda asked: "7"), mode="python").ret_value
+    assert result == [[[], *[[] if outside else ["a", "a"]] * 2], "7", "7", "a", "a"]
+
+
+def test_a_join_asks_for_no_variable_that_its_branches_have_not() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += "go" + sgl.select("x", choices=["a", "b"])
+        forks = s.fork(2)
+        forks += lambda i: f"{i}" + sgl.gen("y")
+
+        def then() -> None:
+            s["other"] = "of the arm"
+
+        ctl.cond(ctl.eq(s["x"], "a"), then)
+        s.join(forks)
+        return s["y"]
+
+    equal_runs(program)
 
 
 def test_a_comprehension_that_stores_is_ordinary_python() -> None:

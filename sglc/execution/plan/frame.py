@@ -172,7 +172,7 @@ class Frame(Environment):
             if isinstance(part, str):
                 literal += part
                 continue
-            value = self.block.names.reader(part)(self)
+            value = self.block.names.reader(part)(self) if isinstance(part, Slot) else None  # else no text
             if not isinstance(value, str | Samples):
                 begun = self._begun(part)
                 return said if begun is None else said + literal + begun

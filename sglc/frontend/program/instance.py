@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from typing import Any, Protocol
 
 from sglc.errors import Loc, RunError, TraceError
@@ -63,6 +65,7 @@ class PromptState(Protocol):
     _history: History | None
     _scopes: tuple[str, ...]
     _joined: bool
+    _number: int
     label: str | None
 
     def append(self, item: Appendable, loc: Loc) -> None:
@@ -87,6 +90,9 @@ class PromptState(Protocol):
         """Its text; None if that cannot be put together."""
 
 
+NUMBERS = count()  # of states, in the order in which they are made
+
+
 @dataclass(slots=True)
 class MapItems:
     """What the items of a `map` store that runs as Python: none sees what another one has stored.
@@ -94,23 +100,21 @@ class MapItems:
     Behind the last item stands what all have stored, in their order.
     """
 
+    began: int = field(default_factory=partial(next, NUMBERS))  # what is made from here on is an item's own
     before: dict[tuple[PromptState, str], list[Variable]] = field(default_factory=dict)  # [] where was nothing
     stored: dict[tuple[PromptState, str], Variable] = field(default_factory=dict)
 
     def note(self, state: PromptState, name: str, variable: Variable) -> None:
         """An item is about to store this."""
-        there = state._variables
-        self.before.setdefault((state, name), [there[name]] if name in there else [])
-        self.stored[state, name] = variable
+        if state._number < self.began:
+            there = state._variables
+            self.before.setdefault((state, name), [there[name]] if name in there else [])
+            self.stored[state, name] = variable
 
     @contextmanager
     def item(self) -> Iterator[None]:
         """Inside, an item runs; it begins where the first one began."""
-        for (state, name), before in self.before.items():
-            if before:
-                state._variables[name] = before[0]
-            else:
-                state._variables.pop(name, None)
+        self._put_back()
         token = MAP_ITEMS.set(self)
         try:
             yield
@@ -119,8 +123,18 @@ class MapItems:
 
     def end(self) -> None:
         """No item runs any more."""
-        for (state, name), variable in self.stored.items():
+        self._put_back()  # a variable has the place of who stored it first, and a map around sees no item's
+        for (state, name), variable in tuple(self.stored.items()):
             state.store(name, variable)
+
+    def _put_back(self) -> None:
+        """What the last item has stored is as it was before."""
+        while self.before:  # threads of the program's own may store meanwhile
+            (state, name), before = self.before.popitem()
+            if before:
+                state._variables[name] = before[0]
+            else:
+                state._variables.pop(name, None)
 
 
 # Of the `map` whose item runs here.

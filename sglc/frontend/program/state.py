@@ -30,6 +30,7 @@ from sglc.frontend.program.forks import Forks
 from sglc.frontend.program.history import History, messages, since
 from sglc.frontend.program.instance import (
     MAP_ITEMS,
+    NUMBERS,
     Awaited,
     Gathered,
     GatheredVariables,
@@ -67,9 +68,11 @@ class State(NoText):
         self._history = history
         self._forked_at = history
         self._pending: Pending | None = None
+        self._awaited: dict[str, Awaited] = {}  # what is pending
         self._waiting: list[tuple[Appendable, Loc]] = []  # behind what is pending
         self._scopes: tuple[str, ...] = ()  # variables that an open `var_scope` will store
         self._joined = False
+        self._number = next(NUMBERS)
         self.label = label
         if instance.launcher is None:
             instance.states.append(self)
@@ -156,6 +159,7 @@ class State(NoText):
         self.settle()
         stored = pending.variables(self.settle)
         self._pending = pending
+        self._awaited = {name: made for name, made in stored.items() if isinstance(made, Awaited)}
         self._instance.waiting.append(self)
         for name, variable in stored.items():
             self.store(name, variable)
@@ -175,11 +179,7 @@ class State(NoText):
         if pending is None:
             return
         waiting, self._waiting, self._pending = self._waiting, [], None
-        held = {
-            name: variable
-            for name, variable in self._variables.items()
-            if isinstance(variable, Awaited) and variable.settle == self.settle
-        }
+        held = self._awaited  # some may be variables of another item of a `map`
         try:
             # Everything else that waits begins with it, so that it all runs side by side.
             self._instance.waiting.remove(self)
@@ -363,7 +363,7 @@ class State(NoText):
         check_settled(*(variable for state in (self, *children) for variable in state._variables.values()))
         names = dict.fromkeys(name for child in children for name in child._variables)
         for name, own in self._variables.items() if self._instance.launcher is None else ():
-            if any(child._variables.get(name) is not own for child in children):
+            if any(child._variables.get(name, own) is not own for child in children):
                 self._check_known(name, loc)  # it is gathered where the state has none
         gathered: dict[str, Gathered] = {}
         for name in [name for name in names if name not in self._variables]:

@@ -359,7 +359,7 @@ def _gathered(
     tree = block.exit.tree
     if tree is None:
         return (), Region(tuple(params), tuple(inside), (), loc)
-    texts = isinstance(tree, tuple) and all(_leaf_kind(item) in (Type.TEXT, Type.LIST) for item in tree)
+    texts = isinstance(tree, tuple) and all(_leaf_kind(item) is Type.TEXT for item in tree)
     made = _as(tracer, tree, Type.LIST if texts else _leaf_kind(tree), inside, loc)
     result = tracer.recorder.new_value(Type.LIST if made.type in (Type.TEXT, Type.LIST) else Type.JSON)
     return (result,), Region(tuple(params), tuple(inside), (made,), loc)
