@@ -24,7 +24,7 @@ import zmq
 
 import sglc as sgl
 from sglc.backends.local import LocalBackend, LocalOptions, local_backend
-from sglc.backends.local.local_backend import Inbox, Mail
+from sglc.backends.local.mail import Inbox, Mail
 from sglc.backends.local.process import RuntimeProcess
 from sglc.backends.local.restarts import Breakdown, Restarts
 from sglc.backends.local.thread import RuntimeThread
