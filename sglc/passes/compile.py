@@ -72,8 +72,6 @@ def cached(program: Program, target: Target) -> Compiled:
            _unlike(program), target.told_by)  # fmt: skip
     with _ADDING:  # rows compile in threads of their own
         made = _CACHE.setdefault(key, [])  # looked up once: it takes long to hash a program
-        while len(_CACHE) > _CACHE_SIZE:
-            del _CACHE[next(iter(_CACHE))]  # the oldest
     if not made:
         try:
             made.append(compile_program(program, target, to_run=True))
@@ -81,6 +79,9 @@ def cached(program: Program, target: Target) -> Compiled:
             with _ADDING:
                 _CACHE.pop(key, None)
             raise
+        with _ADDING:
+            while len(_CACHE) > _CACHE_SIZE:
+                del _CACHE[next(iter(_CACHE))]  # the oldest
     return made[0]
 
 
