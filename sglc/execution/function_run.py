@@ -158,6 +158,11 @@ class PythonPart(Part):
         running, outputs = self._running, self._run.result.outputs
         with outputs.change:  # an abandoned body goes on with its own
             outputs.variables = outputs.variables.copied()
+            if running is not None:
+                stored = [
+                    pair for items in tuple(running.instance.maps) for pair in tuple(items.stored.items())
+                ]
+                outputs.variables |= {name: made for (state, name), made in stored if state is running.state}
         if running is None:
             outcome = RunOutcome(None, error, {}, {}, "", list, self._session.elapsed_s)
         else:

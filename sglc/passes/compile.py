@@ -77,7 +77,8 @@ def cached(program: Program, target: Target) -> Compiled:
             made.append(compile_program(program, target, to_run=True))
         except BaseException:
             with _ADDING:
-                _CACHE.pop(key, None)
+                if not made and _CACHE.get(key) is made:  # no other thread has made it
+                    del _CACHE[key]
             raise
         with _ADDING:
             while len(_CACHE) > _CACHE_SIZE:

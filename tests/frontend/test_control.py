@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.frontend.stand_in import Answers, StandIn, interpreted, same_on_every
 from tests.oracle_backend import OracleBackend
 from tests.reference.interpret import Model, meaning
 from tests.source_fuzz.answers import HashBackend
+from tests.waiting import Gate
 
 BACKEND = OracleBackend()
 SEEN: list[Any] = []
@@ -1042,3 +1044,64 @@ def test_parse_json_in_a_run() -> None:
         with pytest.raises(RunError, match="no JSON") as caught:
             ctl.parse_json(text)
         assert caught.value.code == "SGLC460"
+
+
+def test_a_run_that_is_given_up_in_a_map_keeps_what_its_items_have_stored() -> None:
+    gate = Gate()
+
+    @sgl.function
+    def pays(s: Any) -> Any:
+        s["total"] = "none"
+
+        def body(item: str) -> str:
+            if item == "three":
+                gate.wait()
+            s["paid_" + item] = s["total"] = item
+            return item
+
+        return sgl.map(["one", "two", "three"], body)
+
+    result = pays.run(backend=HashBackend(), mode="python", timeout=0.3).sync()
+    gate.open()
+    assert isinstance(error := result.error(), SglcError)
+    assert error.code == "SGLC411"
+    assert dict(result.variables) == {"total": "two", "paid_one": "one", "paid_two": "two"}
+
+
+def test_what_makes_the_items_of_a_map_stands_between_them() -> None:
+    @sgl.function
+    def marked(s: Any) -> Any:
+        def rows() -> Any:
+            for name in ("a", "b", "c"):
+                s["row"] = name
+                yield name
+
+        def body(item: str) -> str:
+            s["row"] = s["row"] + "!"
+            return item + s["row"]
+
+        return sgl.map(rows(), body)
+
+    result = marked.run(backend=HashBackend(), mode="python").sync()
+    assert result.ret_value == ["aa!", "bb!", "cc!"]
+
+
+def test_what_a_thread_stores_behind_an_item_of_a_map_stays() -> None:
+    @sgl.function
+    def begins(s: Any) -> None:
+        threads = []
+
+        def body(item: str) -> str:
+            s[item] = "begun"
+            threads.append(threading.Thread(target=lambda: s.set_var(item, "done")))
+            return item
+
+        def waits(item: str) -> str:
+            threads[0].start()
+            threads[0].join()
+            return item
+
+        sgl.map(["one", "two", "three"], lambda item: waits(item) if item == "three" else body(item))
+
+    result = begins.run(backend=HashBackend(), mode="python").sync()
+    assert dict(result.variables) == {"one": "done", "two": "begun"}

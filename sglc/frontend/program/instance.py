@@ -90,10 +90,11 @@ class PromptState(Protocol):
         """Its text; None if that cannot be put together."""
 
 
+_NOWHERE = object()  # where a variable was not there
 NUMBERS = count()  # of states, in the order in which they are made
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class MapItems:
     """What the items of a `map` store that runs as Python: none sees what another one has stored.
 
@@ -101,38 +102,43 @@ class MapItems:
     """
 
     began: int = field(default_factory=partial(next, NUMBERS))  # what is made from here on is an item's own
-    before: dict[tuple[PromptState, str], list[Variable]] = field(default_factory=dict)  # [] where was nothing
+    before: dict[tuple[PromptState, str], Any] = field(default_factory=dict)  # of what the item here stores
+    put_back: dict[tuple[PromptState, str], Any] = field(default_factory=dict)  # behind the last that stored it
     stored: dict[tuple[PromptState, str], Variable] = field(default_factory=dict)
 
     def note(self, state: PromptState, name: str, variable: Variable) -> None:
         """An item is about to store this."""
         if state._number < self.began:
-            there = state._variables
-            self.before.setdefault((state, name), [there[name]] if name in there else [])
+            self.before.setdefault((state, name), state._variables.get(name, _NOWHERE))
             self.stored[state, name] = variable
+            state._instance.maps[self] = None
 
     @contextmanager
     def item(self) -> Iterator[None]:
-        """Inside, an item runs; it begins where the first one began."""
-        self._put_back()
+        """Inside, an item runs; what comes behind it begins where the first one began."""
         token = MAP_ITEMS.set(self)
         try:
             yield
         finally:
             MAP_ITEMS.reset(token)
+            self._put_back()
 
     def end(self) -> None:
         """No item runs any more."""
-        self._put_back()  # a variable has the place of who stored it first, and a map around sees no item's
         for (state, name), variable in tuple(self.stored.items()):
-            state.store(name, variable)
+            state._instance.maps.pop(self, None)
+            if state._variables.get(name, _NOWHERE) is self.put_back[state, name]:
+                state.store(name, variable)
 
     def _put_back(self) -> None:
         """What the last item has stored is as it was before."""
-        while self.before:  # threads of the program's own may store meanwhile
+        while self.before:  # threads of the program's own may store meanwhile: what they have stored stays
             (state, name), before = self.before.popitem()
-            if before:
-                state._variables[name] = before[0]
+            self.put_back[state, name] = before
+            if state._variables.get(name) is not self.stored[state, name]:
+                continue
+            if before is not _NOWHERE:
+                state._variables[name] = before
             else:
                 state._variables.pop(name, None)
 
@@ -151,6 +157,7 @@ class Instance:
         self.waiting: list[PromptState] = []  # those with something pending, in program order
         self.told: set[Site] = set()  # generations whose texts spell no value, as the program has read
         self.recording = threading.RLock()  # branches may go on in threads of the program's own
+        self.maps: dict[MapItems, None] = {}  # that run as Python, the outermost first: what their items stored
         self.over = False  # the body has ended: who has a state of it can read on
 
     def running(self, what: str, loc: Loc) -> None:

@@ -98,7 +98,8 @@ def map(items: Any, body: Callable[[Any], Any]) -> Any:
     """What `body(item)` returns for each text of a list, in the order of the list.
 
     The bodies have no order among each other, so none may append to a state from outside: fork it. None sees
-    what another one has stored; behind the last one stands what all have stored, in the order of the list.
+    what another one has stored, nor does what makes the items; behind the last one stands what all have
+    stored, in the order of the list.
 
     Raises:
         TraceError: SGLC148, the body appends to such a state (where the program is recorded).
