@@ -11,9 +11,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sglc.errors import SglcError
-from sglc.ir.plan.dataflow import goes_on
+from sglc.ir.plan.dataflow import encode_behind
 from sglc.ir.plan.events import PackedIds
 from sglc.ir.plan.segment import EncodedText, ExtendNode, GenNode, Node, OpenNode, Part, Segment, reads
 from sglc.ir.target import ControlText, Tokenizer
@@ -42,9 +43,7 @@ class PromptEncoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._cut = tokenizer.cut
-        self._token_bytes = tokenizer.token_bytes  # a large table, which is made when it is needed
-        self._encode = tokenizer.encode
-        self._encode_within = tokenizer.encode_within
+        self._encode = partial(encode_behind, tokenizer)
         self._lock = threading.Lock()  # over what is remembered
         self._known: OrderedDict[tuple[Part, ...], _Beginning] = OrderedDict()  # by parts, the last used last
         self._characters = 0
@@ -141,19 +140,13 @@ class PromptEncoder:
                 tail += part
                 continue
             assert isinstance(part, ControlText)
-            ids += self._ids(ids or before, tail)
+            ids += self._encode(ids or before, tail)
             ids += part.ids
             tail = ""
         cut = len(tail) if whole else self._cut(tail)
-        ids += self._ids(ids or before, tail[:cut])
+        ids += self._encode(ids or before, tail[:cut])
         added = (EncodedText(PackedIds.of(ids)),) if ids else ()
         return _Beginning((*known.parts, *added), tail[cut:])
-
-    def _ids(self, before: Sequence[int], text: str) -> Sequence[int]:
-        if not text:
-            return ()
-        within = before and goes_on(before, self._token_bytes())
-        return self._encode_within(text) if within else self._encode(text)
 
 
 def _is_empty(nodes: Sequence[Node], stream: int) -> bool:

@@ -324,5 +324,5 @@ def encode_behind(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[i
     """Ids of ordinary text behind `ids`."""
     if not text:
         return []
-    within = goes_on(ids, tokenizer.token_bytes())
+    within = len(ids) > 0 and goes_on(ids, tokenizer.token_bytes())  # a large table, made when it is needed
     return tokenizer.encode_within(text) if within else tokenizer.encode(text)
