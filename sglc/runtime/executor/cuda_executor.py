@@ -125,8 +125,9 @@ class _FlightBuffer:
 
 @dataclass(frozen=True, slots=True)
 class _PassPiece:
-    """What one graph does of a step. Steps of decode alone are one piece. Of others, the layers depend on
-    the tokens and what samples on the rows, so these are two pieces, and there are few of each.
+    """What one graph does of a step. Steps of decode alone that sample plainly are one piece. Of others, the
+    layers depend on the tokens and what samples on the rows, so these are two pieces, and there are few of
+    each: layers, which take 10 ms to capture, are captured before they come, and what samples takes 1 ms.
 
     tokens: of the layers, 0 if it has none. rows: of what samples, 0 if it does not; some may have `filters`,
     or automata with `stacks`, and `tops` likeliest ids are looked for. `scores`: they are no rows to be sampled
@@ -533,8 +534,8 @@ class CudaExecutor:
     def _execute(self, bucket: tuple[int, int], kind: PassKind) -> None:
         """Run the step that is staged."""
         tokens, rows = bucket
-        if not kind.prompts:
-            self._replay(_PassPiece(tokens, rows, kind, self._filters, self._stacks, self._tops))
+        if not (kind.prompts or self._filters or self._stacks or self._tops):
+            self._replay(_PassPiece(tokens, rows, kind))
             return
         self._replay(_PassPiece(tokens, 0, kind))
         self._replay(_PassPiece(0, rows, None, self._filters, self._stacks, self._tops))
@@ -615,17 +616,17 @@ class CudaExecutor:
             sizes = _sizes(self._max_tokens)
             few = _sizes(min(rows, self._max_rows))
             kinds = (_DECODE, _CASCADE, _NARROW) if self._cascade else (_DECODE,)
-            pieces = [_PassPiece(size, size, kind) for size in few for kind in kinds]
-            # With filters, steps of decode alone are captured when they come: their kernels are ready.
+            pieces = [_PassPiece(size, end, kind) for size in few for end in (size, 0) for kind in kinds]
+            # What samples in other ways is captured when it comes: its kernels are ready.
             for filters in (Filters.NONE, Filters.ALL):
                 pieces += [_PassPiece(0, size, None, filters) for size in few]
+            # Of more tokens, rows that branch are beside none that decode.
             pieces += [
-                _PassPiece(size, 0, kind)
+                _PassPiece(size, 0, replace(kind, trees=trees))
                 for size in sorted({*sizes, self._max_tokens})
                 for kind in (_PROMPTS, _MIXED)
+                for trees in ((False, True) if size <= _COSTLY else (False,))
             ]
-            # Those of rows that branch are captured when they come, too.
-            pieces.append(_PassPiece(sizes[0], 0, replace(_PROMPTS, trees=True)))
             for piece in pieces:
                 self._replay(piece)
                 self._replay(piece)
