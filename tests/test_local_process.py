@@ -18,7 +18,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import zmq
 
@@ -850,9 +849,9 @@ def test_what_ends_in_this_process_gives_its_memory_back(folder: Path) -> None:
 class _Steps:
     """In the place of a machine: what was submitted when each step began. Idle without rows."""
 
-    def __init__(self, decoding: int, *, waits: bool = False) -> None:
+    def __init__(self, *, waits: bool = False) -> None:
         self.waits = waits  # for its steps, for as long as there are commands
-        self.engine = SimpleNamespace(new_rows=5, rows=SimpleNamespace(decoding=lambda: np.arange(decoding)))
+        self.engine = SimpleNamespace(new_rows=5)
         self.rows = 0
         self.before_steps: list[int] = []
 
@@ -874,27 +873,26 @@ class _Steps:
 
 
 @pytest.mark.parametrize(
-    ("text", "decoding", "waits", "before_steps"),
-    [
-        ("abc", 7, False, [5, 10]), ("abc" * 3000, 7, False, [3, 6, 9, 12]), ("abc" * 3000, 0, False, [5, 10]),
-        ("abc", 7, True, [5]),
-    ],
-)  # fmt: skip
+    ("streams", "waits", "before_steps"),
+    [(False, False, [5, 10]), (True, False, [1, 3, 5, 7]), (False, True, [5])],
+)
 def test_a_step_is_not_put_off_for_commands_that_go_on_coming(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, decoding: int, waits: bool,
-    before_steps: list[int],
-) -> None:  # fmt: skip
-    """Rows of one message start together, as far as a step may be put off; no command is lost, the last one
-    not either that comes while a step is waited for."""
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streams: bool, waits: bool, before_steps: list[int]
+) -> None:
+    """Rows of one message start together, as far as a step may be put off: for as long as one takes, where
+    texts are read as they come. No command is lost, not the last one either that comes while a step is waited
+    for."""
     monkeypatch.setattr(runtime_service, "describe", lambda machine, _: {"rows": machine.rows})
-    submits = [wire.encode_submit(number, asks(text)) for number in range(12)]
+    clock = SimpleNamespace(perf_counter=iter(range(99)).__next__, monotonic=time.monotonic)
+    monkeypatch.setattr(runtime_service, "time", clock)  # a step takes a second, and so does a command
+    submits = [wire.encode_submit(number, asks("abc"), streams=streams) for number in range(12)]
     with zmq.Context() as context:
         commands, reports = context.socket(zmq.PUSH), context.socket(zmq.PULL)
         commands.bind(f"ipc://{tmp_path / wire.COMMANDS}")
         reports.bind(f"ipc://{tmp_path / wire.REPORTS}")
         link = Link(context, tmp_path)
         commands.send_multipart([*submits, wire.encode(wire.Close())])
-        machine = _Steps(decoding, waits=waits)
+        machine = _Steps(waits=waits)
         Worker(machine, LocalOptions("m"), link).serve()  # type: ignore[arg-type]
         context.destroy(linger=0)
     assert machine.rows == 12

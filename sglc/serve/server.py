@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _SEND_BYTES = 1 << 18  # of a connection that the kernel holds for a client who does not read
 _LAST_S = 1  # for what is left to be sent behind the end of all answers
 _FOR_ALL = Access()
-_BETWEEN_COLLECTIONS = 20_000  # objects that collections look after
+_COLLECTIONS = (2_000, 100)  # as of the runtime's process, where more gets old
 _SWITCH_S = 0.001
 _BACKLOG = 2048  # connections that wait to be taken
 
@@ -136,7 +136,7 @@ def serve(
     # As in the runtime's process: what a server consists of never becomes garbage, and answers make few cycles.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_BETWEEN_COLLECTIONS)
+    gc.set_threshold(*_COLLECTIONS)
     # What is done in other threads gives way to whom events have come for, and not after 5 ms.
     sys.setswitchinterval(_SWITCH_S)
     url = _url(config, host, listening)

@@ -29,7 +29,7 @@ from sglc.runtime.constraints.token_automaton import Tables
 _WORTH_KEEPING = 64  # states; what has fewer is built as fast as it is read
 _MOST_FILES, _MOST_BYTES = 1024, 512 << 20  # on disk: whoever may ask for patterns could fill it
 _MAKERS = (Path(grammar.__file__).parent, Path(__file__).parent)  # the code that makes what is kept
-_ARRAYS = ("parent", "kind", "levels", "tokens", "begins", "is_open", "alike")
+_ARRAYS = ("parent", "kind", "levels", "tokens", "begins", "moves", "is_open", "alike")
 _UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
@@ -93,12 +93,11 @@ def load(path: Path, size: int) -> Tables | None:
     """What was saved there for `size` ids; None if nothing was, or not whole."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            dfa = ByteDfa(
-                file["classes"].tobytes(),
-                tuple(map(tuple, file["moves"].tolist())),
-                tuple(file["accepting"].tolist()),
-            )
-            tables = Tables(dfa=dfa, **{name: file[name] for name in _ARRAYS})
+            arrays = {name: file[name] for name in _ARRAYS}
+            # Row by row: another thread may have its turn between two of them.
+            moves = tuple([tuple(row.tolist()) for row in arrays["moves"]])
+            dfa = ByteDfa(file["classes"].tobytes(), moves, tuple(file["accepting"].tolist()))
+            tables = Tables(dfa=dfa, **arrays)
     except _UNREADABLE:
         return None
     whole = len(dfa.classes) == 256 and len(dfa.moves) == len(dfa.accepting) == tables.is_open.size - 1
@@ -115,7 +114,6 @@ def save(path: Path, tables: Tables, *, slow: bool = False) -> None:
         return
     arrays = {name: getattr(tables, name) for name in _ARRAYS}
     arrays["classes"] = np.frombuffer(dfa.classes, np.uint8)
-    arrays["moves"] = np.array(dfa.moves, np.int32)
     arrays["accepting"] = np.array(dfa.accepting, np.bool_)
     _save(path, lambda file: np.savez_compressed(file, **arrays))
 

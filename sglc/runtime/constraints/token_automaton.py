@@ -106,11 +106,13 @@ class Tables(TokenTrie):
     """The same with a byte automaton.
 
     Fields:
+        moves: int32 [states, classes], those of `dfa`: to make one of the other keeps Python's lock for long.
         is_open: bool [states + 1], the states from which tokens lead to a match; the last one is `DEAD`.
         alike: int32 [states], of each state the first one with the same mask, as far as is known.
     """
 
     dfa: ByteDfa
+    moves: I32
     is_open: Bool
     alike: I32
 
@@ -151,7 +153,7 @@ def build(dfa: ByteDfa, vocabulary: Vocabulary) -> Tables:
     """The tables of an automaton."""
     trie = token_trie(dfa.classes, dfa.moves, vocabulary)
     tables = Tables(
-        trie.parent, trie.kind, trie.levels, trie.tokens, trie.begins, dfa,
+        trie.parent, trie.kind, trie.levels, trie.tokens, trie.begins, dfa, np.array(dfa.moves, np.int32),
         np.zeros(len(dfa.moves) + 1, np.bool_),
         np.arange(len(dfa.moves), dtype=np.int32),
     )  # fmt: skip
@@ -187,8 +189,8 @@ class _VocabularyWalk:
     """Walks the trie of the classes. A state is its row in the table of moves, and its number times `kinds`."""
 
     def __init__(self, tables: Tables) -> None:
-        states, self.kinds = len(tables.dfa.moves), len(tables.dfa.moves[0])
-        table = np.array([*tables.dfa.moves, (DEAD,) * self.kinds], np.int64)
+        states, self.kinds = tables.moves.shape
+        table = np.append(tables.moves.astype(np.int64), np.full((1, self.kinds), DEAD), axis=0)
         self._moves: NDArray[np.int64] = np.where(table == DEAD, states, table).ravel() * self.kinds
         self._dead = states * self.kinds
         self._size = tables.parent.size
@@ -276,14 +278,14 @@ class TokenAutomaton:
     def automaton(self) -> ByteAutomaton | None:
         """The same for an executor that follows it by itself; None if it is too large for that."""
         dfa = self._dfa
-        if len(dfa.moves) * len(dfa.moves[0]) > _MOST_MOVES:
+        if self._tables.moves.size > _MOST_MOVES:
             return None
         ends = np.array(dfa.accepting, np.int32)
         kinds = np.stack((self._tables.alike, ends))
         _, first, mask_of = np.unique(kinds, axis=1, return_index=True, return_inverse=True)
         return ByteAutomaton(
             classes=np.frombuffer(dfa.classes, np.uint8),
-            moves=np.array(dfa.moves, np.int32),
+            moves=self._tables.moves,
             is_open=self._tables.is_open[:-1],
             mask_of=mask_of.ravel().astype(np.int32),
             masks=np.stack((first, ends[first], np.full(first.size, -1))).astype(np.int32),

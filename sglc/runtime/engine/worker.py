@@ -34,9 +34,8 @@ from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 if TYPE_CHECKING:
     from sglc.runtime.engine.machine import Machine
 
-_ROW_BYTES = 8_192  # of a command, which take about as long to obey as a short one does
 _MOST_EVENTS = 64  # of a frame: the program reads them while the next ones are made
-_SWITCH_S = 0.0005
+_SWITCH_S = 0.0001
 _TOLD_S = 0.25  # how often the state is told while there is work
 _LINGER_MS = 2_000  # how long the last report may take to be read
 
@@ -88,6 +87,8 @@ class Worker:
         self._options = options
         self._link = link
         self._runs: dict[int, object] = {}
+        self._streams: set[int] = set()  # of these, the runs whose texts are read as they come
+        self._step_s = 0.0  # that the last one took
         self._closing = False
         self._tells_s = 0.0  # when the state is told again, of `time.monotonic`
 
@@ -95,28 +96,29 @@ class Worker:
         """Obey until a `Close`. What has come goes before a step, so rows that come together start together.
 
         But a step is not put off for long: commands may come as fast as they are obeyed. While there is other
-        work as many are taken as rows may begin with it: about what a host does in the time of a step. A long
-        one counts as several, if rows decode: where none does nobody waits, and each step is to begin more rows
-        than the one before it. They are not timed, so that programs of many calls, whose commands take longest,
-        begin together too. Others are taken while a step is waited for.
+        work as many are taken as rows may begin with it, so that programs of many calls, whose commands take
+        longest, begin together too; but while texts are read as they come, for no longer than a step takes.
+        Others are taken while a step is waited for.
 
         Raises:
             SglcError: SGLC504, a step failed; everything that ran was failed with it.
         """
         try:
             while not self._closing:
-                engine = self._machine.engine
-                left, decoding = engine.new_rows, engine.rows.decoding().size > 0
+                left, began_s = self._machine.engine.new_rows, time.perf_counter()
                 for frame in self._link.commands(wait=self._machine.idle):
                     self._obey(frame)
                     if self._closing:
                         break  # as a command that comes while a step is waited for may say, too
-                    left -= 1 + (len(frame) // _ROW_BYTES if decoding else 0)
-                    if left <= 0 and not self._machine.idle:
+                    left -= 1
+                    due = self._streams and time.perf_counter() - began_s > self._step_s
+                    if (left <= 0 or due) and not self._machine.idle:
                         break
                 self._link.flush()
                 if not (self._closing or self._machine.idle):
+                    began_s = time.perf_counter()
                     self._machine.step(self._meanwhile)
+                    self._step_s = time.perf_counter() - began_s
                     self._link.flush()
                     self._tell()
             self._machine.fail_all(closed())
@@ -151,6 +153,7 @@ class Worker:
             case wire.Submit(run=run):
                 self._submit(run, command)
             case wire.Abort(run) if run in self._runs:
+                self._streams.discard(run)
                 self._machine.abort(self._runs.pop(run))
             case wire.Abort():
                 pass  # it ended meanwhile
@@ -179,6 +182,7 @@ class Worker:
             nonlocal ended
             ended = True
             self._runs.pop(run, None)
+            self._streams.discard(run)
             self._link.put(run, None)
 
         try:
@@ -189,6 +193,8 @@ class Worker:
         token = self._machine.submit(segment, emit, done, streams=command.streams, compiling=command.compiling)
         if not ended:
             self._runs[run] = token
+            if command.streams:
+                self._streams.add(run)
 
 
 def load_model(options: LocalOptions, folder: Path) -> Machine:
