@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 from sglc.backends.scripted import Words
 from sglc.frontend.language.reasoning import Tags
 from sglc.ir.grammar.call_format import HERMES
-from sglc.ir.plan.events import GenDone, Sample, Usage
+from sglc.ir.plan.events import GenDone, PackedIds, Sample, Usage
 from sglc.ir.sampling import Sampling
 from sglc.runtime.histogram import Histogram
 from sglc.serve import chat
@@ -177,7 +177,7 @@ ANSWERS = {
 def test_reasoning_and_calls_are_the_same_however_a_text_comes(case: str, held: bool) -> None:
     text = ANSWERS[case]
     body = ChatBody(messages=[{"role": "user", "content": "a"}], tools=TOOLS)  # type: ignore[list-item]
-    work = Work("chat", [ServedPrompt("a", (1,))], Sampling())
+    work = Work("chat", [ServedPrompt("a", PackedIds.of((1,)))], Sampling())
     answer = Answer("", "", "m", Spelling(Words()), Tags("<think>", "</think>"))  # type: ignore[arg-type]
     calling = Calling(HERMES, frozenset({"weather", "now"}), held)
     end = GenDone(0, (1,), (Sample(text, (), "stop"),), Usage())

@@ -16,6 +16,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from sglc.errors import BackendError
 from sglc.ir.grammar.call_format import HERMES
+from sglc.ir.plan.events import PackedIds
 from sglc.ir.target import ControlText, Tokenizer
 from sglc.passes.chat.markup import ChatMarkup
 from sglc.passes.chat.tool_markup import rendered, template_format
@@ -54,12 +55,12 @@ class ServedPrompt:
     """What the model reads: `ids`, which `text` spells."""
 
     text: str
-    ids: tuple[int, ...]
+    ids: PackedIds
 
     @property
     def part(self) -> ControlText:
         """The prompt as a part of a segment, its ids verbatim."""
-        return ControlText(self.text, self.ids)
+        return ControlText(self.text, tuple(self.ids))
 
 
 def of_given(tokenizer: ServedTokenizer, given: Sequence[Any], param: str, max_len: int) -> list[ServedPrompt]:
@@ -75,11 +76,10 @@ def of_given(tokenizer: ServedTokenizer, given: Sequence[Any], param: str, max_l
             prompt = of_text(tokenizer, item)
         else:
             vocabulary = len(tokenizer.token_bytes())
-            item = tuple(item)
             if item and not 0 <= min(item) <= max(item) < vocabulary:
                 unknown = next(id_ for id_ in item if not 0 <= id_ < vocabulary)
                 raise bad(param, f"has the token id {unknown}, the model has ids up to {vocabulary - 1}")
-            prompt = ServedPrompt(_spelled(tokenizer, item), item)
+            prompt = ServedPrompt(_spelled(tokenizer, item), PackedIds.of(item))
         if not prompt.ids:
             raise bad(param, "is empty, and this model has no token that begins an empty text")
         check_sizes([prompt.ids], param, max_len, 0)  # before the others are encoded
@@ -99,7 +99,7 @@ def of_text(tokenizer: Tokenizer, text: str) -> ServedPrompt:
     ids = _encoded(tokenizer, tokenizer.split_control(text))
     if tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
         ids = [tokenizer.bos_id, *ids]
-    return ServedPrompt(text, tuple(ids))
+    return ServedPrompt(text, PackedIds.of(ids))
 
 
 def load_template(tokenizer: ServedTokenizer) -> None:
@@ -155,7 +155,7 @@ def of_chat(tokenizer: ServedTokenizer, body: ChatBody) -> ServedPrompt:
             shown += plain
     if not ids:
         raise Refusal(400, "`messages` make an empty prompt", param="messages", code="invalid_value")
-    return ServedPrompt(shown, tuple(ids))
+    return ServedPrompt(shown, PackedIds.of(ids))
 
 
 def reasons(tokenizer: ServedTokenizer) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import logging
 import math
 import os
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from sglc.errors import UsageError
+from sglc.runtime.engine.own_process import keep_answering
 from sglc.serve.app import make_direct
 from sglc.serve.connection import Connection
 from sglc.serve.door import Access, guarded
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 _SEND_BYTES = 1 << 18  # of a connection that the kernel holds for a client who does not read
 _LAST_S = 1  # for what is left to be sent behind the end of all answers
 _FOR_ALL = Access()
-_COLLECTIONS = (2_000, 100)  # as of the runtime's process, where more gets old
-_SWITCH_S = 0.001
+_COLLECTIONS = (700, 300)  # as of the runtime's process, where more gets old
 _BACKLOG = 2048  # connections that wait to be taken
 
 
@@ -133,12 +132,7 @@ def serve(
         listening.listen(_BACKLOG)
     except OSError as error:
         raise not_there(host, listening.getsockname()[1], error) from None
-    # As in the runtime's process: what a server consists of never becomes garbage, and answers make few cycles.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_COLLECTIONS)
-    # What is done in other threads gives way to whom events have come for, and not after 5 ms.
-    sys.setswitchinterval(_SWITCH_S)
+    keep_answering(_COLLECTIONS)
     url = _url(config, host, listening)
     _DrainingServer(config, service, timeouts.drain_s, url, beside).run(sockets=[listening])
 

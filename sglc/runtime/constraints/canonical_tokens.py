@@ -52,11 +52,11 @@ class CanonicalTokens:
         for state in range(only.size):
             token = self._spelled(state)
             only[state] = -1 if token is None else token
-        kinds = np.stack((np.where(only >= 0, -1, inner.mask_of), only))
-        _, first, mask_of = np.unique(kinds, axis=1, return_index=True, return_inverse=True)
+        kinds = (np.where(only >= 0, -1, inner.mask_of).astype(np.int64) << 32) + only
+        _, first, mask_of = np.unique(kinds, return_index=True, return_inverse=True)
         masks = inner.masks[:, inner.mask_of[first]]
         masks[2] = only[first]
-        return replace(inner, mask_of=mask_of.ravel().astype(np.int32), masks=masks)
+        return replace(inner, mask_of=mask_of.astype(np.int32), masks=masks)
 
     @property
     def start(self) -> int:

@@ -281,13 +281,12 @@ class TokenAutomaton:
         if self._tables.moves.size > _MOST_MOVES:
             return None
         ends = np.array(dfa.accepting, np.int32)
-        kinds = np.stack((self._tables.alike, ends))
-        _, first, mask_of = np.unique(kinds, axis=1, return_index=True, return_inverse=True)
+        _, first, mask_of = np.unique(2 * self._tables.alike + ends, return_index=True, return_inverse=True)
         return ByteAutomaton(
             classes=np.frombuffer(dfa.classes, np.uint8),
             moves=self._tables.moves,
             is_open=self._tables.is_open[:-1],
-            mask_of=mask_of.ravel().astype(np.int32),
+            mask_of=mask_of.astype(np.int32),
             masks=np.stack((first, ends[first], np.full(first.size, -1))).astype(np.int32),
         )
 

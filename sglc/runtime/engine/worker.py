@@ -28,14 +28,13 @@ from sglc.ir.plan.events import Event
 from sglc.runtime.engine import wire
 from sglc.runtime.engine.failures import broken, closed, refuse, unloadable
 from sglc.runtime.engine.loading import LocalOptions, cache_tokens, describe, flush, followed, load
-from sglc.runtime.engine.own_process import COLLECTIONS, end_with_parent, spare_transformers
+from sglc.runtime.engine.own_process import end_with_parent, keep_answering, spare_transformers
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from sglc.runtime.engine.machine import Machine
 
 _MOST_EVENTS = 64  # of a frame: the program reads them while the next ones are made
-_SWITCH_S = 0.0001
 _TOLD_S = 0.25  # how often the state is told while there is work
 _LINGER_MS = 2_000  # how long the last report may take to be read
 
@@ -234,13 +233,7 @@ def _run(made: Callable[[], Machine], options: LocalOptions, link: Link, parent:
         raise
     except Exception as error:
         raise unloadable(options.model, error) from None
-    # What a model consists of never becomes garbage, so no collection has to look at it.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*COLLECTIONS)
-    gc.enable()
-    # A thread of matchers that runs Python for a moment gives way to the steps at once, and not after 5 ms.
-    sys.setswitchinterval(_SWITCH_S)
+    keep_answering()
     end_with_parent()  # for what standard input does not tell: a fork of the program may hold its other end
     if os.getppid() != parent:
         os._exit(1)
