@@ -21,7 +21,15 @@ from sglc.frontend.tracing.merge_arms import Merged, merge
 from sglc.frontend.tracing.paths import PathEnded
 from sglc.frontend.tracing.pytree import tree_of, unwrapped
 from sglc.frontend.tracing.tracer import Tracer
-from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled, VariableKey
+from sglc.frontend.values.block_exit import (
+    BlockExit,
+    Opaque,
+    Stored,
+    TracedBlock,
+    Unsettled,
+    VariableKey,
+    is_there,
+)
 from sglc.frontend.values.graph_breaks import JOINED, NO_DATA, OTHER, RAISED, GraphBreak
 from sglc.frontend.values.symbolic import SymbolicBool, SymbolicJson, SymbolicList, SymbolicText, symbol
 from sglc.ir.core import Op, Region, Tree, Type, Value, walk
@@ -117,9 +125,14 @@ def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, form: Form, loc
     carried = _Carried()
     for _ in range(_ROUNDS):
         called = tracer.called_tool
-        block = tracer.block(lambda: _iteration(tracer, body, carried, before, form, loc), loc, python=False)
+        iteration = partial(_iteration, tracer, body, max_iters, carried, before, form, loc)
+        block = tracer.block(iteration, loc, python=False)
         block_exit = _comes_back(block, "loop", loc)
-        if not _more(carried, before, block_exit) and tracer.called_tool == called:
+        more = _more(carried, before, block_exit)
+        if max_iters > 1:
+            _refuse_joined_again("loop", before, block_exit, loc)
+            _refuse_joined(before, carried, block, loc)
+        if not more and tracer.called_tool == called:
             break  # else what stands before a tool stands behind it in the next iteration
     else:
         raise TraceError("SGLC148", "what `loop` carries changes its kind in every iteration", loc)
@@ -130,9 +143,6 @@ def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, form: Form, loc
                 note=f"before it {_open(before.opens[number])}, behind it {_open(block_exit.opens[number])}",
                 hint="end the turns that the body begins",
             )  # fmt: skip
-    if max_iters > 1:
-        _refuse_joined_again("loop", before, block_exit, loc)
-        _refuse_joined(before, carried, block, loc)
     inside = list(block.ops)
     yields = [block_exit.streams[number] for number in carried.streams]
     yields += [
@@ -167,7 +177,7 @@ _NOTHING: dict[Type, Any] = {Type.TEXT: "", Type.LIST: (), Type.BOOL: False, Typ
 
 
 def _iteration(
-    tracer: Tracer, body: BlockBody, carried: _Carried, before: BlockExit, form: Form, loc: Loc
+    tracer: Tracer, body: BlockBody, max_iters: int, carried: _Carried, before: BlockExit, form: Form, loc: Loc
 ) -> Tree:
     carried.params = []
     states = tracer.instance.states
@@ -181,6 +191,9 @@ def _iteration(
         carried.params.append(param)
         if (number, name) in before.variables:
             states[number]._variables[name] = unwrapped(param)
+        elif max_iters > 1:
+            reason = "the body of `loop` stores it, which its first iteration does not find"
+            states[number]._variables[name] = Unsettled(name, reason, loc)
     tree = _run(tracer, body, form.inside, loc, [])
     return truth(tracer, True if tree is None else tree, loc)
 
@@ -305,7 +318,9 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
     if tracer.called_tool != called:  # what stands before a tool stands behind it for the next item
         block = tracer.block(run, loc, python=False)
     block_exit = _comes_back(block, "map", loc)
-    _refuse_joined_again("map", before, block_exit, loc)
+    known = len(items) if isinstance(items, list | tuple) else None
+    if known != 1:
+        _refuse_joined_again("map", before, block_exit, loc)
     kinds = {type(op) for op in walk(block.ops)}
     if form is None and HostCall in kinds and not kinds.isdisjoint((Gen, Select, Call)):
         # Its generations have other sites as Python, which would not come to what a plan raises of them.
@@ -331,7 +346,11 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
     results, region = _gathered(tracer, block, params, ops, loc)
     tracer.recorder.ops.append(Map(source, region, results=results, loc=loc))
     for number, name in changed:  # reading it is an error
-        tracer.instance.states[number]._variables[name] = Unsettled(name, reason, loc)
+        key = number, name
+        there = (key in old and is_there(old[key].leaf)) or (known and is_there(block_exit.variables[key].leaf))
+        tracer.instance.states[number]._variables[name] = Unsettled(name, reason, loc, bool(there))
+    for state, joined in zip(tracer.instance.states, block_exit.joined, strict=True):
+        state._joined = joined
     return symbol(results[0]) if results else None
 
 
