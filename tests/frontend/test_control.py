@@ -454,6 +454,29 @@ def test_map_in_an_ordinary_run() -> None:
     assert len(result.ret_value) == 3
 
 
+@pytest.mark.parametrize("words", ["", "a", "a b"])
+def test_a_map_whose_body_returns_nothing_gives_none_for_each_item(words: str) -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += sgl.gen("words")
+
+        def body(item: str) -> None:
+            note(item)
+
+        made = ctl.map(s["words"].split(), body)
+        s += str(made)
+        others = [body(item) for item in s["words"].split()]
+        return [made, others, ctl.map([s["words"], "other"], body), ctl.map([], body), len(made)]
+
+    assert every(traced(program), HostCall) == []
+    backend = ScriptedBackend(lambda asked: words)
+    none, count = [None] * len(words.split()), len(words.split())
+    for mode in ("python", "plan"):
+        result = program.run(backend=backend, mode=mode)
+        assert result.ret_value == [none, none, [None, None], [], count]
+        assert result.text() == words + str(none)
+
+
 def test_lists_in_what_a_map_gives_stay_lists() -> None:
     @sgl.function
     def program(s: Any) -> Any:

@@ -306,11 +306,11 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
     """`map`: the list of what the body returns for each text. `form`: None of a comprehension."""
     inside = nullcontext if form is None else form.inside
     before = tracer.exit_of(None, tracer.instance.states)
-    params: list[Value] = []
+    params, returned = list[Value](), list[Any]()
 
     def run() -> Tree:
         params[:] = [tracer.recorder.new_value(Type.TEXT if source.type is Type.LIST else Type.JSON)]
-        return _run(tracer, body, inside, loc, [], symbol(params[0]))
+        return _run(tracer, body, inside, loc, returned, symbol(params[0]))
 
     source = _items(tracer, items, loc)
     called = tracer.called_tool
@@ -343,7 +343,8 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
         hint = "use `sglc.map`, whose items see nothing of each other"
         raise GraphBreak(f"a comprehension stores `{changed[0][1]}` for each item", loc, OTHER, hint)
     ops = list(block.ops)
-    results, region = _gathered(tracer, block, params, ops, loc)
+    nothing = block_exit.tree is None and (known is not None or any(map(_is_state, returned)))
+    results, region = _gathered(tracer, block, params, ops, loc, nothing=nothing)
     tracer.recorder.ops.append(Map(source, region, results=results, loc=loc))
     for number, name in changed:  # reading it is an error
         key = number, name
@@ -351,7 +352,9 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
         tracer.instance.states[number]._variables[name] = Unsettled(name, reason, loc, bool(there))
     for state, joined in zip(tracer.instance.states, block_exit.joined, strict=True):
         state._joined = joined
-    return symbol(results[0]) if results else None
+    if results:
+        return symbol(results[0])
+    return None if known is None else [None] * known
 
 
 def _items(tracer: Tracer, items: Any, loc: Loc) -> Value:
@@ -371,12 +374,17 @@ def concatenated(tracer: Tracer, parts: Sequence[Any], loc: Loc) -> SymbolicList
     return SymbolicList(tracer.recorder.emit(Type.LIST, Concat, tuple(values), loc=loc))
 
 
+def _is_state(item: object) -> bool:
+    return isinstance(item, State)  # of `s.user(...)` and its like
+
+
 def _gathered(
-    tracer: Tracer, block: TracedBlock, params: Sequence[Value], inside: list[Op], loc: Loc
+    tracer: Tracer, block: TracedBlock, params: Sequence[Value], inside: list[Op], loc: Loc, *, nothing: bool
 ) -> tuple[tuple[Value, ...], Region]:
+    """The list of what the items give, and the block of one; `nothing`: nobody has to be told."""
     assert block.exit is not None
     tree = block.exit.tree
-    if tree is None:
+    if nothing:
         return (), Region(tuple(params), tuple(inside), (), loc)
     texts = isinstance(tree, tuple) and all(_leaf_kind(item) is Type.TEXT for item in tree)
     made = _as(tracer, tree, Type.LIST if texts else _leaf_kind(tree), inside, loc)
