@@ -13,7 +13,7 @@ import pytest
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
-from sglc.errors import UsageError
+from sglc.errors import Paused, UsageError
 from sglc.execution.served import Served
 
 NUMBERS = itertools.count()
@@ -134,23 +134,22 @@ def test_what_a_plan_has_made_is_kept_though_the_body_fails_before_it_reads_it()
 
 
 @sgl.function
-def asks(s: Any) -> str:
-    s += sgl.gen("about")
+def asks(s: Any, word: str) -> str:
+    s += word + sgl.gen("about")
     return str(sgl.pause("name", s["about"]))
 
 
 @sgl.function
 def pauses_in_a_called_program(s: Any) -> None:
     s += "Q: " + sgl.gen("x")
-    asked = asks()
+    asked = asks(s["x"])
     s += s["x"] + " about " + asked["about"] + " then " + sgl.gen("y")
 
 
 def test_a_paused_plan_has_no_text_behind_the_pause() -> None:
     result = pauses_in_a_called_program.run(backend=ScriptedBackend(answering), mode="plan").sync()
-    python = pauses_in_a_called_program.run(backend=ScriptedBackend(answering), mode="python").sync()
-    assert type(result.error()) is type(python.error())
-    assert result.partial_text == python.partial_text == "Q: <pauses_in_a_called_program.x#0>"
+    assert isinstance(result.error(), Paused)
+    assert result.partial_text == "Q: <pauses_in_a_called_program.x#0>"
 
 
 def test_text_behind_an_arm_that_raises_is_not_streamed() -> None:
