@@ -13,7 +13,7 @@ import pytest
 import sglc as sgl
 from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
-from sglc.errors import UsageError
+from sglc.errors import Paused, UsageError
 from sglc.execution.served import Served
 
 NUMBERS = itertools.count()
@@ -73,7 +73,27 @@ def may_go_on_as_python(s: Any) -> None:
     s += " then " + sgl.gen("y") + " and " + sgl.gen("z")
 
 
-PROGRAMS = [reads_what_it_made]
+def _ordinary(text: str) -> str:
+    return text + str(next(NUMBERS) < 0)
+
+
+@sgl.function
+def says_again_behind_an_arm(s: Any) -> None:
+    s += "Q: " + sgl.gen("x")
+    forks = s.fork(2)
+    for fork in forks:
+        fork += sgl.gen("side")
+
+    def arm() -> None:
+        nonlocal s
+        s += " an arm" + forks[0]["side"]
+        s += _ordinary(" as Python")
+
+    sgl.cond(sgl.eq(s["x"], "another"), lambda: None, arm)
+    s += " then " + s["x"] + forks[1]["side"] + sgl.gen("y") + sgl.select("z", ["right"])
+
+
+PROGRAMS = [reads_what_it_made, says_again_behind_an_arm]
 RAISING = [raises_in_an_arm, reads_a_number, calls_a_tool]
 
 
@@ -111,6 +131,25 @@ def test_what_a_plan_has_made_is_kept_though_the_body_fails_before_it_reads_it()
     assert isinstance(result.error(), LookupError)
     assert result.partial_text == plan.partial_text == "Q: the x then the y end"
     assert dict(result.variables) == dict(plan.variables) == {"x": "the x", "y": "the y"}
+
+
+@sgl.function
+def asks(s: Any, word: str) -> str:
+    s += word + sgl.gen("about")
+    return str(sgl.pause("name", s["about"]))
+
+
+@sgl.function
+def pauses_in_a_called_program(s: Any) -> None:
+    s += "Q: " + sgl.gen("x")
+    asked = asks(s["x"])
+    s += s["x"] + " about " + asked["about"] + " then " + sgl.gen("y")
+
+
+def test_a_paused_plan_has_no_text_behind_the_pause() -> None:
+    result = pauses_in_a_called_program.run(backend=ScriptedBackend(answering), mode="plan").sync()
+    assert isinstance(result.error(), Paused)
+    assert result.partial_text == "Q: <pauses_in_a_called_program.x#0>"
 
 
 def test_text_behind_an_arm_that_raises_is_not_streamed() -> None:

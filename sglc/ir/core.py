@@ -64,6 +64,11 @@ class Site:
         """Whether it stands in a called program, so that its name is no variable of the program around."""
         return "/" in self.function
 
+    @property
+    def in_prompt(self) -> bool:
+        """Whether it stands in the prompt of the program itself, not in a branch or a called program."""
+        return not (self.fork or self.called)
+
     def inside(self, call: str, iterations: tuple[int, ...]) -> Site:
         """The site at run time. Both parts go into the function path; neither changes a site outside.
 

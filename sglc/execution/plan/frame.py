@@ -20,6 +20,7 @@ from sglc.execution.plan.values import (
     read,
     text,
 )
+from sglc.ir.core import Site
 from sglc.ir.plan.plan import Joined, OutputTree, Within
 from sglc.ir.plan.segment import Slot
 
@@ -166,8 +167,9 @@ class Frame(Environment):
 
     def _so_far(self, tree: OutputTree) -> str:
         """What there is of a text: up to its first part that is not there, with what there is of that. Literals
-        are, before what has come or begun; else perhaps the program did not come there."""
-        said, literal = "", ""
+        are, before what has come or begun; else perhaps the program did not come there. So are texts that were
+        made elsewhere, or before."""
+        said, literal, written = "", "", set[Site]()
         for part in tree.parts if isinstance(tree, Joined) else (tree,):
             if isinstance(part, str):
                 literal += part
@@ -176,7 +178,13 @@ class Frame(Environment):
             if not isinstance(value, str | Samples):
                 begun = self._begun(part)
                 return said if begun is None else said + literal + begun
-            said, literal = said + literal + text(value), ""
+            literal += text(value)
+            site = self.block.sites.get(part) if isinstance(part, Slot) else None
+            if site is not None and (not site.in_prompt or site in written):
+                continue
+            if site is not None:
+                written.add(site)
+            said, literal = said + literal, ""
         return said
 
     def _begun(self, name: OutputTree) -> str | None:

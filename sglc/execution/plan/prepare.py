@@ -271,18 +271,18 @@ def _shown(
             behind, nodes = NOBODY if order is None else order.before[number], asked_in(step)
             made.update((name, (nodes[index].site, behind)) for name, index in step.gives)
     parts = reduce(_common, ends) if ends else ()
+    there = list(takewhile(lambda part: not isinstance(part, Slot) or part.name in made, parts))
     shown: dict[int, list[str | Slot | Site]] = {}
     literals, last, over = list[str | Slot | Site](), NOBODY, NOBODY if order is None else order.last
-    for count, part in enumerate(parts, 1):
-        if isinstance(part, Slot) and part.name not in made:
-            break
+    written = set[Site]()
+    for part in there:
         known, behind = made[part.name] if isinstance(part, Slot) else (part, NOBODY)
         literals.append(known)
-        if isinstance(known, Site) or count == len(parts):  # what is before a generation was written before it
-            last = max(last, behind if isinstance(known, Site) else over)
+        # What is before a generation was written before it. One of another prompt is a text, or one once more.
+        if isinstance(known, Site) and known.in_prompt and known not in written:
+            written.add(known)
+            last = max(last, behind)
             shown.setdefault(last, []).extend(literals)
             literals = []
-    else:
-        return shown, len(ends) == 1
     shown.setdefault(max(last, over), []).extend(literals)
-    return shown, False
+    return shown, len(ends) == 1 and len(there) == len(parts)

@@ -41,7 +41,7 @@ from sglc.frontend.program.instance import (
     is_typed,
 )
 from sglc.frontend.program.pending import Pending
-from sglc.frontend.values.block_exit import Unsettled
+from sglc.frontend.values.block_exit import Unsettled, is_there
 from sglc.frontend.values.graph_breaks import OTHER, GraphBreak
 from sglc.frontend.values.no_text import NoText, refuse_text
 from sglc.frontend.values.recorded import Generated, RecordedStream
@@ -446,7 +446,6 @@ class State(NoText):
 
     def __contains__(self, name: str) -> bool:
         variable = self._variables.get(name)
-        check_settled(variable)
         self._check_known(name, here())
         failed = isinstance(variable, Awaited) and variable.problem is not None
         return name in self._variables and name not in self._scopes and not failed
@@ -454,7 +453,8 @@ class State(NoText):
     def _check_known(self, name: str, loc: Loc) -> None:
         """Raises GraphBreak: whether a variable is there shows when the program runs."""
         variable = self._variables.get(name)
-        if isinstance(variable, Unsettled):
+        if isinstance(variable, Unsettled) and not is_there(variable):
+            check_settled(variable)
             reason = f"whether `{name}` is stored shows when the program runs: {variable.reason}"
             raise GraphBreak(reason, loc, OTHER, "store it in every arm, or before the branch")
 

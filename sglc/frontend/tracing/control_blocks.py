@@ -21,7 +21,15 @@ from sglc.frontend.tracing.merge_arms import Merged, merge
 from sglc.frontend.tracing.paths import PathEnded
 from sglc.frontend.tracing.pytree import tree_of, unwrapped
 from sglc.frontend.tracing.tracer import Tracer
-from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled, VariableKey
+from sglc.frontend.values.block_exit import (
+    BlockExit,
+    Opaque,
+    Stored,
+    TracedBlock,
+    Unsettled,
+    VariableKey,
+    is_there,
+)
 from sglc.frontend.values.graph_breaks import JOINED, NO_DATA, OTHER, RAISED, GraphBreak
 from sglc.frontend.values.symbolic import SymbolicBool, SymbolicJson, SymbolicList, SymbolicText, symbol
 from sglc.ir.core import Op, Region, Tree, Type, Value, walk
@@ -117,9 +125,14 @@ def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, form: Form, loc
     carried = _Carried()
     for _ in range(_ROUNDS):
         called = tracer.called_tool
-        block = tracer.block(lambda: _iteration(tracer, body, carried, before, form, loc), loc, python=False)
+        iteration = partial(_iteration, tracer, body, max_iters, carried, before, form, loc)
+        block = tracer.block(iteration, loc, python=False)
         block_exit = _comes_back(block, "loop", loc)
-        if not _more(carried, before, block_exit) and tracer.called_tool == called:
+        more = _more(carried, before, block_exit)
+        if max_iters > 1:
+            _refuse_joined_again("loop", before, block_exit, loc)
+            _refuse_joined(before, carried, block, loc)
+        if not more and tracer.called_tool == called:
             break  # else what stands before a tool stands behind it in the next iteration
     else:
         raise TraceError("SGLC148", "what `loop` carries changes its kind in every iteration", loc)
@@ -130,9 +143,6 @@ def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, form: Form, loc
                 note=f"before it {_open(before.opens[number])}, behind it {_open(block_exit.opens[number])}",
                 hint="end the turns that the body begins",
             )  # fmt: skip
-    if max_iters > 1:
-        _refuse_joined_again("loop", before, block_exit, loc)
-        _refuse_joined(before, carried, block, loc)
     inside = list(block.ops)
     yields = [block_exit.streams[number] for number in carried.streams]
     yields += [
@@ -167,7 +177,7 @@ _NOTHING: dict[Type, Any] = {Type.TEXT: "", Type.LIST: (), Type.BOOL: False, Typ
 
 
 def _iteration(
-    tracer: Tracer, body: BlockBody, carried: _Carried, before: BlockExit, form: Form, loc: Loc
+    tracer: Tracer, body: BlockBody, max_iters: int, carried: _Carried, before: BlockExit, form: Form, loc: Loc
 ) -> Tree:
     carried.params = []
     states = tracer.instance.states
@@ -181,6 +191,9 @@ def _iteration(
         carried.params.append(param)
         if (number, name) in before.variables:
             states[number]._variables[name] = unwrapped(param)
+        elif max_iters > 1:
+            reason = "the body of `loop` stores it, which its first iteration does not find"
+            states[number]._variables[name] = Unsettled(name, reason, loc)
     tree = _run(tracer, body, form.inside, loc, [])
     return truth(tracer, True if tree is None else tree, loc)
 
@@ -293,11 +306,11 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
     """`map`: the list of what the body returns for each text. `form`: None of a comprehension."""
     inside = nullcontext if form is None else form.inside
     before = tracer.exit_of(None, tracer.instance.states)
-    params: list[Value] = []
+    params, returned = list[Value](), list[Any]()
 
     def run() -> Tree:
         params[:] = [tracer.recorder.new_value(Type.TEXT if source.type is Type.LIST else Type.JSON)]
-        return _run(tracer, body, inside, loc, [], symbol(params[0]))
+        return _run(tracer, body, inside, loc, returned, symbol(params[0]))
 
     source = _items(tracer, items, loc)
     called = tracer.called_tool
@@ -305,7 +318,9 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
     if tracer.called_tool != called:  # what stands before a tool stands behind it for the next item
         block = tracer.block(run, loc, python=False)
     block_exit = _comes_back(block, "map", loc)
-    _refuse_joined_again("map", before, block_exit, loc)
+    known = len(items) if isinstance(items, list | tuple) else None
+    if known != 1:
+        _refuse_joined_again("map", before, block_exit, loc)
     kinds = {type(op) for op in walk(block.ops)}
     if form is None and HostCall in kinds and not kinds.isdisjoint((Gen, Select, Call)):
         # Its generations have other sites as Python, which would not come to what a plan raises of them.
@@ -328,11 +343,18 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
         hint = "use `sglc.map`, whose items see nothing of each other"
         raise GraphBreak(f"a comprehension stores `{changed[0][1]}` for each item", loc, OTHER, hint)
     ops = list(block.ops)
-    results, region = _gathered(tracer, block, params, ops, loc)
+    nothing = block_exit.tree is None and (known is not None or any(map(_is_state, returned)))
+    results, region = _gathered(tracer, block, params, ops, loc, nothing=nothing)
     tracer.recorder.ops.append(Map(source, region, results=results, loc=loc))
     for number, name in changed:  # reading it is an error
-        tracer.instance.states[number]._variables[name] = Unsettled(name, reason, loc)
-    return symbol(results[0]) if results else None
+        key = number, name
+        there = (key in old and is_there(old[key].leaf)) or (known and is_there(block_exit.variables[key].leaf))
+        tracer.instance.states[number]._variables[name] = Unsettled(name, reason, loc, bool(there))
+    for state, joined in zip(tracer.instance.states, block_exit.joined, strict=True):
+        state._joined = joined
+    if results:
+        return symbol(results[0])
+    return None if known is None else [None] * known
 
 
 def _items(tracer: Tracer, items: Any, loc: Loc) -> Value:
@@ -352,12 +374,17 @@ def concatenated(tracer: Tracer, parts: Sequence[Any], loc: Loc) -> SymbolicList
     return SymbolicList(tracer.recorder.emit(Type.LIST, Concat, tuple(values), loc=loc))
 
 
+def _is_state(item: object) -> bool:
+    return isinstance(item, State)  # of `s.user(...)` and its like
+
+
 def _gathered(
-    tracer: Tracer, block: TracedBlock, params: Sequence[Value], inside: list[Op], loc: Loc
+    tracer: Tracer, block: TracedBlock, params: Sequence[Value], inside: list[Op], loc: Loc, *, nothing: bool
 ) -> tuple[tuple[Value, ...], Region]:
+    """The list of what the items give, and the block of one; `nothing`: nobody has to be told."""
     assert block.exit is not None
     tree = block.exit.tree
-    if tree is None:
+    if nothing:
         return (), Region(tuple(params), tuple(inside), (), loc)
     texts = isinstance(tree, tuple) and all(_leaf_kind(item) is Type.TEXT for item in tree)
     made = _as(tracer, tree, Type.LIST if texts else _leaf_kind(tree), inside, loc)

@@ -19,7 +19,7 @@ from sglc.errors import SglcError
 from sglc.frontend.tracing.call_frame import CallFrame
 from sglc.frontend.tracing.evaluation import reachable
 from sglc.frontend.tracing.tracer import Tracer
-from sglc.frontend.values.block_exit import Unsettled
+from sglc.frontend.values.block_exit import Unsettled, VariableKey, is_there
 from sglc.frontend.values.graph_breaks import ArmsApart, ArmsDiffer
 from sglc.frontend.values.recorded import Generated, Turns
 from sglc.frontend.values.symbolic import SymbolicBool
@@ -167,7 +167,7 @@ def _as_block(
     learned = set[Value]()
     questions: list[Any] = []
     read: set[Value] = set()
-    stored: dict[tuple[int, str], None] = {}  # variables, by the numbers of their states
+    stored: dict[VariableKey, int] = {}  # by how many arms
 
     def run() -> None:
         tracer.arms += 1
@@ -184,7 +184,7 @@ def _as_block(
         for number, (state, *_, variables, _) in enumerate(point.snapshot.states):
             for name, item in state._variables.items():
                 if name not in variables or item is not variables[name]:
-                    stored[number, name] = None
+                    stored[number, name] = stored.get((number, name), 0) + 1
         turns.add(tuple(state._stream.turns for state, *_ in point.snapshot.states))
         counts.append(tracer.recorder.mark().occurrences)
         decided = [value for value in tracer.decided if value not in point.decided]
@@ -215,8 +215,10 @@ def _as_block(
     tracer.recorder.ops += block.ops
     tracer.unchecked = dict(point.unchecked)
     tracer.go_on(block.exit, variables=False)
-    for number, name in stored:
-        tracer.instance.states[number]._variables[name] = Unsettled(name, "arms of a branch store it", loc)
+    for (number, name), times in stored.items():
+        variables = tracer.instance.states[number]._variables
+        there = times == len(counts) or (name in variables and is_there(variables[name]))
+        variables[name] = Unsettled(name, "arms of a branch store it", loc, there)
     return True
 
 

@@ -15,7 +15,15 @@ from typing import Any
 
 from sglc.errors import Loc, TraceError
 from sglc.frontend.tracing.open_turns import StreamTurns
-from sglc.frontend.values.block_exit import BlockExit, Opaque, Stored, TracedBlock, Unsettled, VariableKey
+from sglc.frontend.values.block_exit import (
+    BlockExit,
+    Opaque,
+    Stored,
+    TracedBlock,
+    Unsettled,
+    VariableKey,
+    is_there,
+)
 from sglc.ir.core import OPS, Op, Region, Tree, Type, Value, walk
 from sglc.ir.ops import (
     Append,
@@ -326,9 +334,11 @@ class _Joint:
             return first  # it was there before the branch
         unsettled = next((leaf for leaf in leaves if isinstance(leaf, Unsettled)), None)
         if unsettled is not None:
-            return Stored(unsettled)
+            return Stored(replace(unsettled, there=all(map(is_there, leaves))))
         if any(isinstance(leaf, Opaque) for leaf in leaves):
-            return Stored(Unsettled(key[1], "the arms of a branch store different objects", self.loc))
+            return Stored(
+                Unsettled(key[1], "the arms of a branch store different objects", self.loc, there=True)
+            )
         trees: tuple[Any, ...] = tuple(leaves)
         return Stored(self.tree(trees))
 

@@ -238,7 +238,7 @@ def _renamed_variable(stored: Stored, rename: Mapping[Value, Value]) -> Stored:
         return stored
     # The object holds values of this path alone, so behind the branch it is not valid any more.
     if isinstance(leaf, Opaque):
-        return Stored(Unsettled("", "it belongs to one arm of a branch", NOWHERE))
+        return Stored(Unsettled("", "it belongs to one arm of a branch", NOWHERE, there=True))
     return Stored(substitute(leaf, rename))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from sglc.errors import Loc
@@ -41,7 +42,7 @@ def tree_of(tracing: Tracing, item: Any, loc: Loc, what: str) -> Tree:
 def leaf_of(tracing: Tracing, variable: Variable, name: str) -> Tree | Opaque | Unsettled:
     """A variable of a state as plain data; what is none stays the object that it is."""
     if isinstance(variable, Unsettled):
-        return Unsettled(name, variable.reason, variable.loc)
+        return replace(variable, name=name)
     try:
         return _tree(tracing, variable, NOWHERE)
     except _NoData:

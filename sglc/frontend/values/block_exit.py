@@ -35,6 +35,12 @@ class Unsettled:
     name: str
     reason: str
     loc: Loc
+    there: bool = False  # something is stored in any case
+
+
+def is_there(variable: object) -> bool:
+    """Whether a variable that some path has stored is stored in any case."""
+    return not isinstance(variable, Unsettled) or variable.there
 
 
 @dataclass(frozen=True, slots=True)
