@@ -184,7 +184,7 @@ class Worker:
         try:
             segment = wire.decode_segment(command)
         except BackendError as error:
-            refuse(range(len(command.nodes)), error, emit, done)
+            refuse(range(wire.nodes_in(command)), error, emit, done)
             return
         token = self._machine.submit(segment, emit, done, streams=command.streams, compiling=command.compiling)
         if not ended:
