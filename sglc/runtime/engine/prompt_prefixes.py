@@ -48,10 +48,10 @@ class TokenStream:
         ids, tail = self.ids, self.tail
         for part in parts:
             match part:
-                case str() as text:
-                    tail += text
                 case EncodedText(ids=known) | ControlText(ids=known):
                     ids, tail = (*ids, *(encode(ids, tail) if tail else ()), *known), ""
+                case str() as text:
+                    tail += text
                 case Made(text, None):
                     tail += text
                 case Made(_, tuple(made), rest):
@@ -70,13 +70,13 @@ class PromptPrefixes:
         self._known: OrderedDict[tuple[str | bytes, ...], TokenStream] = OrderedDict()
         self._bytes = 0
 
-    def longest(self, parts: tuple[Part, ...], namespace: str = "") -> tuple[TokenStream, int]:
-        """What others begin with, too, of a prompt there, and how many of its parts that is."""
-        stream, done = TokenStream(namespace=namespace), 0
+    def longest(self, parts: tuple[Part, ...], stream: TokenStream) -> tuple[TokenStream, int]:
+        """What others begin with, too, of a prompt behind an empty stream, and how many parts that is."""
+        done, namespace = 0, stream.namespace
         keys: list[tuple[str | bytes, ...]] = []
         key: tuple[str | bytes, ...] = (namespace,)
         for part, behind in pairwise(parts):
-            if not (isinstance(part, EncodedText) and isinstance(behind, EncodedText)):
+            if type(part) is not EncodedText or type(behind) is not EncodedText:
                 break
             key = (*key, PackedIds.of(part.ids).packed)
             known = self._known.get(key)

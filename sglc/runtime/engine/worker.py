@@ -17,6 +17,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -172,8 +173,7 @@ class Worker:
     def _submit(self, run: int, command: wire.Submit) -> None:
         ended = False
 
-        def emit(event: Event) -> None:
-            self._link.put(run, event)
+        emit = partial(self._link.put, run)
 
         def done() -> None:
             nonlocal ended
