@@ -20,7 +20,7 @@ from sglc.ir.target import Target
 from sglc.runtime.engine import prompt_prefixes
 from sglc.runtime.engine.engine import Engine, EngineConfig
 from sglc.runtime.engine.machine import Machine
-from sglc.runtime.engine.prompt_prefixes import PromptPrefixes, TokenStream
+from sglc.runtime.engine.prompt_prefixes import PromptPrefixes
 from tests.depth import at_depth
 from tests.oracle_backend import OracleBackend, PacedOracle
 from tests.soak_explain import PAIRS, Pairs
@@ -196,6 +196,8 @@ def test_the_runtime_keeps_the_newest_prefixes(backend: Backend, monkeypatch: py
     found = backend._load().model.prefixes
     first, *others = [EncodedText(PackedIds.of([number] * 60)) for number in range(40)]
     for part in (first, *others):
-        assert found.longest((part, first), TokenStream())[0].ids == part.ids
+        prefix, _ = found.longest((part, first))
+        assert prefix is not None
+        assert prefix.ids == part.ids
     kept = [PackedIds(packed)[0] for _, packed in found._known]  # of 240 bytes each
     assert kept == [36, 37, 38, 39]

@@ -16,6 +16,7 @@ from sglc.ir.plan.dataflow import goes_on
 from sglc.ir.plan.events import Delta, Event, GenDone, Sample, SelectDone, TokenLogprob, Usage
 from sglc.ir.plan.segment import GenNode, SelectNode
 from sglc.ir.target import Tokenizer
+from sglc.runtime.cache.sequence_handles import Prefix
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.engine import (
     Engine,
@@ -57,9 +58,17 @@ class EngineModel:
         """Ids of a text behind `ids`."""
         return self.encode_within(text) if goes_on(ids, self.token_bytes) else self.encode(text)
 
-    def extend(self, stream: TokenStream, behind: Sequence[int]) -> Handle:
+    def known(self, stream: TokenStream) -> Sequence[int]:
+        """Ids that a stream ends with but for its tail: its own, or else those of its base."""
+        base = stream.base
+        if stream.ids or base is None:
+            return stream.ids
+        return base.ids if isinstance(base, Prefix) else self.engine.ids(base)
+
+    def extend(self, stream: TokenStream, behind: Sequence[int] = ()) -> Handle:
         """A new handle on the ids of a stream, and `behind` them."""
-        return self.engine.extend(stream.base, (*stream.ids[stream.held :], *behind), stream.namespace)
+        ids = (*stream.ids, *behind) if behind else stream.ids
+        return self.engine.extend(stream.base, ids, stream.namespace)
 
 
 class GenCall:
@@ -96,8 +105,9 @@ class GenCall:
         self._index = index
         self._emit = emit
         # Most prompts are ids already.
-        behind = () if stream.ids and not stream.tail else model.encode_behind(stream.ids, stream.tail)
-        if not (stream.ids or behind):
+        known = model.known(stream)
+        behind = () if known and not stream.tail else model.encode_behind(known, stream.tail)
+        if not (known or behind):
             raise _no_prompt(node)
         seed = node.seed if node.sampling.seed is None else node.sampling.seed
         assert seed is not None, "a segment's generations carry seeds"
@@ -164,12 +174,8 @@ class GenCall:
         """The stream that goes on behind the outcome; before `close`."""
         assert isinstance(outcome, GenDone)
         match = self._watched[0].match if self._stepwise else None
-        ids = (*self._prompt, *outcome.samples[0].ids)
-        return TokenStream(ids, match.tail if match else "", namespace=self._namespace)
-
-    def hold(self, stream: TokenStream) -> Handle:
-        """A handle on the ids of the outcome's stream; before `close`."""
-        return self._engine.extend(self._handle, stream.ids[len(self._prompt) :])
+        tail = match.tail if match else ""
+        return TokenStream(outcome.samples[0].ids, tail, self._handle, self._namespace)
 
     def close(self) -> None:
         """Stop what is left of the request, and give back what the call holds."""
@@ -295,8 +301,9 @@ class SelectCall:
         if not all(texts):
             raise RunError("SGLC404", "a choice of `select` is empty", hint="every choice needs a text")
         cut = model.cut(stream.tail)  # what is before it need not be encoded again with each text
-        before_cut = (*stream.ids, *model.encode_behind(stream.ids, stream.tail[:cut]))
-        behind = stream.tail[cut:]
+        known = model.known(stream)
+        own = (*stream.ids, *model.encode_behind(known, stream.tail[:cut]))
+        before_cut, behind = own or known, stream.tail[cut:]
         tail, *whole = [model.encode_behind(before_cut, behind + text) for text in ("", *texts)]
         if not (before_cut or tail):
             raise _no_prompt(node)
@@ -307,7 +314,6 @@ class SelectCall:
             common = len(tail)
         else:
             self._choices = tuple(ids[common:] for ids in whole)
-        prompt = (*before_cut, *tail[:common])
         self._handles: list[Handle] = []
         self.requests: list[RequestId] = []
         self._scored: dict[RequestId, tuple[tuple[float, ...], ...]] = {}
@@ -318,8 +324,7 @@ class SelectCall:
                 if rest:
                     self._alone.setdefault(first, []).append(tuple(rest))
         try:
-            base = stream if len(prompt) >= stream.held else TokenStream(namespace=stream.namespace)
-            before = self._engine.extend(base.base, prompt[base.held :], base.namespace)
+            before = self._engine.extend(stream.base, (*own, *tail[:common]), stream.namespace)
             self._score(before, self._choices)
             for first, rests in self._alone.items():
                 self._score(self._engine.extend(None, (first,), stream.namespace), tuple(rests))
@@ -346,14 +351,9 @@ class SelectCall:
         return None
 
     def behind(self, outcome: Outcome) -> TokenStream:
-        """As `GenCall.behind`."""
+        """As `GenCall.behind`. A choice is text, so what follows begins with the ids before it."""
         before = self._before
-        return TokenStream(before.ids, before.tail + text_of(outcome), namespace=before.namespace)
-
-    def hold(self, stream: TokenStream) -> Handle:
-        """As `GenCall.hold`. A choice is text, so what follows begins with the ids before it."""
-        before = self._before
-        return self._engine.extend(before.base, stream.ids[before.held :], before.namespace)
+        return TokenStream(before.ids, before.tail + text_of(outcome), before.base, before.namespace)
 
     def close(self) -> None:
         """Stop what is left of the requests, and give back what the call holds."""

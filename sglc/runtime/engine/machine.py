@@ -284,8 +284,6 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
             (pin,) = machine.engine.fork(stream.handle, 1)
             self._pin(index, pin)
             self.made[index] = known.held_by(pin)
-        else:
-            self.made[index] = TokenStream(known.ids, known.tail, namespace=known.namespace)
         # The run goes on with the program that kept it.
         self._place = stream.place if self._place is None else min(self._place, stream.place)
         machine.tool_latency.ended(stream.left, machine.engine.steps - stream.step)
@@ -304,7 +302,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
     def stream_to_keep(self, index: int) -> _KeptStream:
         """The stream. Its program comes back to it when it has done as much as it did before."""
         engine, stream, left = self.machine.engine, self.made[index], _left_at(self.nodes, index)
-        held = self.machine.model.extend(stream, ())
+        held = self.machine.model.extend(stream)
         kept = _KeptStream(stream, held, self.place, left, engine.steps)
         engine.hold(held, self.machine.tool_latency.expected(left), kept.place)
         return kept
@@ -385,12 +383,14 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
         return SelectCall(model, index, node, stream, choice_texts(node, self.texts), turn=turn)
 
     def _extended(self, stream: TokenStream, parts: tuple[Part, ...]) -> TokenStream:
-        model, done = self.machine.model, 0
-        if not (stream.ids or stream.tail):
-            stream, done = model.prefixes.longest(parts, stream)
-            if len(parts) == done + 1 and isinstance(own := parts[done], EncodedText):
-                return TokenStream((*stream.ids, *own.ids), "", stream.base, stream.held, stream.namespace)
-        return stream.followed_by(filled_parts(parts[done:], self.texts), model.encode_behind)
+        model = self.machine.model
+        if stream.base is None and not (stream.ids or stream.tail):
+            prefix, done = model.prefixes.longest(parts, stream.namespace)
+            parts = parts[done:]
+            if len(parts) == 1 and isinstance(parts[0], EncodedText):  # most prompts
+                return TokenStream(tuple(parts[0].ids), "", prefix, stream.namespace)
+            stream = TokenStream((), "", prefix, stream.namespace)
+        return stream.followed_by(filled_parts(parts, self.texts), model.known(stream), model.encode_behind)
 
     def finish(self, index: int, outcome: Outcome) -> None:
         """A call has ended well."""
@@ -398,11 +398,11 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
         if self.readers[index]:
             # What follows begins with this stream: its pages stay until the last reader has them.
             stream = call.behind(outcome)
-            self._pin(index, pin := call.hold(stream))
+            self._pin(index, pin := self.machine.model.extend(stream))
             self.machine.engine.await_turn(pin, self.place)
             self.made[index] = stream.held_by(pin)
         if hints is not None:
-            own = call.hold(call.behind(outcome))
+            own = self.machine.model.extend(call.behind(outcome))
             self.machine.hinted.made(self.segment.share, hints, own, self.place, self.segment.room)
         self.drop(index)  # behind that, or what it lets go of would be nobody's for a moment
         self.texts[index] = text_of(outcome)
