@@ -388,7 +388,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
             prefix, done = model.prefixes.longest(parts, stream.namespace)
             parts = parts[done:]
             if len(parts) == 1 and isinstance(parts[0], EncodedText):  # most prompts
-                return TokenStream(tuple(parts[0].ids), "", prefix, stream.namespace)
+                return TokenStream(parts[0].ids, "", prefix, stream.namespace)
             stream = TokenStream((), "", prefix, stream.namespace)
         return stream.followed_by(filled_parts(parts, self.texts), model.known(stream), model.encode_behind)
 

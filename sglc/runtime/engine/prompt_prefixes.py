@@ -27,11 +27,11 @@ _BYTES = 16 << 20  # of ids that are remembered
 class TokenStream:
     """A prompt state in the runtime: the ids of `base`, `ids` behind them, and the encoding of `tail`.
 
-    `base`, where there is one, is a handle, or a known prefix: what goes on from there need not look for its ids
+    `base`, where there is one, is a handle or a known prefix: what goes on from there need not look for its ids
     again, nor copy them. A handle lives as long as something in its segment still has to go on.
     """
 
-    ids: tuple[int, ...] = ()
+    ids: Sequence[int] = ()
     tail: str = ""
     base: Handle | Prefix | None = None
     namespace: str = ""  # in which the KV of its ids is
@@ -87,7 +87,7 @@ class PromptPrefixes:
             key = (*key, PackedIds.of(part.ids).packed)
             known = self._known.get(key)
             if known is None:
-                known = self._known[key] = self._engine.prefix(longest, tuple(part.ids), namespace)
+                known = self._known[key] = self._engine.prefix(longest, part.ids, namespace)
                 self._bytes += _size(key)
             keys.append(key)
             longest = known

@@ -31,7 +31,6 @@ from sglc.errors import (
     UsageError,
     VerifyError,
 )
-from sglc.ir.made_often import replaced
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, PackedIds, SelectDone
 from sglc.ir.plan.hints import Hints
 from sglc.ir.plan.segment import (
@@ -300,8 +299,8 @@ def decode_segment(command: Submit) -> Segment:
     nodes = list(shared.nodes)
     for (place, stream), parts in zip(shared.prompts, command.prompts, strict=False):
         nodes[place] = ExtendNode(stream, tuple([EncodedText(_ids(packed)) for packed in parts]))
-    for place, seed in zip(shared.gens, command.seeds, strict=False):
-        nodes[place] = replaced(nodes[place], seed=seed)
+    for (place, before, behind), seed in zip(shared.gens, command.seeds, strict=False):
+        nodes[place] = GenNode(*before, seed, *behind)  # type: ignore[call-arg]  # they are as many as it has
     return Segment(
         tuple(nodes), command.gives, command.priority, command.share, command.namespace, command.hints,
         command.room, shared.waits,
@@ -317,12 +316,13 @@ def nodes_in(command: Submit) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _SharedNodes:
-    """The nodes of many segments; the places of those without parts, with their streams, and of generations."""
+    """The nodes of many segments. Of those without parts the places and streams; of generations the places, and
+    the fields before the seed and behind it."""
 
     nodes: tuple[Node, ...]
     waits: Waits
     prompts: tuple[tuple[int, int], ...]
-    gens: tuple[int, ...]
+    gens: tuple[tuple[int, tuple[Any, ...], tuple[Any, ...]], ...]
 
 
 def _shared_nodes(written: bytes) -> _SharedNodes:
@@ -343,7 +343,8 @@ def _shared_nodes(written: bytes) -> _SharedNodes:
     prompts = [
         (at, node.stream) for at, node in enumerate(nodes) if type(node) is ExtendNode and not node.parts
     ]
-    gens = [at for at, node in enumerate(nodes) if type(node) is GenNode]
+    given = [(at, _GEN_FIELDS(node)) for at, node in enumerate(nodes) if type(node) is GenNode]
+    gens = [(at, held[:_SEED], held[_SEED + 1 :]) for at, held in given]
     return _SharedNodes(tuple(nodes), waits_of(tuple(sources)), tuple(prompts), tuple(gens))
 
 
@@ -533,6 +534,7 @@ def _malformed(what: str) -> BackendError:
 
 _LAYOUTS = {kind: _layout(kind) for kind in KINDS.values()}
 _EXTENDS, _SEED = _NUMBERS[ExtendNode], [one.name for one in fields(GenNode)].index("seed")
+_GEN_FIELDS = attrgetter(*[one.name for one in fields(GenNode)])
 _TAGGED = msgspec.msgpack.Decoder(list[_Tagged])
 _LISTS = msgspec.msgpack.Decoder(list[Raw])
 _IDS_ALONE = frozenset((EncodedText,))
