@@ -265,6 +265,15 @@ def test_rows_differ_by_what_is_beside_their_nodes() -> None:
         wire.decode_segment(bad)
 
 
+def test_commands_are_sent_together() -> None:
+    frames = [wire.encode(wire.Flush(1)), b"", wire.encode(wire.Close())]
+    assert wire.frames_of(wire.bundled(frames)) == frames
+    assert wire.frames_of(wire.bundled([])) == []
+    for message in (frames[0], b"", b"\xc1", wire.encode_submit(1, Segment((OpenNode(),)))):
+        (frame,) = wire.frames_of(message)
+        assert frame == message
+
+
 def test_damaged_frames_are_refused_or_well_formed() -> None:
     """Whatever the bytes are: what comes out is of the right type, or SGLC507."""
     rng = random.Random(3)

@@ -203,12 +203,12 @@ class RuntimeProcess:
         return answer.result()
 
     def _send(self) -> None:
-        """Send what waits as one message, which arrives as a whole; later, if nobody listens."""
+        """Send what waits as one message; later, if nobody listens."""
         with self._lock:
             self._sender = None
             if self._commands is not None and self._outbox:
                 try:
-                    self._commands.send_multipart(self._outbox, zmq.NOBLOCK)
+                    self._commands.send(wire.bundled(self._outbox), zmq.NOBLOCK)
                 except zmq.Again:
                     return  # the process is gone, which the thread is about to find
                 self._outbox.clear()

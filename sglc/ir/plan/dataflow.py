@@ -316,7 +316,7 @@ def _bound(handle: int | str | None) -> int:
 
 def goes_on(ids: Sequence[int], token_bytes: Sequence[bytes]) -> bool:
     """Whether text behind `ids` goes on behind text: they are some, and end in no control token."""
-    return bool(ids) and ids[-1] < len(token_bytes) and token_bytes[ids[-1]] != b""
+    return len(ids) > 0 and (last := ids[-1]) < len(token_bytes) and token_bytes[last] != b""
 
 
 def encode_behind(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[int]:

@@ -217,6 +217,7 @@ Report = Hello | WorkerReady | Events | WorkerAnswer | WorkerState | WorkerEnded
 
 _ENCODER = msgspec.msgpack.Encoder()
 _COMMANDS: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_BUNDLES = msgspec.msgpack.Decoder(list[bytes])
 _REPORTS: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
 
 
@@ -232,6 +233,19 @@ def decode_command(frame: bytes) -> Command:
         BackendError: SGLC507, these bytes are no command.
     """
     return _decoded(_COMMANDS, frame)
+
+
+def bundled(frames: Sequence[bytes]) -> bytes:
+    """Commands as one message."""
+    return _ENCODER.encode(frames)
+
+
+def frames_of(message: bytes) -> list[bytes]:
+    """The commands that `bundled` took; what it did not make is one that `decode_command` refuses."""
+    try:
+        return _BUNDLES.decode(message)
+    except _NOT_IT:
+        return [message]
 
 
 def decode_report(frame: bytes) -> Report:

@@ -74,10 +74,10 @@ class Link:
     def commands(self, *, wait: bool) -> Iterator[bytes]:
         """What has come; with `wait`, at least one. Who stops in the middle finds the rest next time."""
         if wait and not self._come:
-            self._come.extend(self._commands.recv_multipart())
+            self._come.extend(wire.frames_of(self._commands.recv()))
         while self._come or self._commands.poll(0):
             if not self._come:
-                self._come.extend(self._commands.recv_multipart())
+                self._come.extend(wire.frames_of(self._commands.recv()))
             yield self._come.popleft()
 
 
