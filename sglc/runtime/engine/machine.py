@@ -385,8 +385,10 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
     def _extended(self, stream: TokenStream, parts: tuple[Part, ...]) -> TokenStream:
         model = self.machine.model
         if stream.base is None and not (stream.ids or stream.tail):
-            prefix, done = model.prefixes.longest(parts, stream.namespace)
-            parts = parts[done:]
+            prefix = None
+            if len(parts) > 1:
+                prefix, done = model.prefixes.longest(parts, stream.namespace)
+                parts = parts[done:]
             if len(parts) == 1 and isinstance(parts[0], EncodedText):  # most prompts
                 return TokenStream(parts[0].ids, "", prefix, stream.namespace)
             stream = TokenStream((), "", prefix, stream.namespace)

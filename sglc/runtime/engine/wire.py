@@ -344,9 +344,8 @@ def _shared_nodes(written: bytes) -> _SharedNodes:
     sources: list[tuple[int, ...]] = []
     try:
         for number, raw in _TAGGED.decode(written):
-            node = _untagged(number, raw)
-            if type(node) not in _NODES:
-                raise _malformed(f"kind {number} of a node")
+            alike = number in _ALIKE and len(node_bytes := bytes(raw)) <= _MOST_KEPT
+            node = _kept_node(number, node_bytes) if alike else _node(number, raw)
             read = tuple(reads(node))
             if read and not 0 <= min(read) <= max(read) < len(nodes):
                 raise _malformed(f"what node {len(nodes)} of a segment reads")
@@ -359,9 +358,25 @@ def _shared_nodes(written: bytes) -> _SharedNodes:
     ]
     given = [(at, _GEN_FIELDS(node)) for at, node in enumerate(nodes) if type(node) is GenNode]
     gens = [(at, held[:_SEED], held[_SEED + 1 :]) for at, held in given]
-    return _SharedNodes(tuple(nodes), waits_of(tuple(sources)), tuple(prompts), tuple(gens))
+    waits = (_waits if len(nodes) <= _MOST_ALIKE else waits_of)(tuple(sources))
+    return _SharedNodes(tuple(nodes), waits, tuple(prompts), tuple(gens))
 
 
+def _node(number: int, raw: Raw) -> Node:
+    node = _untagged(number, raw)
+    if type(node) not in _NODES:
+        raise _malformed(f"kind {number} of a node")
+    return cast(Node, node)
+
+
+@lru_cache(256)
+def _kept_node(number: int, written: bytes) -> Node:
+    """One of segments that differ in others, by their texts or by the streams that they go on with."""
+    return _node(number, Raw(written))
+
+
+_waits = lru_cache(256)(waits_of)
+_MOST_ALIKE = 64  # nodes of a segment
 _kept_nodes = lru_cache(256)(_shared_nodes)
 _MOST_KEPT = 4096  # bytes of nodes
 
@@ -547,6 +562,7 @@ def _malformed(what: str) -> BackendError:
 
 
 _LAYOUTS = {kind: _layout(kind) for kind in KINDS.values()}
+_ALIKE = {_NUMBERS[kind] for kind in (GenNode, SelectNode)}
 _EXTENDS, _SEED = _NUMBERS[ExtendNode], [one.name for one in fields(GenNode)].index("seed")
 _GEN_FIELDS = attrgetter(*[one.name for one in fields(GenNode)])
 _TAGGED = msgspec.msgpack.Decoder(list[_Tagged])
