@@ -154,33 +154,34 @@ class RadixTree:
 
         What matches whole is in use again, if it was dead.
         """
-        size = self.page_size
-        node = start
-        while True:
-            end, keys = node.end, node.keys
-            key = ids[end : end + size] if end + size <= limit else ids[end:limit]
-            at = bisect_left(keys, key) if keys else 0
+        size, node = self.page_size, start
+        source, tokens = None, 0
+        while keys := node.keys:
+            begin = node.end
+            end = begin + size
+            key = ids[begin:end] if end <= limit else ids[begin:limit]
+            at = bisect_left(keys, key)
             if at < len(keys) and keys[at] == key and len(key) == size:
                 node = node.children[at]
                 continue
-            source, tokens = None, 0
-            for i in (at, at - 1) if keys and key else ():
+            for i in (at, at - 1) if key else ():
                 if not 0 <= i < len(keys) or keys[i][0] != key[0]:
                     continue
                 if (common := common_prefix(keys[i], key)) > tokens:
                     source, tokens = node.children[i], common
                     if common == len(key):  # the other cannot have more of it
                         break
-            self._tick += 1
-            deepest = node
-            node.last_use = self._tick
-            if source is not None:
-                source.last_use = self._tick
-                if tokens == len(source.key):
-                    deepest = source
-            if deepest.worth == _DEAD:
-                _revive(deepest)
-            return PrefixMatch(node, source, tokens)
+            break
+        self._tick += 1
+        deepest = node
+        node.last_use = self._tick
+        if source is not None:
+            source.last_use = self._tick
+            if tokens == len(source.key):
+                deepest = source
+        if deepest.worth == _DEAD:
+            _revive(deepest)
+        return PrefixMatch(node, source, tokens)
 
     def insert(
         self, parent: PageNode, key: Key, page: int, step: int, *, locked: bool = False
