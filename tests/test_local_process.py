@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -230,9 +231,9 @@ def test_segments_of_one_turn_arrive_as_one_message(
     frames: list[list[bytes]] = []
 
     class Watched:
-        def send_multipart(self, parts: list[bytes], flags: int) -> None:
-            frames.append(list(parts))
-            socket.send_multipart(parts, flags)
+        def send(self, message: bytes, flags: int) -> None:
+            frames.append(wire.frames_of(message))
+            socket.send(message, flags)
 
     socket: Any = process._commands
     monkeypatch.setattr(process, "_commands", Watched())
@@ -242,6 +243,26 @@ def test_segments_of_one_turn_arrive_as_one_message(
 
     assert all(isinstance(answer[-1], GenDone) for answer in asyncio.run(rows()))
     assert [len(parts) for parts in frames] == [16]
+
+
+def test_event_loops_do_not_wait_for_each_other(shared: LocalBackend) -> None:
+    """One that does not come back to send what it was given holds up nobody else's segment."""
+    shared.server_info()
+    submitted, answered = threading.Event(), threading.Event()
+
+    async def held_up() -> None:
+        coming = asyncio.ensure_future(anext(shared.submit(asks("a"))))
+        await asyncio.sleep(0)  # it is submitted, and is to be sent in the next turn
+        submitted.set()
+        assert answered.wait(30)
+        await coming
+
+    thread = threading.Thread(target=lambda: asyncio.run(held_up()))
+    thread.start()
+    assert submitted.wait(30)
+    assert isinstance(run(shared, asks("b"))[-1], GenDone)
+    answered.set()
+    thread.join()
 
 
 def test_without_streams_there_are_no_deltas(shared: LocalBackend) -> None:
@@ -883,7 +904,7 @@ def test_a_step_is_not_put_off_for_commands_that_go_on_coming(
     texts are read as they come. No command is lost, not the last one either that comes while a step is waited
     for."""
     monkeypatch.setattr(runtime_service, "describe", lambda machine, _: {"rows": machine.rows})
-    clock = SimpleNamespace(perf_counter=iter(range(99)).__next__, monotonic=time.monotonic)
+    clock = SimpleNamespace(perf_counter=iter(range(1, 99)).__next__, monotonic=time.monotonic)
     monkeypatch.setattr(runtime_service, "time", clock)  # a step takes a second, and so does a command
     submits = [wire.encode_submit(number, asks("abc"), streams=streams) for number in range(12)]
     with zmq.Context() as context:
@@ -891,7 +912,7 @@ def test_a_step_is_not_put_off_for_commands_that_go_on_coming(
         commands.bind(f"ipc://{tmp_path / wire.COMMANDS}")
         reports.bind(f"ipc://{tmp_path / wire.REPORTS}")
         link = Link(context, tmp_path)
-        commands.send_multipart([*submits, wire.encode(wire.Close())])
+        commands.send(wire.bundled([*submits, wire.encode(wire.Close())]))
         machine = _Steps(waits=waits)
         Worker(machine, LocalOptions("m"), link).serve()  # type: ignore[arg-type]
         context.destroy(linger=0)

@@ -196,6 +196,8 @@ def test_the_runtime_keeps_the_newest_prefixes(backend: Backend, monkeypatch: py
     found = backend._load().model.prefixes
     first, *others = [EncodedText(PackedIds.of([number] * 60)) for number in range(40)]
     for part in (first, *others):
-        assert found.longest((part, first))[0].ids == part.ids
+        prefix, _ = found.longest((part, first))
+        assert prefix is not None
+        assert prefix.ids == part.ids
     kept = [PackedIds(packed)[0] for _, packed in found._known]  # of 240 bytes each
     assert kept == [36, 37, 38, 39]

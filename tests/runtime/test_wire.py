@@ -11,11 +11,23 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
+from msgspec import Raw
+from msgspec.structs import replace as replace_in
 
 from sglc import errors
 from sglc.errors import BackendError, Loc, SglcError
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, PackedIds, Sample, Usage
-from sglc.ir.plan.segment import ExtendNode, GenNode, Node, OpenNode, Part, Segment, SelectNode
+from sglc.ir.plan.segment import (
+    EncodedText,
+    ExtendNode,
+    GenNode,
+    Node,
+    OpenNode,
+    Part,
+    Segment,
+    SelectNode,
+)
+from sglc.ir.sampling import Sampling
 from sglc.runtime.engine import wire
 from tests.depth import at_depth
 
@@ -226,10 +238,47 @@ def test_a_segment_that_reads_what_is_not_there_is_refused(nodes: Any) -> None:
     assert caught.value.code == "SGLC507"
 
 
+def test_rows_differ_by_what_is_beside_their_nodes() -> None:
+    gen = GenNode(1, get_type_hints(GenNode)["site"]("f", (), "x"), Sampling(), Loc("f.py", 1))
+    rows = [
+        Segment((OpenNode(), ExtendNode(0, (EncodedText(PackedIds.of((row, 7))),)), replace(gen, seed=row)))
+        for row in (1, 2)
+    ]
+    one, two = (wire.decode_command(wire.encode_submit(1, row)) for row in rows)
+    assert isinstance(one, wire.Submit)
+    assert isinstance(two, wire.Submit)
+    assert one.nodes == two.nodes
+    assert [wire.decode_segment(one), wire.decode_segment(two)] == rows
+    assert wire.nodes_in(one) == 3
+    assert wire.decode_segment(one).waits is wire.decode_segment(two).waits
+    assert (
+        wire.decode_segment(replace_in(one, prompts=((b"abcd",), (b"abcd",)), seeds=(1, 2, 3))).nodes[0]
+        == OpenNode()
+    )
+    for prompts in ((b"abc",),), ((b"abcd", b"a"),):
+        with pytest.raises(BackendError, match="malformed"):
+            wire.decode_segment(replace_in(one, prompts=prompts))
+    bad = wire.decode_command(wire.encode(wire.Submit(1, Raw(b"\x07"))))
+    assert isinstance(bad, wire.Submit)
+    assert wire.nodes_in(bad) == 0
+    with pytest.raises(BackendError, match="malformed"):
+        wire.decode_segment(bad)
+
+
+def test_commands_are_sent_together() -> None:
+    frames = [wire.encode(wire.Flush(1)), b"", wire.encode(wire.Close())]
+    assert wire.frames_of(wire.bundled(frames)) == frames
+    assert wire.frames_of(wire.bundled([])) == []
+    for message in (frames[0], b"", b"\xc1", wire.encode_submit(1, Segment((OpenNode(),)))):
+        (frame,) = wire.frames_of(message)
+        assert frame == message
+
+
 def test_damaged_frames_are_refused_or_well_formed() -> None:
     """Whatever the bytes are: what comes out is of the right type, or SGLC507."""
     rng = random.Random(3)
     nodes = [made(kind, rng) for kind in members(Node)]
+    nodes.append(ExtendNode(0, (EncodedText((1, 2, 3)), EncodedText((4,)))))
     frames = [wire.encode_submit(1, Segment((*[OpenNode()] * BEFORE, node))) for node in nodes]
     frames += [wire.encode_events([(1, made(kind, rng)), (1, None)]) for kind in members(Event)]
     frames += [b"", b"\xc1", b"\x91" * 5_000]

@@ -73,6 +73,7 @@ class RuntimeProcess:
         self._state: tuple[float, dict[str, Any]] | None = None  # that was told last, and when
         self._numbers = itertools.count()
         self._outbox: list[bytes] = []
+        self._sender: asyncio.AbstractEventLoop | None = None  # the last one that is going to send them
         self._commands: _Socket | None = None  # while the process listens
         self._process: subprocess.Popen[bytes] | None = None
         self._loaded_s: float | None = None
@@ -103,7 +104,7 @@ class RuntimeProcess:
         `emit` receives its events, and `done` is called once after the last; both in another thread, or
         before this returns. Nodes that are `compiling` wait for `compiled`.
         """
-        run = next(self._numbers)
+        run, loop = next(self._numbers), asyncio.get_running_loop()
         nodes = range(len(segment.nodes))
         try:
             command = wire.encode_submit(run, segment, streams=streams, compiling=compiling)
@@ -117,10 +118,11 @@ class RuntimeProcess:
                     self._state = None  # of work that is over
                 self._runs[run] = _ProcessRun(emit, done, set(nodes))
                 self._outbox.append(command)
+                if self._sender is not loop:
+                    self._sender = loop
+                    loop.call_soon(self._send)
         if end is not None:
             refuse(nodes, end, emit, done)
-        else:
-            asyncio.get_running_loop().call_soon(self._send)
         return run
 
     def compiled(self, run: object, node: int, error: SglcError | None) -> None:
@@ -201,11 +203,12 @@ class RuntimeProcess:
         return answer.result()
 
     def _send(self) -> None:
-        """Send what waits as one message, which arrives as a whole; later, if nobody listens."""
+        """Send what waits as one message; later, if nobody listens."""
         with self._lock:
+            self._sender = None
             if self._commands is not None and self._outbox:
                 try:
-                    self._commands.send_multipart(self._outbox, zmq.NOBLOCK)
+                    self._commands.send(wire.bundled(self._outbox), zmq.NOBLOCK)
                 except zmq.Again:
                     return  # the process is gone, which the thread is about to find
                 self._outbox.clear()

@@ -19,6 +19,7 @@ from sglc.ir.plan.events import PackedIds
 from sglc.ir.plan.segment import EncodedText, ExtendNode, GenNode, Node, OpenNode, Part, Segment, reads
 from sglc.ir.target import ControlText, Tokenizer
 
+_GENERATIONS = frozenset((GenNode,))
 _LONG = 1024  # characters of a part, behind which a prompt is worth remembering
 _CHARACTERS = 4 << 20  # remembered in all
 _SEEN = 4096  # beginnings that came once
@@ -51,20 +52,17 @@ class PromptEncoder:
 
     def encoded(self, segment: Segment) -> Segment:
         """The segment, whose prompts begin with ids as far as their texts are known, and no more may follow."""
-        nodes = segment.nodes
-        made: dict[int, ExtendNode] = {}
-        for index, node in enumerate(nodes):
+        nodes = list(segment.nodes)
+        for index, node in enumerate(segment.nodes):
             if type(node) is ExtendNode and _is_empty(nodes, node.stream):
-                whole = all(type(reader) is GenNode for reader in _readers(segment, index))
+                whole = _GENERATIONS.issuperset(map(type, _readers(segment, index)))
                 try:
-                    made[index] = ExtendNode(node.stream, self.parts(node.parts, whole=whole))
+                    nodes[index] = ExtendNode(node.stream, self.parts(node.parts, whole=whole))
                 except SglcError:
                     continue  # the runtime will meet it where the text is needed, and tell
-        if not made:
-            return segment
         return Segment(
-            tuple([made.get(index, node) for index, node in enumerate(nodes)]), segment.gives, segment.priority,
-            segment.share, segment.namespace, segment.hints, segment.room, segment.waits,
+            tuple(nodes), segment.gives, segment.priority, segment.share, segment.namespace, segment.hints,
+            segment.room, segment.waits,
         )  # fmt: skip
 
     def parts(self, parts: tuple[Part, ...], *, whole: bool) -> tuple[Part, ...]:

@@ -256,13 +256,14 @@ def _constant(value: Value) -> Read:
 
 
 def _joined(parts: list[str | int | Read]) -> Read:
+    literals = [part if isinstance(part, str) else "" for part in parts]
+    others = [(place, part) for place, part in enumerate(parts) if not isinstance(part, str)]
+
     def read(run: Environment) -> str:
-        values = run.values
-        found = [
-            part if type(part) is str else values[part] if type(part) is int else part(run)  # type: ignore[operator]
-            for part in parts
-        ]
-        texts = [value if type(value) is str else text(value) for value in found]
+        values, texts = run.values, literals.copy()
+        for place, part in others:
+            value = values[part] if type(part) is int else part(run)  # type: ignore[operator]
+            texts[place] = value if type(value) is str else text(value)
         if run.meter is not None:
             run.meter.take(texts)
         return "".join(texts)

@@ -169,7 +169,7 @@ class SegmentRun(ABC, Generic[S]):
     ) -> None:
         self.nodes = segment.nodes
         waits = segment.waits or waits_of([reads(node) for node in self.nodes])
-        self.sources, self.readers = waits.sources, waits.readers
+        self.sources, self.readers, self._first = waits.sources, waits.readers, waits.first
         self._missing = list(map(len, waits.sources))
         self.texts: dict[int, str] = {}  # by node
         self.emit = emit
@@ -207,10 +207,10 @@ class SegmentRun(ABC, Generic[S]):
         for node in self.nodes:
             if type(node) is KeepNode:
                 self._kept.promise(node.handle)
-        ready = [index for index, count in enumerate(self._missing) if not count]
-        if len(ready) > 1:  # what goes on with a stream is on its way before the stream is released
-            ready.sort(key=lambda index: isinstance(self.nodes[index], ReleaseNode))
-        self._execute_all(ready)
+        first = self._first
+        if len(first) > 1:  # what goes on with a stream is on its way before the stream is released
+            first = sorted(first, key=lambda index: isinstance(self.nodes[index], ReleaseNode))
+        self._execute_all(first)
 
     def advance(self, index: int) -> None:
         """Node `index` has done what it says: execute what waited for it."""
@@ -248,21 +248,20 @@ class SegmentRun(ABC, Generic[S]):
         while queue:
             index = queue.popleft()
             try:
-                done = self._execute(index)
+                done = self._execute(index, self.nodes[index])
             except SglcError as error:
                 self.fail(index, located(error, place_of(self.nodes[index])))
                 continue
-            if not done:
-                continue
-            if self.depth_first:
-                queue.extendleft(reversed(self._done(index)))
-            else:
-                queue.extend(self._done(index))
+            if done and (found := self._done(index)):
+                if self.depth_first:
+                    queue.extendleft(reversed(found))
+                else:
+                    queue.extend(found)
         self._end_if_done()
 
-    def _execute(self, index: int) -> bool:
-        match self.nodes[index]:
-            case ExtendNode() | GenNode() as node:  # most are
+    def _execute(self, index: int, node: Node) -> bool:
+        match node:
+            case ExtendNode() | GenNode():  # most are
                 return self.execute(index, node)
             case OpenNode(None):
                 self.begin_with(index, None)
@@ -276,7 +275,7 @@ class SegmentRun(ABC, Generic[S]):
                 self._kept.keep(handle, kept, lambda waiter: waiter[0]._go_on(waiter[1], kept))
             case ReleaseNode(handle):
                 self._kept.release(handle)
-            case node:
+            case SelectNode() | ForkNode():
                 return self.execute(index, node)
         return True
 
@@ -317,7 +316,7 @@ def _bound(handle: int | str | None) -> int:
 
 def goes_on(ids: Sequence[int], token_bytes: Sequence[bytes]) -> bool:
     """Whether text behind `ids` goes on behind text: they are some, and end in no control token."""
-    return bool(ids) and ids[-1] < len(token_bytes) and token_bytes[ids[-1]] != b""
+    return len(ids) > 0 and (last := ids[-1]) < len(token_bytes) and token_bytes[last] != b""
 
 
 def encode_behind(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[int]:

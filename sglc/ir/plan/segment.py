@@ -198,10 +198,14 @@ def reads(node: Node) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Of each node, the indices of those that it waits for and of those that wait for it, one entry a use."""
+    """Of each node, the indices of those that it waits for and of those that wait for it, one entry a use.
+
+    `first` are the nodes that wait for none.
+    """
 
     sources: Sequence[Sequence[int]]
     readers: Sequence[Sequence[int]]
+    first: Sequence[int]
 
 
 def waits_of(sources: Sequence[Sequence[int]]) -> Waits:
@@ -210,7 +214,7 @@ def waits_of(sources: Sequence[Sequence[int]]) -> Waits:
     for index, read in enumerate(sources):
         for source in read:
             readers[source].append(index)
-    return Waits(sources, readers)
+    return Waits(sources, readers, [index for index, read in enumerate(sources) if not read])
 
 
 def place_of(node: Node) -> Loc | None:

@@ -49,15 +49,21 @@ class PageNode:
         "page", "parent", "pins", "queued", "refs", "scratch", "serial", "shared", "step", "worth",
     )  # fmt: skip
 
-    def __init__(self, parent: PageNode | None, key: Key, page: int, step: int, serial: int) -> None:
+    def __init__(
+        self, parent: PageNode | None, key: Key, page: int = -1, step: int = -1, serial: int = 0, tick: int = 0
+    ) -> None:
         self.parent = parent
         self.key = key
         self.page = page
         self.step = step  # the step whose launch writes the page
         self.serial = serial
-        self.end: int = len(key) + (parent.end if parent else 0)
-        self.scratch: bool = parent.scratch if parent else False
-        self.namespace: str = parent.namespace if parent else ""
+        self.end: int
+        self.scratch: bool
+        self.namespace: str
+        if parent is None:
+            self.end, self.scratch, self.namespace = 0, False, ""
+        else:
+            self.end, self.scratch, self.namespace = parent.end + len(key), parent.scratch, parent.namespace
         self.keys: list[Key] = []
         self.children: list[PageNode] = []
         self.refs = 0
@@ -65,7 +71,7 @@ class PageNode:
         self.next_uses: list[int] = []  # of the pins that know theirs, in order
         self.worth = _NORMAL  # without its pins; never more than its parent's
         self.shared = False  # more than one sequence has gone through it: no single one can release it
-        self.last_use = 0
+        self.last_use = tick
         self.queued: _Rank | None = None  # its valid entry in the eviction heap
         self.moved: PageNode | None = None  # after removal: the node that took over its pins
 
@@ -115,7 +121,7 @@ class RadixTree:
         """The root of a namespace: a model, an adapter, a salt, or whatever must not share."""
         root = self._roots.get(namespace)
         if root is None:
-            root = PageNode(None, (), -1, -1, 0)
+            root = PageNode(None, ())
             root.namespace = namespace
             self._roots[namespace] = root
         return root
@@ -139,7 +145,7 @@ class RadixTree:
 
     def scratch(self) -> PageNode:
         """A root of its own. What is below it goes as soon as nobody locks or pins it."""
-        root = PageNode(None, (), -1, -1, 0)
+        root = PageNode(None, ())
         root.scratch = True
         return root
 
@@ -148,33 +154,34 @@ class RadixTree:
 
         What matches whole is in use again, if it was dead.
         """
-        size = self.page_size
-        node = start
-        while True:
-            end, keys = node.end, node.keys
-            key = ids[end : end + size] if end + size <= limit else ids[end:limit]
-            at = bisect_left(keys, key) if keys else 0
+        size, node = self.page_size, start
+        source, tokens = None, 0
+        while keys := node.keys:
+            begin = node.end
+            end = begin + size
+            key = ids[begin:end] if end <= limit else ids[begin:limit]
+            at = bisect_left(keys, key)
             if at < len(keys) and keys[at] == key and len(key) == size:
                 node = node.children[at]
                 continue
-            source, tokens = None, 0
-            for i in (at, at - 1) if keys and key else ():
+            for i in (at, at - 1) if key else ():
                 if not 0 <= i < len(keys) or keys[i][0] != key[0]:
                     continue
                 if (common := common_prefix(keys[i], key)) > tokens:
                     source, tokens = node.children[i], common
                     if common == len(key):  # the other cannot have more of it
                         break
-            self._tick += 1
-            deepest = node
-            node.last_use = self._tick
-            if source is not None:
-                source.last_use = self._tick
-                if tokens == len(source.key):
-                    deepest = source
-            if deepest.worth == _DEAD:
-                _revive(deepest)
-            return PrefixMatch(node, source, tokens)
+            break
+        self._tick += 1
+        deepest = node
+        node.last_use = self._tick
+        if source is not None:
+            source.last_use = self._tick
+            if tokens == len(source.key):
+                deepest = source
+        if deepest.worth == _DEAD:
+            _revive(deepest)
+        return PrefixMatch(node, source, tokens)
 
     def insert(
         self, parent: PageNode, key: Key, page: int, step: int, *, locked: bool = False
@@ -218,18 +225,40 @@ class RadixTree:
         """
         count, size = 0, self.page_size
         assert parent.parent is None or parent.refs, "a lock is handed on that nobody holds"
-        for page in pages:
+        while count < len(pages) and parent.keys:
             key = ids[parent.end : parent.end + size]
-            if parent.keys:
-                node, new = self.insert(parent, key, page, step, locked=True)
-                if not new:
-                    break
-            else:  # as all below one that is new
-                node = self._added(parent, 0, key, page, step)
-                node.refs = 1
+            node, new = self.insert(parent, key, pages[count], step, locked=True)
+            if not new:
+                return parent, count
             parent = node
             count += 1
-        return parent, count
+        if count < len(pages):  # all below one without children is new
+            parent = self._chain(parent, ids, pages[count:], step)
+        return parent, len(pages)
+
+    def _chain(self, parent: PageNode, ids: Key, pages: Sequence[int], step: int) -> PageNode:
+        """`_added` of whole pages, each below the one before it: all of them only children."""
+        if parent.worth == _DEAD:
+            _revive(parent)
+        size, end, serial, tick, first = self.page_size, parent.end, self._serial, self._tick, parent
+        for page in pages:
+            serial += 1
+            tick += 1
+            key = ids[end : end + size]
+            end += size
+            node = PageNode(parent, key, page, step, serial, tick)
+            node.refs = 1
+            parent.keys.append(key)
+            parent.children.append(node)
+            parent = node
+        self._serial, self._tick = serial, tick
+        self._nodes += len(pages)
+        if self.log is not None and not first.scratch:
+            while first is not parent:
+                (node,) = first.children
+                self.log.stored(node, first.serial)
+                first = node
+        return parent
 
     def _added(self, parent: PageNode, at: int, key: Key, page: int, step: int) -> PageNode:
         """A new child of `parent`, `at` its place."""
@@ -237,8 +266,7 @@ class RadixTree:
             _revive(parent)
         self._tick += 1
         self._serial += 1
-        node = PageNode(parent, key, page, step, self._serial)
-        node.last_use = self._tick
+        node = PageNode(parent, key, page, step, self._serial, self._tick)
         parent.keys.insert(at, key)
         parent.children.insert(at, node)
         self._nodes += 1
@@ -262,16 +290,17 @@ class RadixTree:
 
     def unlock(self, node: PageNode) -> None:
         """Take a lock back."""
-        leaf = node
+        leaf, free = node, 0
         self._tick += 1
         node.last_use = self._tick
-        while node.parent is not None:
-            assert node.refs > 0, "a node is unlocked more often than locked"
-            node.refs -= 1
-            if node.refs:
+        assert node.refs or node.parent is None, "a node is unlocked more often than locked"
+        while (parent := node.parent) is not None:  # a node with locks has some on all above it
+            node.refs = refs = node.refs - 1
+            if refs:
                 break
-            self.evictable += 1
-            node = node.parent
+            free += 1
+            node = parent
+        self.evictable += free
         if not (leaf.refs or leaf.children):
             self._settle(leaf)
 
@@ -312,7 +341,10 @@ class RadixTree:
         """
         leaf = node
         while node.parent is not None and not (node.pins or node.shared):
-            if node.worth == _DEAD or any(child.worth != _DEAD for child in node.children):
+            if node.worth == _DEAD:
+                break
+            children = node.children  # the one that the walk has come from is dead
+            if (node is leaf or len(children) > 1) and any(child.worth != _DEAD for child in children):
                 break
             node.worth = _DEAD
             node = node.parent

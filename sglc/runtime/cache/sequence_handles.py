@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 import numpy as np
 
+from sglc.ir.plan.events import PackedIds
 from sglc.runtime.cache.page_tree import SOME_DAY, Key, PageNode, RadixTree, resolve
 from sglc.runtime.ids import Handle
 from sglc.runtime.step import I32
@@ -44,6 +45,9 @@ def as_ids(ids: Sequence[int] | I32) -> tuple[Key, I32]:
     Raises:
         AssertionError: an id that is too large to be one.
     """
+    if type(ids) is PackedIds:
+        array = np.frombuffer(ids.packed, np.int32)
+        return tuple(array.tolist()), array
     key = ids if type(ids) is tuple else tuple(np.asarray(ids, np.int64).tolist())
     try:
         return key, np.frombuffer(pack(f"{len(key)}i", *key), np.int32)

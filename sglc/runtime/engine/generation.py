@@ -6,17 +6,17 @@ A call makes its requests when it is built, takes their events, and gives an out
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from sglc.errors import RunError, SglcError
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
 from sglc.ir.grammar.stops import stop_pattern
-from sglc.ir.made_often import made_often
 from sglc.ir.plan.dataflow import goes_on
 from sglc.ir.plan.events import Delta, Event, GenDone, Sample, SelectDone, TokenLogprob, Usage
 from sglc.ir.plan.segment import GenNode, SelectNode
 from sglc.ir.target import Tokenizer
+from sglc.runtime.cache.sequence_handles import Prefix
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.engine import (
     Engine,
@@ -37,14 +37,8 @@ from sglc.runtime.ids import common_prefix
 from sglc.runtime.scheduler.samples import Likely, listed
 from sglc.runtime.tokenizer.detokenize import StopStream
 
-
-@made_often
-@dataclass(frozen=True, slots=True)
-class CallOutcome:
-    """What a call made: its text, and the event that says so."""
-
-    text: str
-    event: GenDone | SelectDone
+Outcome = GenDone | SelectDone  # of a call
+_NOTHING_SCORED = PromptScored(0, ())
 
 
 class EngineModel:
@@ -64,9 +58,17 @@ class EngineModel:
         """Ids of a text behind `ids`."""
         return self.encode_within(text) if goes_on(ids, self.token_bytes) else self.encode(text)
 
-    def extend(self, stream: TokenStream, behind: Sequence[int]) -> Handle:
+    def known(self, stream: TokenStream) -> Sequence[int]:
+        """Ids that a stream ends with but for its tail: its own, or else those of its base."""
+        base = stream.base
+        if stream.ids or base is None:
+            return stream.ids
+        return base.ids if isinstance(base, Prefix) else self.engine.ids(base)
+
+    def extend(self, stream: TokenStream, behind: Sequence[int] = ()) -> Handle:
         """A new handle on the ids of a stream, and `behind` them."""
-        return self.engine.extend(stream.base, (*stream.ids[stream.held :], *behind), stream.namespace)
+        ids = (*stream.ids, *behind) if behind else stream.ids
+        return self.engine.extend(stream.base, ids, stream.namespace)
 
 
 class GenCall:
@@ -76,6 +78,10 @@ class GenCall:
     else the text is made once, from all the ids. With `max_tokens` 0 one token is
     sampled to see the log-probabilities at its place, and dropped.
     """
+
+    _told = 0  # of `_tokens`, those that a delta had
+    _prompt_scored = _NOTHING_SCORED
+    _prompt_told = False
 
     def __init__(
         self,
@@ -99,30 +105,29 @@ class GenCall:
         self._index = index
         self._emit = emit
         # Most prompts are ids already.
-        behind = () if stream.ids and not stream.tail else model.encode_behind(stream.ids, stream.tail)
-        if not (stream.ids or behind):
+        known = model.known(stream)
+        behind = () if known and not stream.tail else model.encode_behind(known, stream.tail)
+        if not (known or behind):
             raise _no_prompt(node)
         seed = node.seed if node.sampling.seed is None else node.sampling.seed
         assert seed is not None, "a segment's generations carry seeds"
-        seeds = [sample_seed(seed, sample) for sample in range(node.sampling.n)]
-        patterns = list(map(stop_pattern, node.sampling.stop_regex))
+        sampling = node.sampling
+        seeds = [sample_seed(seed, sample) for sample in range(sampling.n)]
         self._streams = streams
-        self._stepwise = node.sampling.max_tokens > 0 and bool(streams or node.sampling.stop or patterns)
+        self._stepwise = bool(streams or sampling.stop or sampling.stop_regex) and sampling.max_tokens > 0
         self._namespace = stream.namespace
         self._watched: list[StopStream] = []
         if self._stepwise:
-            self._watched = [StopStream(model.token_bytes, node.sampling.stop, patterns) for _ in seeds]
+            patterns = list(map(stop_pattern, sampling.stop_regex))
+            self._watched = [StopStream(model.token_bytes, sampling.stop, patterns) for _ in seeds]
         self._texts = [""] * len(seeds)
         self._spelled = model.token_bytes
         self._tokens: list[Token] = []  # of sample 0
-        self._told = 0  # of them, those that a delta had
-        self._tops: list[tuple[TokenLogprob, ...]] = []  # of these, if asked for
-        self._prompt_scored = PromptScored(0, ())
-        self._prompt_told = False
+        self._tops: list[tuple[TokenLogprob, ...]] = []  # of those that a delta had, if asked for
         self._samples: dict[int, Sample] = {}  # that have ended
         self._handle = model.extend(stream, behind)
-        self._prompt = self._engine.ids(self._handle)
-        sampling = node.sampling if node.sampling.max_tokens else replace(node.sampling, max_tokens=1)
+        if not sampling.max_tokens:
+            sampling = replace(sampling, max_tokens=1)
         try:
             request = self._engine.gen(
                 self._handle,
@@ -139,7 +144,12 @@ class GenCall:
             raise
         self.requests = [request]
 
-    def take(self, event: EngineEvent) -> CallOutcome | None:
+    @property
+    def _prompt(self) -> tuple[int, ...]:
+        """The ids that it goes on behind; before `close`."""
+        return self._engine.ids(self._handle)
+
+    def take(self, event: EngineEvent) -> Outcome | None:
         """Account for an event of this call's request; gives the outcome with the last one.
 
         Raises:
@@ -148,28 +158,24 @@ class GenCall:
         match event:
             case Token():
                 self._token(event)
-            case PromptScored():
-                self._prompt_scored = event
             case SampleDone():  # at once: to read the likeliest ids of many would hold up a step
                 self._samples[event.sample] = self._sample(event)
             case RequestDone():
                 return self._outcome(event)
+            case PromptScored():
+                self._prompt_scored = event
             case RequestFailed():
                 raise event.error
             case ScoreDone():
                 raise AssertionError(event)
         return None
 
-    def behind(self, outcome: CallOutcome) -> TokenStream:
+    def behind(self, outcome: Outcome) -> TokenStream:
         """The stream that goes on behind the outcome; before `close`."""
-        assert isinstance(outcome.event, GenDone)
+        assert isinstance(outcome, GenDone)
         match = self._watched[0].match if self._stepwise else None
-        ids = (*self._prompt, *outcome.event.samples[0].ids)
-        return TokenStream(ids, match.tail if match else "", namespace=self._namespace)
-
-    def hold(self, stream: TokenStream) -> Handle:
-        """A handle on the ids of the outcome's stream; before `close`."""
-        return self._engine.extend(self._handle, stream.ids[len(self._prompt) :])
+        tail = match.tail if match else ""
+        return TokenStream(outcome.samples[0].ids, tail, self._handle, self._namespace)
 
     def close(self) -> None:
         """Stop what is left of the request, and give back what the call holds."""
@@ -229,19 +235,18 @@ class GenCall:
         spelled = self._spelled[token] if token < len(self._spelled) else b""
         return spelled.decode("utf-8", "replace")
 
-    def _outcome(self, done: RequestDone) -> CallOutcome:
+    def _outcome(self, done: RequestDone) -> GenDone:
         samples = tuple(map(self._samples.__getitem__, range(self.node.sampling.n)))
         # How much was decoded behind a stop before it was seen is a matter of time.
         spent = usage(done, sum([sample.made or 0 for sample in samples]))
         prompt = self._engine.packed(self._handle)
         scored = () if self.node.sampling.logprobs_from is None else self._prompt_logprobs()
-        event = GenDone(self._index, prompt, samples, spent, *scored)
-        return CallOutcome(samples[0].text, event)
+        return GenDone(self._index, prompt, samples, spent, *scored)
 
     def _sample(self, ended: SampleDone) -> Sample:
-        sample = ended.sample
-        match = self._watched[sample].match if self._stepwise else None
-        if not self.node.sampling.max_tokens:
+        sample, asked = ended.sample, self.node.sampling
+        match = None
+        if not asked.max_tokens:
             seen = tuple(self._listed(likeliest) for likeliest in ended.likeliest)
             return Sample("", (), "length", top_logprobs=seen)
         if self._stepwise:
@@ -249,21 +254,26 @@ class GenCall:
             match = self._watched[sample].match
         else:
             self._texts[sample] = b"".join(map(self._spelled.__getitem__, ended.ids)).decode("utf-8", "replace")
-        kept = len(ended.ids) if match is None else match.kept_tokens
-        finish = ended.finish if match is None else "stop"
-        ids = ended.ids[:kept]
-        texts = tuple([self._text(id_) or "" for id_ in ids]) if self.node.sampling.logprob_text else ()
-        told = self._tops[:kept] if sample == 0 else []
-        tops = (*told, *map(self._listed, ended.likeliest[len(told) : kept]))
+        ids, logprobs, finish, likeliest = ended.ids, ended.logprobs, ended.finish, ended.likeliest
         end: TokenLogprob | None = None
         end_top: tuple[TokenLogprob, ...] = ()
-        if ended.last is not None and match is None:
-            id_, logprob, likeliest = ended.last
+        matched: str | int | None = None
+        if match is not None:
+            kept = match.kept_tokens
+            ids, logprobs, finish, likeliest = ids[:kept], logprobs[:kept], "stop", likeliest[:kept]
+            matched, made = match.stop, match.read_tokens
+        elif ended.last is not None:
+            id_, logprob, likely = ended.last
             end = (logprob, id_, self._text(id_))
-            end_top = self._listed(likeliest) if self.node.sampling.top_logprobs else ()
-        matched = end[1] if end is not None and finish == "stop" else None if match is None else match.stop
-        made = len(ids) + (end is not None) if match is None else match.read_tokens
-        logprobs = ended.logprobs[:kept]
+            end_top = self._listed(likely) if asked.top_logprobs else ()
+            matched, made = id_ if finish == "stop" else None, len(ids) + 1
+        else:
+            made = len(ids)
+        texts = tuple([self._text(id_) or "" for id_ in ids]) if asked.logprob_text else ()
+        tops: tuple[tuple[TokenLogprob, ...], ...] = ()
+        if likeliest:
+            told = self._tops[: len(likeliest)] if sample == 0 else []
+            tops = (*told, *map(self._listed, likeliest[len(told) :]))
         return Sample(self._texts[sample], ids, finish, logprobs, texts, tops, end, end_top, matched, made)
 
 
@@ -291,8 +301,9 @@ class SelectCall:
         if not all(texts):
             raise RunError("SGLC404", "a choice of `select` is empty", hint="every choice needs a text")
         cut = model.cut(stream.tail)  # what is before it need not be encoded again with each text
-        before_cut = (*stream.ids, *model.encode_behind(stream.ids, stream.tail[:cut]))
-        behind = stream.tail[cut:]
+        known = model.known(stream)
+        own = (*stream.ids, *model.encode_behind(known, stream.tail[:cut]))
+        before_cut, behind = own or known, stream.tail[cut:]
         tail, *whole = [model.encode_behind(before_cut, behind + text) for text in ("", *texts)]
         if not (before_cut or tail):
             raise _no_prompt(node)
@@ -303,7 +314,6 @@ class SelectCall:
             common = len(tail)
         else:
             self._choices = tuple(ids[common:] for ids in whole)
-        prompt = (*before_cut, *tail[:common])
         self._handles: list[Handle] = []
         self.requests: list[RequestId] = []
         self._scored: dict[RequestId, tuple[tuple[float, ...], ...]] = {}
@@ -314,8 +324,7 @@ class SelectCall:
                 if rest:
                     self._alone.setdefault(first, []).append(tuple(rest))
         try:
-            base = stream if len(prompt) >= stream.held else TokenStream(namespace=stream.namespace)
-            before = self._engine.extend(base.base, prompt[base.held :], base.namespace)
+            before = self._engine.extend(stream.base, (*own, *tail[:common]), stream.namespace)
             self._score(before, self._choices)
             for first, rests in self._alone.items():
                 self._score(self._engine.extend(None, (first,), stream.namespace), tuple(rests))
@@ -327,7 +336,7 @@ class SelectCall:
         self._handles.append(prompt)
         self.requests.append(self._engine.score(prompt, choices, turn=self._turn))
 
-    def take(self, event: EngineEvent) -> CallOutcome | None:
+    def take(self, event: EngineEvent) -> SelectDone | None:
         """As `GenCall.take`."""
         match event:
             case ScoreDone():
@@ -341,15 +350,10 @@ class SelectCall:
                 raise AssertionError(event)
         return None
 
-    def behind(self, outcome: CallOutcome) -> TokenStream:
-        """As `GenCall.behind`."""
+    def behind(self, outcome: Outcome) -> TokenStream:
+        """As `GenCall.behind`. A choice is text, so what follows begins with the ids before it."""
         before = self._before
-        return TokenStream(before.ids, before.tail + outcome.text, namespace=before.namespace)
-
-    def hold(self, stream: TokenStream) -> Handle:
-        """As `GenCall.hold`. A choice is text, so what follows begins with the ids before it."""
-        before = self._before
-        return self._engine.extend(before.base, stream.ids[before.held :], before.namespace)
+        return TokenStream(before.ids, before.tail + text_of(outcome), before.base, before.namespace)
 
     def close(self) -> None:
         """Stop what is left of the requests, and give back what the call holds."""
@@ -358,7 +362,7 @@ class SelectCall:
         for handle in self._handles:
             self._engine.release(handle)
 
-    def _outcome(self) -> CallOutcome:
+    def _outcome(self) -> SelectDone:
         first, *others = self.requests
         logprobs = self._scored[first]
         unconditional: tuple[tuple[float | None, ...], ...] = ()
@@ -371,7 +375,7 @@ class SelectCall:
         decision = decide(self.node.method, logprobs, unconditional)
         text = self._texts[decision.choice]
         spent = sum((self._done[request] for request in others), self._done[first])
-        event = SelectDone(
+        return SelectDone(
             self._index,
             self._engine.packed(self._handles[0]),
             decision.choice,
@@ -383,10 +387,14 @@ class SelectCall:
             unconditional,
             decision.matrix,
         )
-        return CallOutcome(text, event)
 
 
 Call = GenCall | SelectCall
+
+
+def text_of(outcome: Outcome) -> str:
+    """What a call leaves in its prompt."""
+    return outcome.samples[0].text if isinstance(outcome, GenDone) else outcome.text
 
 
 def usage(done: RequestDone, completion: int) -> Usage:

@@ -31,13 +31,14 @@ from sglc.ir.target import Tokenizer
 from sglc.runtime.constraints.constraint import form_of
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.engine import Engine, Handle, QueuePosition, RequestId
-from sglc.runtime.engine.generation import Call, CallOutcome, EngineModel, GenCall, SelectCall
+from sglc.runtime.engine.generation import Call, EngineModel, GenCall, Outcome, SelectCall, text_of
 from sglc.runtime.engine.hinted_streams import HintedStreams
 from sglc.runtime.engine.prompt_prefixes import TokenStream
 from sglc.runtime.histogram import Histogram
 from sglc.runtime.scheduler.critical_path import remaining_tokens
 from sglc.runtime.scheduler.gap_stats import ToolLatencyStats
 
+_EMPTY = TokenStream()
 _STEPS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _READING_MAY_TAKE_S = 10.0  # of a processor, for what a generation is held to, compiled before or not
 
@@ -155,9 +156,10 @@ class Machine:
             self._rested_s = self.rested_s
             self._resting_since = None
         for event in self.engine.step(meanwhile):
-            if event.request not in self._calls:
+            waiting = self._calls.get(event.request)
+            if waiting is None:
                 continue  # aborted in this very step
-            run, index, call = self._calls[event.request]
+            run, index, call = waiting
             try:
                 outcome = call.take(event)
             except SglcError as error:
@@ -175,7 +177,8 @@ class Machine:
 
     def call_begun(self, run: EngineSegmentRun, index: int, call: Call) -> None:
         """A call of a segment waits for the engine."""
-        self._calls.update(dict.fromkeys(call.requests, (run, index, call)))
+        for request in call.requests:
+            self._calls[request] = run, index, call
 
     def call_over(self, call: Call) -> None:
         """Nobody waits for a call any more."""
@@ -273,15 +276,14 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
 
     def begin_with(self, index: int, stream: _KeptStream | None) -> None:
         if stream is None:
-            self.made[index] = TokenStream(namespace=self.segment.namespace)
+            namespace = self.segment.namespace
+            self.made[index] = TokenStream(namespace=namespace) if namespace else _EMPTY
             return
         machine, known = self.machine, stream.stream
         if self.readers[index]:  # its own handle may be released while the segment runs
             (pin,) = machine.engine.fork(stream.handle, 1)
             self._pin(index, pin)
             self.made[index] = known.held_by(pin)
-        else:
-            self.made[index] = TokenStream(known.ids, known.tail, namespace=known.namespace)
         # The run goes on with the program that kept it.
         self._place = stream.place if self._place is None else min(self._place, stream.place)
         machine.tool_latency.ended(stream.left, machine.engine.steps - stream.step)
@@ -300,7 +302,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
     def stream_to_keep(self, index: int) -> _KeptStream:
         """The stream. Its program comes back to it when it has done as much as it did before."""
         engine, stream, left = self.machine.engine, self.made[index], _left_at(self.nodes, index)
-        held = self.machine.model.extend(stream, ())
+        held = self.machine.model.extend(stream)
         kept = _KeptStream(stream, held, self.place, left, engine.steps)
         engine.hold(held, self.machine.tool_latency.expected(left), kept.place)
         return kept
@@ -311,18 +313,26 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
                 self.made[index] = self._extended(self.made[stream], parts)
             case ForkNode(stream):
                 self.made[index] = self.made[stream]
-            case GenNode() if index in self._compiling:
-                self._compiling[index] = True
-                return False
-            case GenNode() if index in self._refused:
-                raise self._refused[index]
-            case GenNode(sampling=sampling) if sampling.constrained and not self._at_hand(index, sampling):
+            case GenNode(sampling=sampling) if sampling.constrained and not self._may_begin(index, sampling):
                 return False
             case GenNode() | SelectNode():
                 call = self.calls[index] = self._call(index, node)
                 self.machine.call_begun(self, index, call)
                 return False
         return True
+
+    def _may_begin(self, index: int, sampling: Sampling) -> bool:
+        """Whether a node that is held to something may begin; else it will, when that is there.
+
+        Raises:
+            SglcError: what is wrong with what it is held to.
+        """
+        if index in self._compiling:
+            self._compiling[index] = True
+            return False
+        if index in self._refused:
+            raise self._refused[index]
+        return self._at_hand(index, sampling)
 
     def compiled(self, index: int, error: SglcError | None) -> None:
         """What a node is held to is compiled, or `error` is wrong with it."""
@@ -373,28 +383,32 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
         return SelectCall(model, index, node, stream, choice_texts(node, self.texts), turn=turn)
 
     def _extended(self, stream: TokenStream, parts: tuple[Part, ...]) -> TokenStream:
-        model, done = self.machine.model, 0
-        if not (stream.ids or stream.tail):
+        model = self.machine.model
+        if stream.base is None and not (stream.ids or stream.tail):
+            prefix = None
+            if len(parts) > 1:
+                prefix, done = model.prefixes.longest(parts, stream.namespace)
+                parts = parts[done:]
             if len(parts) == 1 and isinstance(parts[0], EncodedText):  # most prompts
-                return TokenStream(tuple(parts[0].ids), namespace=stream.namespace)
-            stream, done = model.prefixes.longest(parts, stream.namespace)
-        return stream.followed_by(filled_parts(parts[done:], self.texts), model.encode_behind)
+                return TokenStream(parts[0].ids, "", prefix, stream.namespace)
+            stream = TokenStream((), "", prefix, stream.namespace)
+        return stream.followed_by(filled_parts(parts, self.texts), model.known(stream), model.encode_behind)
 
-    def finish(self, index: int, outcome: CallOutcome) -> None:
+    def finish(self, index: int, outcome: Outcome) -> None:
         """A call has ended well."""
         call, hints = self.calls[index], self.segment.hints
         if self.readers[index]:
             # What follows begins with this stream: its pages stay until the last reader has them.
             stream = call.behind(outcome)
-            self._pin(index, pin := call.hold(stream))
+            self._pin(index, pin := self.machine.model.extend(stream))
             self.machine.engine.await_turn(pin, self.place)
             self.made[index] = stream.held_by(pin)
         if hints is not None:
-            own = call.hold(call.behind(outcome))
+            own = self.machine.model.extend(call.behind(outcome))
             self.machine.hinted.made(self.segment.share, hints, own, self.place, self.segment.room)
         self.drop(index)  # behind that, or what it lets go of would be nobody's for a moment
-        self.texts[index] = outcome.text
-        self.emit(outcome.event)
+        self.texts[index] = text_of(outcome)
+        self.emit(outcome)
         self.advance(index)
 
     def drop(self, index: int) -> None:

@@ -25,40 +25,46 @@ _BYTES = 16 << 20  # of ids that are remembered
 @made_often
 @dataclass(frozen=True, slots=True)
 class TokenStream:
-    """A prompt state in the runtime: `ids` followed by the encoding of `tail`.
+    """A prompt state in the runtime: the ids of `base`, `ids` behind them, and the encoding of `tail`.
 
-    `base`, where there is one, is a handle on the first `held` of the ids, or a known prefix: what goes on from
-    there need not look for them again. A handle lives as long as something in its segment still has to go on.
+    `base`, where there is one, is a handle or a known prefix: what goes on from there need not look for its ids
+    again, nor copy them. A handle lives as long as something in its segment still has to go on.
     """
 
-    ids: tuple[int, ...] = ()
+    ids: Sequence[int] = ()
     tail: str = ""
     base: Handle | Prefix | None = None
-    held: int = 0
     namespace: str = ""  # in which the KV of its ids is
 
     def held_by(self, handle: Handle) -> TokenStream:
         """The same stream with a handle on all of its ids."""
-        return TokenStream(self.ids, self.tail, handle, len(self.ids), self.namespace)
+        return TokenStream((), self.tail, handle, self.namespace)
 
     def followed_by(
-        self, parts: Iterable[Part], encode: Callable[[Sequence[int], str], Sequence[int]]
+        self,
+        parts: Iterable[Part],
+        known: Sequence[int],
+        encode: Callable[[Sequence[int], str], Sequence[int]],
     ) -> TokenStream:
-        """The stream with parts behind it, all of whose texts are known; `encode` a text behind ids."""
+        """The stream, of which these ids are `known`, with parts behind it, all of whose texts are.
+
+        Args:
+            encode: a text behind ids.
+        """
         ids, tail = self.ids, self.tail
         for part in parts:
             match part:
+                case EncodedText(ids=more) | ControlText(ids=more):
+                    ids, tail = (*ids, *(encode(ids or known, tail) if tail else ()), *more), ""
                 case str() as text:
                     tail += text
-                case EncodedText(ids=known) | ControlText(ids=known):
-                    ids, tail = (*ids, *(encode(ids, tail) if tail else ()), *known), ""
                 case Made(text, None):
                     tail += text
                 case Made(_, tuple(made), rest):
-                    ids, tail = (*ids, *encode(ids, tail), *made), rest
+                    ids, tail = (*ids, *encode(ids or known, tail), *made), rest
                 case other:
                     raise AssertionError(other)  # no part for a model of tokens
-        return TokenStream(ids, tail, self.base, self.held, self.namespace)
+        return TokenStream(ids, tail, self.base, self.namespace)
 
 
 class PromptPrefixes:
@@ -67,32 +73,30 @@ class PromptPrefixes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         # By namespace and ids, part by part, the last used last.
-        self._known: OrderedDict[tuple[str | bytes, ...], TokenStream] = OrderedDict()
+        self._known: OrderedDict[tuple[str | bytes, ...], Prefix] = OrderedDict()
         self._bytes = 0
 
-    def longest(self, parts: tuple[Part, ...], namespace: str = "") -> tuple[TokenStream, int]:
+    def longest(self, parts: tuple[Part, ...], namespace: str = "") -> tuple[Prefix | None, int]:
         """What others begin with, too, of a prompt there, and how many of its parts that is."""
-        stream, done = TokenStream(namespace=namespace), 0
+        longest: Prefix | None = None
         keys: list[tuple[str | bytes, ...]] = []
         key: tuple[str | bytes, ...] = (namespace,)
         for part, behind in pairwise(parts):
-            if not (isinstance(part, EncodedText) and isinstance(behind, EncodedText)):
+            if type(part) is not EncodedText or type(behind) is not EncodedText:
                 break
             key = (*key, PackedIds.of(part.ids).packed)
             known = self._known.get(key)
             if known is None:
-                prefix = self._engine.prefix(stream.base, tuple(part.ids), namespace)
-                ids = (*stream.ids, *part.ids)
-                known = self._known[key] = TokenStream(ids, "", prefix, len(ids), namespace)
+                known = self._known[key] = self._engine.prefix(longest, part.ids, namespace)
                 self._bytes += _size(key)
             keys.append(key)
-            stream, done = known, done + 1
+            longest = known
         for key in reversed(keys):  # a longer one is found through those before it, which stay longer
             self._known.move_to_end(key)
         while self._bytes > _BYTES:
             oldest, _ = self._known.popitem(last=False)
             self._bytes -= _size(oldest)
-        return stream, done
+        return longest, len(keys)
 
     def clear(self) -> None:
         """Forget all of them."""

@@ -8,9 +8,11 @@ node, part or event needs an entry. Nothing is ever unpickled.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -29,7 +31,6 @@ from sglc.errors import (
     UsageError,
     VerifyError,
 )
-from sglc.ir.made_often import replaced
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, PackedIds, SelectDone
 from sglc.ir.plan.hints import Hints
 from sglc.ir.plan.segment import (
@@ -48,6 +49,7 @@ from sglc.ir.plan.segment import (
     Segment,
     SelectNode,
     Slot,
+    Waits,
     reads,
     waits_of,
 )
@@ -118,11 +120,12 @@ class Problem(Struct, array_like=True, frozen=True):
 class Submit(Struct, tag=True, array_like=True, frozen=True):
     """Start a segment; `run` names it from now on. Without `streams` no deltas are wanted.
 
-    Nodes that are `compiling` wait for `Compiled`.
+    Its `nodes` are those of many rows, which differ by what comes apart: `prompts`, of the `ExtendNode`s that
+    have no parts, and `seeds`, of the generations. Nodes that are `compiling` wait for `Compiled`.
     """
 
     run: int
-    nodes: Sequence[_Tagged]
+    nodes: Raw
     gives: tuple[tuple[str, int], ...] = ()
     streams: bool = True
     compiling: tuple[int, ...] = ()
@@ -131,7 +134,8 @@ class Submit(Struct, tag=True, array_like=True, frozen=True):
     namespace: str = ""
     hints: Hints | None = None
     room: int = 0
-    seeds: tuple[int | None, ...] = ()  # of its generations, which without them are equal in many rows
+    prompts: tuple[tuple[bytes, ...], ...] = ()  # ids, part by part
+    seeds: tuple[int | None, ...] = ()
 
 
 class Compiled(Struct, tag=True, array_like=True, frozen=True):
@@ -213,6 +217,7 @@ Report = Hello | WorkerReady | Events | WorkerAnswer | WorkerState | WorkerEnded
 
 _ENCODER = msgspec.msgpack.Encoder()
 _COMMANDS: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_BUNDLES = msgspec.msgpack.Decoder(list[bytes])
 _REPORTS: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
 
 
@@ -228,6 +233,19 @@ def decode_command(frame: bytes) -> Command:
         BackendError: SGLC507, these bytes are no command.
     """
     return _decoded(_COMMANDS, frame)
+
+
+def bundled(frames: Sequence[bytes]) -> bytes:
+    """Commands as one message."""
+    return _ENCODER.encode(frames)
+
+
+def frames_of(message: bytes) -> list[bytes]:
+    """The commands that `bundled` took; what it did not make is one that `decode_command` refuses."""
+    try:
+        return _BUNDLES.decode(message)
+    except _NOT_IT:
+        return [message]
 
 
 def decode_report(frame: bytes) -> Report:
@@ -252,19 +270,36 @@ def encode_submit(
     """
     told = (
         segment.gives, streams, compiling, segment.priority, segment.share, segment.namespace, segment.hints,
-        segment.room, tuple([node.seed for node in segment.nodes if type(node) is GenNode]),
+        segment.room,
     )  # fmt: skip
-    given = [replaced(node, seed=None) if type(node) is GenNode else node for node in segment.nodes]
     try:
         try:
-            nodes = [_tagged(node) for node in given]
-            return _ENCODER.encode(Submit(run, nodes, *told))
+            return _ENCODER.encode(Submit(run, *_apart(segment.nodes, told)))
         except UnicodeEncodeError:
             # Half of a surrogate pair in a prompt: which node fails for it is the runtime's to say.
-            nodes = [_tagged(node, half_pairs=True) for node in given]
-            return _ENCODER.encode(Submit(run, nodes, *told))
+            return _ENCODER.encode(Submit(run, *_apart(segment.nodes, told, half_pairs=True)))
     except (UnicodeEncodeError, OverflowError) as error:
         raise BackendError("SGLC508", f"the runtime's process cannot be told this: {error}") from None
+
+
+def _apart(nodes: Sequence[Node], told: tuple[Any, ...], *, half_pairs: bool = False) -> tuple[Any, ...]:
+    """The fields of a command behind `run`: the nodes, what is `told` of the segment, and what comes apart."""
+    shared: list[Any] = []
+    prompts: list[list[bytes]] = []
+    seeds: list[int | None] = []
+    for node in nodes:
+        if type(node) is GenNode:
+            number, written = _tagged(node)
+            written[_SEED] = None
+            shared.append((number, written))
+            seeds.append(node.seed)
+        elif type(node) is ExtendNode and _IDS_ALONE.issuperset(map(type, node.parts)):
+            shared.append((_EXTENDS, (node.stream, ())))
+            parts = cast(tuple[EncodedText, ...], node.parts)
+            prompts.append([PackedIds.of(part.ids).packed for part in parts])
+        else:
+            shared.append(_tagged(node, half_pairs=half_pairs))
+    return (shared, *told, prompts, seeds)
 
 
 def decode_segment(command: Submit) -> Segment:
@@ -273,46 +308,77 @@ def decode_segment(command: Submit) -> Segment:
     Raises:
         BackendError: SGLC507, not a node, or one that reads what is not before it.
     """
+    written = bytes(command.nodes)
+    shared = _kept_nodes(written) if len(written) <= _MOST_KEPT else _shared_nodes(written)
+    nodes = list(shared.nodes)
+    for (place, stream), parts in zip(shared.prompts, command.prompts, strict=False):
+        nodes[place] = ExtendNode(stream, tuple([EncodedText(_ids(packed)) for packed in parts]))
+    for (place, before, behind), seed in zip(shared.gens, command.seeds, strict=False):
+        nodes[place] = GenNode(*before, seed, *behind)  # type: ignore[call-arg]  # they are as many as it has
+    return Segment(
+        tuple(nodes), command.gives, command.priority, command.share, command.namespace, command.hints,
+        command.room, shared.waits,
+    )  # fmt: skip
+
+
+def nodes_in(command: Submit) -> int:
+    """How many nodes the segment of a command has; of one that is malformed none, if nobody can say."""
+    with suppress(*_NOT_IT):
+        return len(_LISTS.decode(command.nodes))
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedNodes:
+    """The nodes of many segments. Of those without parts the places and streams; of generations the places, and
+    the fields before the seed and behind it."""
+
+    nodes: tuple[Node, ...]
+    waits: Waits
+    prompts: tuple[tuple[int, int], ...]
+    gens: tuple[tuple[int, tuple[Any, ...], tuple[Any, ...]], ...]
+
+
+def _shared_nodes(written: bytes) -> _SharedNodes:
     nodes: list[Node] = []
     sources: list[tuple[int, ...]] = []
-    seeds = iter(command.seeds)
     try:
-        for number, raw in command.nodes:
-            node, read = _known_node(number, bytes(raw)) if number in _ALIKE else _node(number, raw)
+        for number, raw in _TAGGED.decode(written):
+            alike = number in _ALIKE and len(node_bytes := bytes(raw)) <= _MOST_KEPT
+            node = _kept_node(number, node_bytes) if alike else _node(number, raw)
+            read = tuple(reads(node))
             if read and not 0 <= min(read) <= max(read) < len(nodes):
                 raise _malformed(f"what node {len(nodes)} of a segment reads")
-            if type(node) is GenNode and (seed := next(seeds, None)) is not None:
-                node = replaced(node, seed=seed)
             sources.append(read)
             nodes.append(node)
     except _NOT_IT as error:
         raise _malformed(str(error)) from None
-    return Segment(
-        tuple(nodes), command.gives, command.priority, command.share, command.namespace, command.hints,
-        command.room, (_waits if len(sources) <= _MOST_ALIKE else waits_of)(tuple(sources)),
-    )  # fmt: skip
+    prompts = [
+        (at, node.stream) for at, node in enumerate(nodes) if type(node) is ExtendNode and not node.parts
+    ]
+    given = [(at, _GEN_FIELDS(node)) for at, node in enumerate(nodes) if type(node) is GenNode]
+    gens = [(at, held[:_SEED], held[_SEED + 1 :]) for at, held in given]
+    waits = (_waits if len(nodes) <= _MOST_ALIKE else waits_of)(tuple(sources))
+    return _SharedNodes(tuple(nodes), waits, tuple(prompts), tuple(gens))
 
 
-# Of a batch most segments have the same shape, and all but texts and seeds in common.
-_waits = lru_cache(1024)(waits_of)
-_MOST_ALIKE = 64  # nodes of a segment
-
-
-def _known_node(number: int, written: bytes) -> tuple[Node, tuple[int, ...]]:
-    return _kept_node(number, written) if len(written) <= _MOST_KEPT else _node(number, Raw(written))
-
-
-@lru_cache(1024)
-def _kept_node(number: int, written: bytes) -> tuple[Node, tuple[int, ...]]:
-    return _node(number, Raw(written))
-
-
-def _node(number: int, raw: Raw) -> tuple[Node, tuple[int, ...]]:
-    """A node, and the places of those that it reads."""
+def _node(number: int, raw: Raw) -> Node:
     node = _untagged(number, raw)
     if type(node) not in _NODES:
         raise _malformed(f"kind {number} of a node")
-    return node, tuple(reads(node))
+    return cast(Node, node)
+
+
+@lru_cache(256)
+def _kept_node(number: int, written: bytes) -> Node:
+    """One of segments that differ in others, by their texts or by the streams that they go on with."""
+    return _node(number, Raw(written))
+
+
+_waits = lru_cache(256)(waits_of)
+_MOST_ALIKE = 64  # nodes of a segment
+_kept_nodes = lru_cache(256)(_shared_nodes)
+_MOST_KEPT = 4096  # bytes of nodes
 
 
 # -- events ----------------------------------------------------------------------------------------
@@ -381,11 +447,12 @@ class _WireFailed(Struct, array_like=True, frozen=True):
 class _Layout:
     """How a kind is written: as msgspec does, or as the list of its fields, where some are written otherwise.
 
-    `unions` are the places of those that are tagged values, `packed` of ids that are bytes.
+    `fields` reads that list; `unions` are the places of those that are tagged values, `packed` of ids that are
+    bytes.
     """
 
     decoder: msgspec.msgpack.Decoder[Any]
-    names: tuple[str, ...] = ()
+    fields: Callable[[Any], tuple[Any, ...]] | None = None
     unions: tuple[int, ...] = ()
     packed: tuple[int, ...] = ()
 
@@ -396,9 +463,9 @@ def _tagged(item: object, *, half_pairs: bool = False) -> Any:
     layout = _LAYOUTS[kind]
     if isinstance(item, NodeFailed):
         return _NUMBERS[kind], _WireFailed(item.node, problem_of(item.error))
-    if not layout.names:
+    if layout.fields is None:
         return _NUMBERS[kind], item
-    written = [getattr(item, name) for name in layout.names]
+    written = list(layout.fields(item))
     for at in layout.unions:
         written[at] = _parts(written[at], half_pairs)
     for at in layout.packed:
@@ -425,7 +492,7 @@ def _untagged(number: int, raw: Raw) -> Any:
     made = layout.decoder.decode(raw)
     if isinstance(made, _WireFailed):
         return NodeFailed(made.node, error_of(made.problem))
-    if not layout.names:
+    if layout.fields is None:
         return made
     values = list(msgspec.structs.astuple(made))
     for at in layout.unions:
@@ -461,14 +528,16 @@ def _layout(kind: type) -> _Layout:
     written = {name: _written_type(hint) for name, hint in hints.items()}
     unions = tuple([at for at, (name, hint) in enumerate(hints.items()) if written[name] != hint])
     packed = tuple([at for at, hint in enumerate(hints.values()) if hint == Sequence[int]])
-    if not unions and not packed:
+    if not (unions or packed or kind is GenNode):  # whose seed comes apart
         return _Layout(msgspec.msgpack.Decoder(kind))
     twin = msgspec.defstruct(
         kind.__name__,
         [(name, bytes if at in packed else written[name]) for at, name in enumerate(hints)],
         array_like=True,
     )
-    return _Layout(msgspec.msgpack.Decoder(twin), tuple(hints), unions, packed)
+    names = tuple(hints)
+    read = attrgetter(*names) if len(names) > 1 else lambda item: (getattr(item, names[0]),)
+    return _Layout(msgspec.msgpack.Decoder(twin), read, unions, packed)
 
 
 def _written_type(hint: Any) -> Any:
@@ -492,8 +561,12 @@ def _malformed(what: str) -> BackendError:
     return BackendError("SGLC507", f"a message of the runtime's process is malformed: {what}")
 
 
-_ALIKE = {_NUMBERS[kind] for kind in (OpenNode, GenNode, SelectNode, ForkNode)}
-_MOST_KEPT = 1024  # bytes of a node
 _LAYOUTS = {kind: _layout(kind) for kind in KINDS.values()}
+_ALIKE = {_NUMBERS[kind] for kind in (GenNode, SelectNode)}
+_EXTENDS, _SEED = _NUMBERS[ExtendNode], [one.name for one in fields(GenNode)].index("seed")
+_GEN_FIELDS = attrgetter(*[one.name for one in fields(GenNode)])
+_TAGGED = msgspec.msgpack.Decoder(list[_Tagged])
+_LISTS = msgspec.msgpack.Decoder(list[Raw])
+_IDS_ALONE = frozenset((EncodedText,))
 _BYTES = msgspec.msgpack.Decoder(bytes)
 _DELTA, _DELTAS = _NUMBERS[Delta], msgspec.msgpack.Decoder(Delta)  # most events are

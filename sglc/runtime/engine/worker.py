@@ -17,6 +17,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,10 +72,10 @@ class Link:
     def commands(self, *, wait: bool) -> Iterator[bytes]:
         """What has come; with `wait`, at least one. Who stops in the middle finds the rest next time."""
         if wait and not self._come:
-            self._come.extend(self._commands.recv_multipart())
+            self._come.extend(wire.frames_of(self._commands.recv()))
         while self._come or self._commands.poll(0):
             if not self._come:
-                self._come.extend(self._commands.recv_multipart())
+                self._come.extend(wire.frames_of(self._commands.recv()))
             yield self._come.popleft()
 
 
@@ -104,8 +105,9 @@ class Worker:
         """
         try:
             while not self._closing:
-                left, began_s = self._machine.engine.new_rows, time.perf_counter()
+                left, began_s = self._machine.engine.new_rows, 0.0
                 for frame in self._link.commands(wait=self._machine.idle):
+                    began_s = began_s or time.perf_counter()
                     self._obey(frame)
                     if self._closing:
                         break  # as a command that comes while a step is waited for may say, too
@@ -174,8 +176,7 @@ class Worker:
     def _submit(self, run: int, command: wire.Submit) -> None:
         ended = False
 
-        def emit(event: Event) -> None:
-            self._link.put(run, event)
+        emit = partial(self._link.put, run)
 
         def done() -> None:
             nonlocal ended
@@ -187,7 +188,7 @@ class Worker:
         try:
             segment = wire.decode_segment(command)
         except BackendError as error:
-            refuse(range(len(command.nodes)), error, emit, done)
+            refuse(range(wire.nodes_in(command)), error, emit, done)
             return
         token = self._machine.submit(segment, emit, done, streams=command.streams, compiling=command.compiling)
         if not ended:

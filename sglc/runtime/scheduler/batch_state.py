@@ -171,7 +171,7 @@ class BatchState:
         self.stops[row] = -1
         if len(stops) > STOPS:
             self._many_stops[row] = frozenset(stops)
-        else:
+        elif stops:
             self.stops[row, : len(stops)] = sorted(stops)
         self.temperature[row] = sampling.temperature
         self.top_p[row] = sampling.top_p
