@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from sglc.backends.scripted import Rule, ScriptedBackend, by_rules
 from sglc.errors import BackendError
 from sglc.ir.plan.events import Delta, Event, EventBatches, NodeFailed
 from sglc.ir.plan.segment import Segment
-from sglc.serve import direct
+from sglc.serve import bodies, direct, reading
 from sglc.serve.access_log import AccessLog
 from sglc.serve.app import make_app, make_direct
 from sglc.serve.direct import Direct
@@ -23,6 +24,7 @@ from sglc.serve.door import Access, guarded
 from sglc.serve.keys import Keys
 from sglc.serve.limits import Limits
 from sglc.serve.metrics import Metrics
+from sglc.serve.problems import as_json, in_pieces
 from sglc.serve.sending import EventStream
 from sglc.serve.service import Service
 
@@ -458,3 +460,51 @@ def test_each_word_is_an_event_however_late_it_is() -> None:
     *events, done, _ = b"".join(message["body"] for message in bodies).split(b"\n\n")
     assert [json.loads(event[6:])["choices"][0]["text"] for event in events] == [" one", " two", " three", ""]
     assert done == b"data: [DONE]"
+
+
+_SCHEMA = {"type": "object", "properties": {"é": {"enum": [1, 2.5, None, "\ud83d\ude00"]}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (bodies.CompletionBody, {"prompt": "a", "json_schema": _SCHEMA}),
+        (bodies.CompletionBody, {"prompt": "a", "guided_json": _SCHEMA}),
+        (bodies.GenerateBody, {"text": "a", "sampling_params": {"json_schema": _SCHEMA, "top_k": 3}}),
+        (bodies.CompletionBody, {"prompt": "a", "structured_outputs": {"json": _SCHEMA}}),
+        (
+            bodies.ChatBody,
+            {
+                "messages": [{"role": "user", "content": "a"}],
+                "response_format": {"type": "json_schema", "json_schema": {"name": "b", "schema": _SCHEMA}},
+            },
+        ),
+    ],
+)
+def test_a_large_body_s_schemas_come_back_as_texts(kind: type[bodies.RequestBody], body: Any) -> None:
+    content = json.dumps(body).encode()
+    again = reading.unpacked(reading.packed(kind, content, Limits(), 4096))
+    assert reading.validated(kind, again) == reading.validated(kind, reading.decoded(content))
+    assert "'properties'" not in repr(again)
+    assert "properties" in repr(again)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "a"}, {"prompt": "a", "json_schema": '{"type": "object"}'},
+        {"text": "a", "sampling_params": {"json_schema": _SCHEMA}, "custom_params": {"json_schema": _SCHEMA}},
+    ],
+)  # fmt: skip
+def test_a_large_body_without_them_is_read_again(body: Any) -> None:
+    kind: type[bodies.RequestBody] = bodies.GenerateBody if "text" in body else bodies.CompletionBody
+    assert reading.packed(kind, json.dumps(body).encode(), Limits(), 4096) == b""
+
+
+def test_a_large_answer_is_the_same_in_pieces() -> None:
+    content = {
+        "choices": [{"index": 0, "logprobs": {"tokens": ["é", "b"], "top_logprobs": [{"é": -0.5}, None]}}],
+        "usage": {"total_tokens": 1}, "infinite": -math.inf,
+    }  # fmt: skip
+    for whole in (content, [content, content], [], "a"):
+        assert as_json(in_pieces(whole)).body == as_json(whole).body

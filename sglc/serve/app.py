@@ -27,7 +27,7 @@ from sglc.serve.keys import share_of
 from sglc.serve.limits import allowed_priority, check_counts, check_lists, check_sizes
 from sglc.serve.logprobs import Spelling
 from sglc.serve.ollama import add_ollama, of_any_type
-from sglc.serve.problems import DESCRIBED, Refusal, as_json, as_response, bad, of_any
+from sglc.serve.problems import DESCRIBED, Refusal, as_json, as_response, bad, in_pieces, of_any
 from sglc.serve.prompts import ServedPrompt, at_once_or_apart, calling_of, of_chat
 from sglc.serve.reading import JsonRoute
 from sglc.serve.sending import EventStream, Gone, Nothing, described, first_of, while_connected
@@ -265,7 +265,7 @@ async def _ends(service: Service, work: Work, shape: Callable[[Any], Any]) -> An
     places = sum(len(end.prompt_logprobs) + sum(len(sample.ids) for sample in end.samples) for end in ends)
     if places * (1 + work.sampling.top_logprobs) <= _PLACES:
         return shape(ends)
-    return await asyncio.to_thread(shape, ends)
+    return await asyncio.to_thread(lambda: in_pieces(shape(ends)))
 
 
 async def _whole(service: Service, request: Request, content: Coroutine[Any, Any, Any]) -> Response:

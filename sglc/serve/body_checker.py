@@ -1,8 +1,8 @@
 """Large bodies are looked at in a process beside the server's, which answers others meanwhile.
 
 To read some megabytes of JSON takes tens of milliseconds, in which no other thread of a process goes on. Most
-that are so large are refused. One that is not comes back with its token ids as bytes, which is read in no time;
-one without such ids is read here again.
+that are so large are refused. One that is not comes back with its token ids as bytes and its schemas as texts,
+which is read in no time; one without such is read here again.
 """
 
 from __future__ import annotations

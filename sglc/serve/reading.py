@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from sglc.ir.plan.events import PackedIds
 from sglc.serve.bodies import RequestBody
-from sglc.serve.fields import WHOLE_CHARACTERS
+from sglc.serve.fields import WHOLE_CHARACTERS, Body
 from sglc.serve.limits import Limits, check_lists
 from sglc.serve.problems import Refusal, of_body, of_validation
 from sglc.serve.sampling import check_forms
@@ -107,8 +107,8 @@ def validated(kind: type[_Body], given: dict[str, Any]) -> _Body:
 
 
 def packed(kind: type[RequestBody], content: bytes, limits: Limits, max_len: int) -> bytes:
-    """A body that is taken, as `unpacked` reads it at once; nothing, if its JSON is read as fast, or is for the
-    framework.
+    """A body that is taken, as `unpacked` reads it at once, its schemas as texts; nothing, if its JSON is read
+    as fast, or is for the framework.
 
     Raises:
         Refusal: it is not taken, as the framework says it.
@@ -120,9 +120,11 @@ def packed(kind: type[RequestBody], content: bytes, limits: Limits, max_len: int
             raise refusal from None
         return b""
     checked(kind, given, limits, max_len)
-    check_forms(validated(kind, given), limits)
+    made = validated(kind, given)
+    check_forms(made, limits)
     prompts = {name: given[name] for name in ("prompt", "input_ids") if _are_ids(given.get(name))}
-    if not prompts:
+    # `custom_params` may have a schema once more, which has to be equal.
+    if not (prompts or ("custom_params" not in given and _with_texts(given, made))):
         return b""
     try:
         for name, lists in prompts.items():
@@ -136,6 +138,20 @@ def unpacked(content: bytes) -> dict[str, Any]:
     """The object that `packed` took, its token ids as `PackedIds`."""
     given: dict[str, Any] = msgspec.msgpack.decode(content, ext_hook=lambda _, ids: PackedIds(bytes(ids)))
     return given
+
+
+def _with_texts(given: dict[str, Any], made: Body) -> bool:
+    """Have `given` hold the texts that were made of its schemas; whether there are any."""
+    found = False
+    for name, field in type(made).model_fields.items():
+        key, text = field.alias or name, getattr(made, name)
+        match given.get(key):
+            case dict() as value if isinstance(text, Body):
+                found = _with_texts(value, text) or found
+            case dict() if isinstance(text, str):
+                given[key] = text
+                found = True
+    return found
 
 
 def _are_ids(value: Any) -> bool:

@@ -118,7 +118,11 @@ def test_a_part_goes_there_and_comes_back_as_it_is(part: type) -> None:
 
 
 @pytest.mark.parametrize("kind", members(Event))
-def test_an_event_goes_there_and_comes_back_as_it_is(kind: type) -> None:
+@pytest.mark.parametrize("short", [1 << 15, 0])
+def test_an_event_goes_there_and_comes_back_as_it_is(
+    kind: type, short: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "_LONG", short)
     rng = random.Random(kind.__name__)
     batch: list[tuple[int, Event | None]] = [(rng.randrange(10**6), made(kind, rng)) for _ in range(EACH)]
     batch.insert(EACH // 2, (5, None))
@@ -274,8 +278,10 @@ def test_commands_are_sent_together() -> None:
         assert frame == message
 
 
-def test_damaged_frames_are_refused_or_well_formed() -> None:
+@pytest.mark.parametrize("short", [1 << 15, 0])
+def test_damaged_frames_are_refused_or_well_formed(short: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the bytes are: what comes out is of the right type, or SGLC507."""
+    monkeypatch.setattr(wire, "_LONG", short)
     rng = random.Random(3)
     nodes = [made(kind, rng) for kind in members(Node)]
     nodes.append(ExtendNode(0, (EncodedText((1, 2, 3)), EncodedText((4,)))))

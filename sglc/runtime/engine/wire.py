@@ -31,7 +31,16 @@ from sglc.errors import (
     UsageError,
     VerifyError,
 )
-from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, PackedIds, SelectDone
+from sglc.ir.plan.events import (
+    Delta,
+    Event,
+    GenDone,
+    NodeFailed,
+    PackedIds,
+    Sample,
+    SelectDone,
+    TokenLogprob,
+)
 from sglc.ir.plan.hints import Hints
 from sglc.ir.plan.segment import (
     EncodedText,
@@ -448,13 +457,14 @@ class _Layout:
     """How a kind is written: as msgspec does, or as the list of its fields, where some are written otherwise.
 
     `fields` reads that list; `unions` are the places of those that are tagged values, `packed` of ids that are
-    bytes.
+    bytes, and `items` of lists whose items are decoded one by one: other threads have their turn in between.
     """
 
     decoder: msgspec.msgpack.Decoder[Any]
     fields: Callable[[Any], tuple[Any, ...]] | None = None
     unions: tuple[int, ...] = ()
     packed: tuple[int, ...] = ()
+    items: tuple[tuple[int, msgspec.msgpack.Decoder[Any]], ...] = ()
 
 
 def _tagged(item: object, *, half_pairs: bool = False) -> Any:
@@ -488,7 +498,7 @@ def _untagged(number: int, raw: Raw) -> Any:
     kind = KINDS.get(number)
     if kind is None:
         raise _malformed(f"kind {number}")
-    layout = _LAYOUTS[kind]
+    layout = _LAYOUTS[kind] if kind is not GenDone or memoryview(raw).nbytes <= _LONG else _LONG_DONE
     made = layout.decoder.decode(raw)
     if isinstance(made, _WireFailed):
         return NodeFailed(made.node, error_of(made.problem))
@@ -499,6 +509,8 @@ def _untagged(number: int, raw: Raw) -> Any:
         values[at] = _unparted(values[at])
     for at in layout.packed:
         values[at] = _ids(values[at])
+    for at, item in layout.items:
+        values[at] = tuple([item.decode(each) for each in values[at]])
     return kind(*values)
 
 
@@ -521,12 +533,14 @@ def _unparted(value: Any) -> Any:
     return _untagged(number, raw)
 
 
-def _layout(kind: type) -> _Layout:
+def _layout(kind: type, **items: Any) -> _Layout:
+    """The layout of a kind; `items` are the fields whose items are decoded one by one, and what these are."""
     if kind is NodeFailed:
         return _Layout(msgspec.msgpack.Decoder(_WireFailed))
     hints = get_type_hints(kind)
     written = {name: _written_type(hint) for name, hint in hints.items()}
     unions = tuple([at for at, (name, hint) in enumerate(hints.items()) if written[name] != hint])
+    written.update(dict.fromkeys(items, tuple[Raw, ...]))
     packed = tuple([at for at, hint in enumerate(hints.values()) if hint == Sequence[int]])
     if not (unions or packed or kind is GenNode):  # whose seed comes apart
         return _Layout(msgspec.msgpack.Decoder(kind))
@@ -537,7 +551,8 @@ def _layout(kind: type) -> _Layout:
     )
     names = tuple(hints)
     read = attrgetter(*names) if len(names) > 1 else lambda item: (getattr(item, names[0]),)
-    return _Layout(msgspec.msgpack.Decoder(twin), read, unions, packed)
+    apart = [(names.index(name), msgspec.msgpack.Decoder(item)) for name, item in items.items()]
+    return _Layout(msgspec.msgpack.Decoder(twin), read, unions, packed, tuple(apart))
 
 
 def _written_type(hint: Any) -> Any:
@@ -570,3 +585,5 @@ _LISTS = msgspec.msgpack.Decoder(list[Raw])
 _IDS_ALONE = frozenset((EncodedText,))
 _BYTES = msgspec.msgpack.Decoder(bytes)
 _DELTA, _DELTAS = _NUMBERS[Delta], msgspec.msgpack.Decoder(Delta)  # most events are
+_LONG = 1 << 15  # bytes of an event
+_LONG_DONE = _layout(GenDone, samples=Sample, prompt_top_logprobs=tuple[TokenLogprob, ...] | None)
