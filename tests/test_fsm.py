@@ -66,7 +66,7 @@ def test_what_is_forced_is_what_every_match_has(pattern: str) -> None:
     kinds = range(len(dfa.moves[0]))
     some = [byte for kind in kinds for byte in [b for b in range(256) if dfa.classes[b] == kind][:2]]
     for state in range(len(dfa.moves)):
-        forced, at = forced_bytes(dfa, state), state
+        forced, at = forced_bytes(dfa, state, {}), state
         for byte in forced:
             ways = [other for other in some if run(dfa, bytes([other]), at) != DEAD]
             assert ways == [byte]
@@ -89,8 +89,8 @@ def test_runs_are_single_edges() -> None:
         (digits, ""),
         (digits, "}"),
     ]
-    assert forced_bytes(dfa, 0) == b'{"house": "'
-    assert forced_bytes(dfa, edges[-1].target) == b""
+    assert forced_bytes(dfa, 0, {}) == b'{"house": "'
+    assert forced_bytes(dfa, edges[-1].target, {}) == b""
 
 
 @sgl.function

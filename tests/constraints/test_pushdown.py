@@ -71,9 +71,12 @@ def test_texts_are_those_of_the_parser(name: str) -> None:
             at, other = ours.advance(at, byte), theirs.advance(other, byte)
 
 
+@pytest.mark.parametrize("few", [0, 48, 10_000])
 @pytest.mark.parametrize("name", ["sums", "json", "both sides", "may be empty"])
-def test_a_token_is_its_bytes(name: str) -> None:
-    """Masks of long tokens, and what executors are told, against one state after the other."""
+def test_a_token_is_its_bytes(name: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masks of long tokens, and what executors are told, against one state after the other; whether few nodes
+    are walked or all."""
+    monkeypatch.setattr("sglc.runtime.constraints.pushdown_automaton.FEW", few)
     rng = Random(name)
     made = held(GRAMMARS[name], Constraints(TOKENS, len(TOKENS)))
     assert made.automaton is not None

@@ -199,7 +199,7 @@ def test_sizes_are_those_of_the_compressed_automaton(pattern: str) -> None:
     dfa = compile_regex(pattern)
     found, edges = summary(dfa), compressed(dfa)
     assert found.states == len({0, *(state for edge in edges for state in (edge.source, edge.target))})
-    alone = {edge.source for edge in edges if forced_bytes(dfa, edge.source)}
+    alone = {edge.source for edge in edges if forced_bytes(dfa, edge.source, {})}
     assert found.runs == sum(bool(edge.rest) or edge.source in alone for edge in edges)
     # The shortest texts by their own way: all states that texts of a length lead to.
     states, length = {0}, 0

@@ -65,7 +65,7 @@ def test_masks_equal_brute_force(
 ) -> None:
     """Of small tries, of which all is walked, and of large ones, where few nodes may be live."""
     monkeypatch.setattr(token_automaton, "_SMALL", small)
-    monkeypatch.setattr(token_automaton, "_FEW", few)
+    monkeypatch.setattr(token_automaton, "FEW", few)
     tokens = shuffled(len(pattern), without=without)
     dfa = compile_regex(pattern)
     goals = open_states(dfa, tokens)

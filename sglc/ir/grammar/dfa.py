@@ -7,7 +7,7 @@ equal automata.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 DEAD = -1  # where a move leads that no match takes
@@ -71,15 +71,27 @@ class Edge:
     target: int
 
 
-def forced_bytes(dfa: ByteDfa, state: int) -> bytes:
-    """The bytes that every match goes on with from `state`: none where it may end or go on in several ways."""
+def only_class(classes: bytes, row: Sequence[int]) -> int | None:
+    """The class of the one byte that a state with these moves goes on with; None if there are several."""
+    if row.count(DEAD) != len(row) - 1:
+        return None
+    kind = next(kind for kind, move in enumerate(row) if move != DEAD)
+    return kind if classes.count(kind) == 1 else None
+
+
+def forced_bytes(dfa: ByteDfa, state: int, known: dict[int, int | None]) -> bytes:
+    """The bytes that every match goes on with from `state`: none where it may end or go on in several ways.
+
+    `known` keeps what `only_class` says of states: a run is asked for from each place in it.
+    """
     forced = bytearray()
     while not dfa.accepting[state]:
-        kinds = [kind for kind, target in enumerate(dfa.moves[state]) if target != DEAD]
-        if len(kinds) != 1 or dfa.classes.count(kinds[0]) != 1:
+        if state not in known:
+            known[state] = only_class(dfa.classes, dfa.moves[state])
+        if (kind := known[state]) is None:
             break
-        forced.append(dfa.classes.index(kinds[0]))
-        state = dfa.moves[state][kinds[0]]
+        forced.append(dfa.classes.index(kind))
+        state = dfa.moves[state][kind]
     return bytes(forced)
 
 

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sglc.errors import RunError, shown
-from sglc.ir.grammar.dfa import DEAD
+from sglc.ir.grammar.dfa import DEAD, only_class
 from sglc.ir.grammar.pushdown import CALL, LEAVE, MOST_LEFT, MOST_NESTED, MOST_PUT, RETURN, Pushdown
-from sglc.runtime.constraints.token_automaton import Level, Vocabulary, only_one, token_trie
+from sglc.runtime.constraints.token_automaton import FEW, Level, TokenTrie, Vocabulary, only_one, token_trie
 from sglc.runtime.step import I32, Bool, ByteAutomaton, StackTables, pack_masks
 
 _MASKS = 512  # kept for each automaton: 3 MB for 49,152 tokens
@@ -26,6 +26,7 @@ _MOST_STACKED = 2_000_000  # or for more states on these stacks
 _MOST_SPOTS = 20_000  # of a walk that are remembered
 _MOST_MASKED = 512  # states of one that executors follow
 _UNKNOWN = -1
+_NO_SPOTS: NDArray[np.int64] = np.empty(0, np.int64)
 
 # Where a walk is: a state or `DEAD`, the stack, the least that lay there, and what has to stay there.
 Spot = tuple[int, tuple[int, ...], int, int]
@@ -49,16 +50,17 @@ class PushdownAutomaton:
         self._form = form
         self._vocabulary = vocabulary
         self._size = vocabulary.node_of.size
-        trie = token_trie(form.classes, form.moves, vocabulary)
+        self._trie = trie = token_trie(form.classes, form.moves, vocabulary)
         self._class_of = trie.nodes(self._size)
         self._levels = trie.by_depth()
-        self._walk = _Walk(self._levels, len(form.moves[0]), self._read)
+        self._walk = _Walk(trie, self._levels, len(form.moves[0]), self._read)
         self._masks: OrderedDict[tuple[_Kept, tuple[int, ...]], tuple[I32, int | None]] = OrderedDict()
         self._depths: dict[_Kept, set[int]] = {}  # of a state: how much of the stack its masks depend on
         self._places: list[tuple[int, tuple[int, ...]]] = [(state, ()) for state in range(len(form.moves))]
         self._numbers = {place: number for number, place in enumerate(self._places)}
         self._stacked = 0  # states on the stacks of all places
         self._after: dict[tuple[int, int], int] = {}  # of a place and a token
+        self._forced: dict[int, int | None] = {}  # classes that states go on with alone
         self._lock = threading.Lock()  # of all that is kept
         # Where each class of bytes has a token of one byte, there is a way on behind all that is allowed.
         single = {form.classes[byte] for byte in vocabulary.single}
@@ -106,15 +108,16 @@ class PushdownAutomaton:
         form, at = self._form, self._places[state][0]
         spot: Spot = (at, (), 0, 0)
         forced = bytearray()
-        while len(forced) < MOST_NESTED:
-            kinds = [kind for kind, move in enumerate(form.moves[spot[0]]) if move != DEAD]
-            if form.ends[spot[0]] or len(kinds) != 1 or form.classes.count(kinds[0]) != 1:
+        while len(forced) < MOST_NESTED and not form.ends[spot[0]]:
+            if spot[0] not in self._forced:
+                self._forced[spot[0]] = only_class(form.classes, form.moves[spot[0]])
+            if (kind := self._forced[spot[0]]) is None:
                 break
             # What it put on the stack itself is not a part of what it may take from there.
-            spot = self._read((spot[0], spot[1][-MOST_PUT + 1 :], 0, 0), kinds[0])
+            spot = self._read((spot[0], spot[1][-MOST_PUT + 1 :], 0, 0), kind)
             if spot[0] == DEAD:
                 break
-            forced.append(form.classes.index(kinds[0]))
+            forced.append(form.classes.index(kind))
         return bytes(forced)
 
     def only(self, state: int) -> int | None:
@@ -157,7 +160,7 @@ class PushdownAutomaton:
         states = len(form.moves)
         if states > _MOST_MASKED:
             return None
-        walk = _Walk(self._levels, len(form.moves[0]), self._read_open)
+        walk = _Walk(self._trie, self._levels, len(form.moves[0]), self._read_open)
         groups: dict[tuple[bytes, bytes], int] = {}
         base: list[I32] = []
         others: list[I32] = []
@@ -207,13 +210,20 @@ class PushdownAutomaton:
             if depth <= len(seen) and key in self._masks:
                 self._masks.move_to_end(key)
                 return self._masks[key]
-        behind = self._walk.behind((state, seen, len(seen), max(0, len(seen) - MOST_LEFT)))
+        start: Spot = (state, seen, len(seen), max(0, len(seen) - MOST_LEFT))
+        live = self._walk.live(start)
+        behind = self._walk.behind(start) if live is None else _NO_SPOTS
         spots, room = self._walk.spots, self._form.room
-        reached = np.unique(behind).tolist()  # few of those that are remembered
+        reached = np.flatnonzero(np.bincount(behind)).tolist() if live is None else live[1]
         depth = len(seen) if near else len(seen) - min(spots[at][2] for at in reached)
         lives = np.zeros(len(spots), np.bool_)
         lives[reached] = [spots[at][0] != DEAD and len(spots[at][1]) <= room[spots[at][0]] for at in reached]
-        mask = pack_masks(lives[behind][self._class_of])
+        if live is None:
+            allowed = lives[behind][self._class_of]
+        else:
+            allowed = np.zeros(self._size, np.bool_)
+            allowed[self._trie.ids_of([node for node, at in live[0] if lives[at]])] = True
+        mask = pack_masks(allowed)
         depths.add(depth)
         made = self._masks[kept, seen[len(seen) - depth :]] = mask, only_one(mask)
         if len(self._masks) > _MASKS:
@@ -262,11 +272,10 @@ class _Walk:
     """
 
     def __init__(
-        self,
-        levels: list[Level],
-        kinds: int,
-        read: Callable[[Spot, int], Spot],
+        self, trie: TokenTrie, levels: list[Level], kinds: int, read: Callable[[Spot, int], Spot]
     ) -> None:
+        self._first_child = trie.first_children().tolist()
+        self._kind = trie.kind.astype(np.int64)
         self._levels = levels
         self._kinds = kinds
         self._read = read
@@ -277,6 +286,33 @@ class _Walk:
         self._numbers: dict[Spot, int] = {}
         self._moves: NDArray[np.int64] = np.zeros((0, self._kinds), np.int64)  # between spots, by class
 
+    def live(self, start: Spot) -> tuple[list[tuple[int, int]], list[int]] | None:
+        """The nodes that the root at `start` leads to alive, each with its spot, and all spots on the way, dead
+        ones too; None if they are not few."""
+        if len(self.spots) > _MOST_SPOTS:
+            self._forget()
+        live = [(0, self._number(start))]
+        met = {live[0][1]}
+        for node, spot in live:  # grows while it is walked
+            first, last = self._first_child[node : node + 2]
+            after = self._after(spot * self._kinds + self._kind[first:last]).tolist()
+            met.update(after)
+            live += [(at, to) for at, to in enumerate(after, first) if self.spots[to][0] != DEAD]
+            if len(live) > FEW:
+                return None
+        return live[1:], sorted(met)
+
+    def _after(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where moves lead, given by spots and classes of bytes."""
+        reached = self._moves.ravel()[at]
+        unknown = reached == _UNKNOWN
+        if not unknown.any():
+            return reached
+        for pair in np.unique(at[unknown]).tolist():
+            number = self._number(self._read(self.spots[pair // self._kinds], pair % self._kinds))
+            self._moves[pair // self._kinds, pair % self._kinds] = number
+        return self._moves.ravel()[at]
+
     def behind(self, start: Spot) -> NDArray[np.int64]:
         """The spot behind every node if the root is at `start`: int64 [N + 1], a dead one at the end."""
         if len(self.spots) > _MOST_SPOTS:
@@ -285,18 +321,10 @@ class _Walk:
         behind: NDArray[np.int64] = np.full(self._levels[-1][1] + 1 if self._levels else 2, dead, np.int64)
         behind[0] = self._number(start)
         for depth, (first, last, parent, kind) in enumerate(self._levels, 1):
-            at = behind[parent] * self._kinds + kind
-            reached = self._moves.ravel()[at]
-            unknown = reached == _UNKNOWN
-            if unknown.any():
-                for pair in np.unique(at[unknown]).tolist():
-                    number = self._number(self._read(self.spots[pair // self._kinds], pair % self._kinds))
-                    self._moves[pair // self._kinds, pair % self._kinds] = number
-                reached = self._moves.ravel()[at]
-            behind[first:last] = reached
+            reached = behind[first:last] = self._after(behind[parent] * self._kinds + kind)
             # Few tokens are long: below a level where all are dead there is nothing.
             if depth & (depth - 1) == 0 and all(
-                self.spots[at][0] == DEAD for at in np.unique(reached).tolist()
+                self.spots[at][0] == DEAD for at in np.flatnonzero(np.bincount(reached)).tolist()
             ):
                 behind[last:] = reached[0]
                 break

@@ -25,7 +25,7 @@ _MASKS = 512  # kept for each automaton: 3 MB for 49,152 tokens
 _CHILDREN = 4_096  # nodes and states of which the ways on are kept
 _SMALL = 1_024  # nodes of a trie that is gone through as a whole
 _MOST_MOVES = 1 << 20  # of an automaton that executors follow
-_FEW = 48  # live nodes that are walked, and whose tokens are looked up, one by one
+FEW = 48  # live nodes that are walked, and whose tokens are looked up, one by one
 
 
 _NO_IDS: I32 = np.empty(0, np.int32)
@@ -91,6 +91,16 @@ class TokenTrie:
         nodes: NDArray[np.int64] = np.full(size, -1, np.int64)
         nodes[self.tokens] = np.repeat(np.arange(self.parent.size), np.diff(self.begins))
         return nodes
+
+    def first_children(self) -> NDArray[np.int64]:
+        """Of each node the first child, which its others follow up to that of the next node: int64 [N + 1]."""
+        counts = np.bincount(self.parent[1:], minlength=self.parent.size)
+        return np.concatenate(([1], 1 + np.cumsum(counts)))
+
+    def ids_of(self, nodes: Sequence[int]) -> I32:
+        """The tokens of `nodes`."""
+        begins, tokens = self.begins, self.tokens
+        return np.concatenate([_NO_IDS, *[tokens[begins[node] : begins[node + 1]] for node in nodes]])
 
     def by_depth(self) -> list[Level]:
         """The nodes below the root, in the type of an index, as numpy would make them of others each time."""
@@ -197,8 +207,7 @@ class _VocabularyWalk:
         self.is_small = self._size <= _SMALL
         self._rows = tables.dfa.moves
         self._kind = tables.kind
-        counts = np.bincount(tables.parent[1:], minlength=self._size)
-        self._first_child = np.concatenate(([1], 1 + np.cumsum(counts)))
+        self._first_child = tables.first_children()
         self._children_of = lru_cache(maxsize=_CHILDREN)(self._children)
         self._ways_of = lru_cache(maxsize=_CHILDREN)(self._ways)
         self._levels = tables.by_depth()
@@ -216,7 +225,7 @@ class _VocabularyWalk:
             for kind, target in self._ways_of(at):
                 if kind in children:
                     live.append((children[kind], target))
-            if len(live) > _FEW:
+            if len(live) > FEW:
                 return None
         return live[1:]
 
@@ -261,6 +270,7 @@ class TokenAutomaton:
         self._class_of = tables.nodes(self._size)
         self._alike: list[int] = tables.alike.tolist()
         self._made = lru_cache(maxsize=_MASKS)(self._make)
+        self._forced: dict[int, int | None] = {}  # classes that states go on with alone
         # The first mask is made with the rest: each text needs it, and what waits for this waits for that too.
         if not tables.is_open[0] or not self.mask(self.start).any():
             raise RunError(
@@ -315,7 +325,7 @@ class TokenAutomaton:
 
     def ahead(self, state: int) -> bytes:
         """Bytes that have to come next."""
-        return forced_bytes(self._dfa, state)
+        return forced_bytes(self._dfa, state, self._forced)
 
     def only(self, state: int) -> int | None:
         """The id that has to come next; None if there are several, or none."""
@@ -347,17 +357,12 @@ class TokenAutomaton:
         live = self._walk.live(state)
         if live is not None:
             nodes = [node for node, at in live if self._tables.is_open[at]]
-            return self._ids(nodes)
+            return self._tables.ids_of(nodes)
         is_open = self._opens[self._walk.behind(state)]
         nodes = np.flatnonzero(is_open).tolist() if self._walk.is_small else []
-        if 0 < len(nodes) <= _FEW:
-            return self._ids(nodes)
+        if 0 < len(nodes) <= FEW:
+            return self._tables.ids_of(nodes)
         return np.packbits(is_open[self._class_of], bitorder="little")
-
-    def _ids(self, nodes: list[int]) -> I32:
-        """The tokens of `nodes`."""
-        begins, tokens = self._tables.begins, self._tables.tokens
-        return np.concatenate([_NO_IDS, *[tokens[begins[node] : begins[node + 1]] for node in nodes]])
 
 
 def only_one(words: I32) -> int | None:
