@@ -25,7 +25,7 @@ from sglc.runtime.scheduler.requests import (
 from sglc.runtime.scheduler.samples import NONE_LIKELY, JumpForward, Lookahead
 
 _WORTH_WAITING = 4  # ids of a run: one of them is sampled meanwhile, and one more with the run's step
-_MOST = 64  # ids of a run: a grammar may have more, and other requests wait while they are looked for
+_MOST = 32  # ids of a run: a grammar may have more, and other requests wait while they are looked for
 
 
 def forced_run(request: EngineRequest, state: int, made: int) -> JumpForward | None:
