@@ -107,6 +107,7 @@ bench: $(VENV)/.stamp-test
 	$(PY) -m benchmarks.liveness --http
 	$(PY) -m benchmarks.priorities
 	$(PY) -m benchmarks.chat_beside_batch
+	$(PY) -m benchmarks.lock_waits
 	$(PY) -m benchmarks.http_path
 	$(PY) -m benchmarks.grpc_streams
 	$(PY) -m benchmarks.scrape

@@ -251,10 +251,10 @@ def bundled(frames: Sequence[bytes]) -> bytes:
 
 def frames_of(message: bytes) -> list[bytes]:
     """The commands that `bundled` took; what it did not make is one that `decode_command` refuses."""
-    try:
-        return _BUNDLES.decode(message)
-    except _NOT_IT:
-        return [message]
+    with suppress(*_NOT_IT):
+        if frames := _BUNDLES.decode(message):
+            return frames
+    return [message]
 
 
 def decode_report(frame: bytes) -> Report:
