@@ -8,10 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from sglc.ir.grammar import dfa
+from sglc.ir.grammar.dfa import only_class
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Tokenizer
+from sglc.runtime.constraints import pushdown_automaton, token_automaton
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.protocol import Constraint
+
+FIXED = "what has to be said before anything else is the same in each of all the texts that there may be"
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +57,37 @@ def test_forced_text_is_spelled_as_the_tokenizer_does(tokenizer: Tokenizer, cons
     ids, state = forced(constraint, constraint.advance(state, quote))
     assert ids == tokenizer.encode(', "années": 1}')
     assert constraint.done(state)
+
+
+@pytest.mark.parametrize(
+    "asked", [Sampling(regex=f"{FIXED}[0-9]+"), Sampling(ebnf=f'root ::= "{FIXED}" x\nx ::= "(" x ")" | "b"')]
+)
+def test_what_has_to_follow_is_looked_for_once(
+    asked: Sampling, tokenizer: Tokenizer, constraints: Constraints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a run is looked for nobody gets a token: each state is asked for its one way on once, and of the
+    vocabulary few nodes are walked."""
+    constraint = constraints.of(asked)
+    assert constraint is not None
+    states: list[Sequence[int]] = []
+
+    def counted(classes: bytes, row: Sequence[int]) -> int | None:
+        states.append(row)
+        return only_class(classes, row)
+
+    for module in (dfa, pushdown_automaton):
+        monkeypatch.setattr(module, "only_class", counted)
+    for walk in (token_automaton._VocabularyWalk, pushdown_automaton._Walk):
+        monkeypatch.setattr(walk, "behind", None)
+    ids: list[int] = []
+    state = constraint.start
+    while len(ids) < len(tokenizer.encode(FIXED)) - 1:
+        token = constraint.only(state)
+        assert token is not None
+        ids.append(token)
+        state = constraint.advance(state, token)
+    assert ids == tokenizer.encode(FIXED)[:-1]
+    assert len(states) <= len(FIXED) + 1
 
 
 def test_any_spelling_is_the_models_choice(tokenizer: Tokenizer, constraints: Constraints) -> None:
