@@ -111,7 +111,8 @@ class CanonicalTokens:
         # A tokenizer may add a space; a vocabulary may lack what the state behind a token needs.
         if not ids or not mask[ids[0]] or not forced.startswith(b"".join(spelled)):
             return None
-        longer = np.flatnonzero(mask & (self._vocabulary.lengths > len(forced)))
+        allowed = np.flatnonzero(mask)  # few, as they are beginnings of what is forced, or go on behind it
+        longer = allowed[self._vocabulary.lengths[allowed] > len(forced)]
         if longer.size:
             joined = {self._vocabulary.token_bytes[token][len(forced)] for token in longer.tolist()}
             if 2 * len(joined) >= self._next_bytes(state, ids):
