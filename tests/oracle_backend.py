@@ -14,7 +14,7 @@ from typing import Any
 
 from sglc.backends.local import LocalBackend, LocalOptions
 from sglc.execution.result import Result
-from sglc.ir.plan.events import Event
+from sglc.ir.plan.events import Event, PackedIds
 from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.target import ControlText, Objects, Target
 from sglc.runtime.engine.engine import Engine, EngineConfig
@@ -51,6 +51,9 @@ class Characters:
 
     def encode_within(self, text: str) -> list[int]:
         return self.encode(text)
+
+    def packed(self, text: str, *, within: bool) -> bytes:
+        return PackedIds.of(self.encode_within(text) if within else self.encode(text)).packed
 
     def cut(self, text: str) -> int:
         return len(text)

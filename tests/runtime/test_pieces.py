@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from sglc.bench.programs.vocabulary import shape_folder
+from sglc.ir.plan.events import PackedIds
 from sglc.runtime.model.registry import prepare
 from sglc.runtime.tokenizer.pretokenizer import cuts_into_words, in_pieces, last_cut, long_pieces
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, by_words, load_tokenizer
@@ -45,6 +46,10 @@ def whole(raw: Tokenizer, text: str) -> list[int]:
     return raw.encode(text, add_special_tokens=False).ids
 
 
+def packed(raw: Tokenizer, text: str) -> bytes:
+    return PackedIds.of(whole(raw, text)).packed
+
+
 @pytest.fixture(scope="session", params=some_of(["default model", "made up", "qwen", "llama"], 1, 4))
 def raw(request: pytest.FixtureRequest, default_tokenizer: LocalTokenizer) -> Tokenizer:
     raw: Tokenizer = default_tokenizer._raw
@@ -62,10 +67,10 @@ def raw(request: pytest.FixtureRequest, default_tokenizer: LocalTokenizer) -> To
 @given(text=_TEXT, more=_TEXT)
 def test_pieces_are_the_whole(raw: Tokenizer, text: str, more: str) -> None:
     assert cuts_into_words(raw)
-    words = by_words(lambda piece: whole(raw, piece))
-    assert words(text) == whole(raw, text)
+    words = by_words(lambda piece: packed(raw, piece))
+    assert words(text) == packed(raw, text)
     long = text + " and then some more words" * 400 + more
-    assert in_pieces(words)(long) == whole(raw, long)
+    assert in_pieces(words)(long) == packed(raw, long)
 
 
 @settings(max_examples=at_depth(12, 40, 1000), deadline=None, derandomize=True)
@@ -80,9 +85,9 @@ def test_a_text_may_be_cut_whatever_follows(raw: Tokenizer, text: str, more: str
 def test_what_texts_begin_with_is_encoded_once(raw: Tokenizer) -> None:
     asked: list[str] = []
 
-    def encode(piece: str) -> list[int]:
+    def encode(piece: str) -> bytes:
         asked.append(piece)
-        return whole(raw, piece)
+        return packed(raw, piece)
 
     encoded = in_pieces(by_words(encode))
     shared = "".join(f" number {chr(97 + i % 26)}{chr(97 + i // 26)}x" for i in range(400))
@@ -128,4 +133,5 @@ def test_the_tokenizer_encodes_in_pieces(default_tokenizer: LocalTokenizer) -> N
     tokenizer = default_tokenizer
     for text in ("Words, and more words: a text that goes on. " * 50, "Few words."):
         assert tokenizer.encode(text) == whole(tokenizer._raw, text)
+        assert tokenizer.packed(text) == packed(tokenizer._raw, text)
     assert tokenizer._words is not None

@@ -12,9 +12,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from sglc.backends.local.prompt_encoding import PromptEncoder
+from sglc.backends.local.prompt_encoding import PackingTokenizer, PromptEncoder
 from sglc.backends.local.restarts import Restarts
 from sglc.backends.local.thread import RuntimeThread
 from sglc.errors import BackendError, SglcError
@@ -139,8 +139,7 @@ class LocalBackend:
 
     @cached_property
     def _prompts(self) -> PromptEncoder:
-        assert self.target.tokenizer is not None
-        return PromptEncoder(self.target.tokenizer)
+        return PromptEncoder(cast(PackingTokenizer, self.target.tokenizer))
 
     def _is_kept(self, form: Sampling) -> bool:
         return self._constraints.is_kept(form)

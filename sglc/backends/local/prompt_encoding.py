@@ -11,10 +11,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Protocol
 
 from sglc.errors import SglcError
-from sglc.ir.plan.dataflow import encode_behind
+from sglc.ir.made_often import made_often
+from sglc.ir.plan.dataflow import goes_on
 from sglc.ir.plan.events import PackedIds
 from sglc.ir.plan.segment import EncodedText, ExtendNode, GenNode, Node, OpenNode, Part, Segment, reads
 from sglc.ir.target import ControlText, Tokenizer
@@ -25,6 +26,14 @@ _CHARACTERS = 4 << 20  # remembered in all
 _SEEN = 4096  # beginnings that came once
 
 
+class PackingTokenizer(Tokenizer, Protocol):
+    """One that gives ids as they are sent."""
+
+    def packed(self, text: str, *, within: bool) -> bytes:
+        """`encode`, or `encode_within`, as int32."""
+
+
+@made_often
 @dataclass(frozen=True, slots=True)
 class _Beginning:
     """What prompts begin with: `parts` end to end, and behind them text that is not encoded yet."""
@@ -42,9 +51,8 @@ class PromptEncoder:
     Safe to use from several threads.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._cut = tokenizer.cut
-        self._encode = partial(encode_behind, tokenizer)
+    def __init__(self, tokenizer: PackingTokenizer) -> None:
+        self._tokenizer = tokenizer
         self._lock = threading.Lock()  # over what is remembered
         self._known: OrderedDict[tuple[Part, ...], _Beginning] = OrderedDict()  # by parts, the last used last
         self._characters = 0
@@ -130,21 +138,26 @@ class PromptEncoder:
 
     def _behind(self, known: _Beginning, parts: Sequence[Part], *, whole: bool) -> _Beginning:
         """A beginning with texts behind it; encoded up to the end, or as far as no text behind changes it."""
-        ids: list[int] = []
-        before: Sequence[int] = known.parts[-1].ids if known.parts else ()
+        ids = b""
+        before = PackedIds.of(known.parts[-1].ids).packed if known.parts else b""
         tail = known.tail
         for part in parts:
             if type(part) is str:
                 tail += part
                 continue
             assert isinstance(part, ControlText)
-            ids += self._encode(ids or before, tail)
-            ids += part.ids
+            ids += self._encode(ids or before, tail) + PackedIds.of(part.ids).packed
             tail = ""
-        cut = len(tail) if whole else self._cut(tail)
+        cut = len(tail) if whole else self._tokenizer.cut(tail)
         ids += self._encode(ids or before, tail[:cut])
-        added = (EncodedText(PackedIds.of(ids)),) if ids else ()
+        added = (EncodedText(PackedIds(ids)),) if ids else ()
         return _Beginning((*known.parts, *added), tail[cut:])
+
+    def _encode(self, before: bytes, text: str) -> bytes:
+        """Ids of ordinary text behind others, packed as they are."""
+        tokenizer = self._tokenizer
+        within = before != b"" and text != "" and goes_on(PackedIds(before), tokenizer.token_bytes())
+        return tokenizer.packed(text, within=within) if text else b""
 
 
 def _is_empty(nodes: Sequence[Node], stream: int) -> bool:

@@ -24,7 +24,7 @@ SHORT = 256  # characters of a text that has no long pieces
 _LONG = ((4096, 512), (SHORT, 8192))
 _NEAR = 256  # characters of a text's end
 
-Encode = Callable[[str], list[int]]  # gives a text's ids
+Encode = Callable[[str], bytes]  # gives a text's ids as int32, which are put end to end faster than numbers
 
 
 def in_pieces(encode: Encode) -> Encode:
@@ -36,18 +36,18 @@ def in_pieces(encode: Encode) -> Encode:
 
 def _in_pieces(encode: Encode, size: int, count: int) -> Encode:
     """`encode`, by pieces of at least `size` characters, of which `count` are remembered."""
-    known = lru_cache(count)(lambda piece: tuple(encode(piece)))
+    known = lru_cache(count)(encode)
 
-    def encoded(text: str) -> list[int]:
+    def encoded(text: str) -> bytes:
         if len(text) <= size:
             return encode(text)
-        ids: list[int] = []
+        ids: list[bytes] = []
         begin = 0
         for end in long_pieces(text, size):
-            ids += known(text[begin:end])
+            ids.append(known(text[begin:end]))
             begin = end
-        ids += encode(text[begin:])
-        return ids
+        ids.append(encode(text[begin:]))
+        return b"".join(ids)
 
     return encoded
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,9 +144,19 @@ class LocalTokenizer:
         Raises:
             RunError: the text holds half of a surrogate pair (SGLC430).
         """
+        return memoryview(self.packed(text)).cast("i").tolist()
+
+    def packed(self, text: str, *, within: bool = False) -> bytes:
+        """`encode`, or `encode_within`, as int32.
+
+        Raises:
+            RunError: as of `encode`.
+        """
+        if within:
+            return self._within.packed(text)
         try:
             if self._words is None:
-                return self.encode_whole(text)
+                return self._pack(text)
             return self._words(text) if len(text) <= SHORT else self._long(text)
         except TypeError:
             position = next(i for i, c in enumerate(text) if "\ud800" <= c <= "\udfff")
@@ -168,6 +178,9 @@ class LocalTokenizer:
     def encode_whole(self, text: str) -> list[int]:
         """`encode` in one go: the same ids, however often parts of the text have come."""
         return self._raw.encode(text, add_special_tokens=False).ids
+
+    def _pack(self, text: str) -> bytes:
+        return array("i", self.encode_whole(text)).tobytes()
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, control tokens left out, invalid UTF-8 as U+FFFD."""
@@ -221,8 +234,8 @@ class LocalTokenizer:
 
     def _by_pieces(self) -> tuple[Encode | None, Encode]:
         """What encodes by words, if that gives the same ids, and what encodes long texts."""
-        words = by_words(self.encode_whole) if cuts_into_words(self._raw) else None
-        return words, in_pieces(words or self.encode_whole)
+        words = by_words(self._pack) if cuts_into_words(self._raw) else None
+        return words, in_pieces(words or self._pack)
 
     @cached_property
     def _chat(self) -> ChatTemplate:
@@ -263,15 +276,28 @@ class LocalTokenizer:
 
 def by_words(encode: Encode) -> Encode:
     """`encode` word by word, which are remembered: the same ids, where a tokenizer cuts into words first."""
-    word = lru_cache(_WORDS)(lambda piece: tuple(encode(piece)))
-    behind_space = lru_cache(_WORDS)(lambda piece: tuple(encode(" " + piece)))
+    word = _Words(encode).__getitem__
+    behind_space = _Words(lambda piece: encode(" " + piece)).__getitem__
 
-    def encoded(text: str) -> list[int]:
+    def encoded(text: str) -> bytes:
         first, *others = BETWEEN.split(text)
         begins = behind_space(first[1:]) if first.startswith(" ") else word(first)
-        return [*begins, *chain.from_iterable(map(behind_space, others))]
+        return begins + b"".join(map(behind_space, others))
 
     return encoded
+
+
+class _Words(dict[str, bytes]):
+    """The ids of words. A dictionary is asked faster than one that knows what was asked for last."""
+
+    def __init__(self, encode: Encode) -> None:
+        self._encode = encode
+
+    def __missing__(self, word: str) -> bytes:
+        if len(self) >= _WORDS:
+            self.clear()
+        ids = self[word] = self._encode(word)
+        return ids
 
 
 def load_tokenizer(folder: Path) -> LocalTokenizer:
