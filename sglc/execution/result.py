@@ -31,6 +31,7 @@ from sglc.frontend.outputs.typed import plain
 from sglc.frontend.program.instance import Variable
 from sglc.frontend.values.no_text import CallText
 from sglc.ir.core import Site
+from sglc.ir.made_often import made_often
 from sglc.ir.plan.events import Usage
 
 __all__ = ["CallRecord", "Failure", "Result", "RunOutcome", "error_json"]
@@ -38,6 +39,7 @@ __all__ = ["CallRecord", "Failure", "Result", "RunOutcome", "error_json"]
 _T = TypeVar("_T")
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
     """The end of a run."""
