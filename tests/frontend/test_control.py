@@ -477,6 +477,50 @@ def test_a_map_whose_body_returns_nothing_gives_none_for_each_item(words: str) -
         assert result.text() == words + str(none)
 
 
+USES_OF_STATES: list[Any] = [
+    lambda made: made is None,
+    lambda made: [branch is None for branch in made],
+    lambda made: "some" if made else "none",
+    lambda made: made == [None],
+    lambda made: ctl.map(["x"], lambda item: item if made is None else "some"),
+    lambda made: len(made),
+]
+
+
+@pytest.mark.parametrize("use", USES_OF_STATES, ids=range(len(USES_OF_STATES)))
+@pytest.mark.parametrize("else_", [None, "text"])
+@pytest.mark.parametrize("literal", [True, False])
+def test_states_that_a_map_gives_are_no_values_of_a_plan(use: Any, else_: str | None, literal: bool) -> None:
+    @sgl.function
+    def program(s: Any, used: bool = True) -> Any:
+        s += sgl.gen("words")
+        items = ["a", "b"] if literal else s["words"].split()
+        made = ctl.map(items, lambda item: s.fork(1)[0].user(item) if item == "a" else else_)
+        return use(made) if used else None
+
+    backend = ScriptedBackend(lambda asked: "a b")
+    assert program.run(used=False, backend=backend, mode="plan").ret_value is None
+    with pytest.raises(SglcError) as caught:
+        program.run(backend=backend, mode="plan")
+    assert caught.value.code == "SGLC058"
+    runs = [program.run(backend=backend, mode=mode).ret_value for mode in ("python", "auto")]
+    assert runs[0] == runs[1]
+
+
+def test_a_state_that_one_arm_of_a_branch_gives_is_no_value_of_a_plan() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += sgl.gen("word")
+        made = ctl.cond(ctl.eq(s["word"], "a"), lambda: s.user("yes"))
+        return made is None
+
+    for mode in ("python", "auto"):
+        results = [
+            program.run(backend=ScriptedBackend(says), mode=mode) for says in (lambda _: "a", lambda _: "b")
+        ]
+        assert [(result.ret_value, result.mode) for result in results] == [(False, "python"), (True, "python")]
+
+
 def test_lists_in_what_a_map_gives_stay_lists() -> None:
     @sgl.function
     def program(s: Any) -> Any:

@@ -30,8 +30,15 @@ from sglc.frontend.values.block_exit import (
     VariableKey,
     is_there,
 )
-from sglc.frontend.values.graph_breaks import JOINED, NO_DATA, OTHER, RAISED, GraphBreak
-from sglc.frontend.values.symbolic import SymbolicBool, SymbolicJson, SymbolicList, SymbolicText, symbol
+from sglc.frontend.values.graph_breaks import CONDITION, JOINED, NO_DATA, OTHER, RAISED, GraphBreak
+from sglc.frontend.values.symbolic import (
+    ReturnedState,
+    SymbolicBool,
+    SymbolicJson,
+    SymbolicList,
+    SymbolicText,
+    symbol,
+)
 from sglc.ir.core import Op, Region, Tree, Type, Value, walk
 from sglc.ir.ops import (
     Call,
@@ -91,20 +98,24 @@ def _branch(
     if merged.exit is None:
         raise PathEnded
     tracer.go_on(merged.exit)
-    if returned and all(isinstance(item, State) and item is returned[0] for item in returned):
-        return returned[0]  # of `s.user(...)` and its like
-    return unwrapped(merged.exit.tree)
+    if not any(map(_is_state, returned)):
+        return unwrapped(merged.exit.tree)
+    return returned[0] if all(item is returned[0] for item in returned) else ReturnedState()
 
 
 def _run(
     tracer: Tracer, body: BlockBody | None, inside: Inside, loc: Loc, returned: list[Any], *args: Any
 ) -> Tree:
-    if body is None:
-        return None
-    with inside(), tracer.inside_block(body):
-        made = tracer.enter(body, loc)(*args)
+    made = None
+    if body is not None:
+        with inside(), tracer.inside_block(body):
+            made = tracer.enter(body, loc)(*args)
     returned.append(made)
-    return None if isinstance(made, State) else tree_of(tracer, made, loc, "returned by a block")
+    return None if _is_state(made) else tree_of(tracer, made, loc, "returned by a block")
+
+
+def _is_state(item: object) -> bool:
+    return isinstance(item, State | ReturnedState)  # of `s.user(...)` and its like
 
 
 # -- loop ------------------------------------------------------------------------------------------
@@ -194,7 +205,10 @@ def _iteration(
         elif max_iters > 1:
             reason = "the body of `loop` stores it, which its first iteration does not find"
             states[number]._variables[name] = Unsettled(name, reason, loc)
-    tree = _run(tracer, body, form.inside, loc, [])
+    returned: list[Any] = []
+    tree = _run(tracer, body, form.inside, loc, returned)
+    if isinstance(returned[0], ReturnedState):
+        returned[0].observe(CONDITION)
     return truth(tracer, True if tree is None else tree, loc)
 
 
@@ -343,7 +357,8 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
         hint = "use `sglc.map`, whose items see nothing of each other"
         raise GraphBreak(f"a comprehension stores `{changed[0][1]}` for each item", loc, OTHER, hint)
     ops = list(block.ops)
-    nothing = block_exit.tree is None and (known is not None or any(map(_is_state, returned)))
+    states = any(map(_is_state, returned))
+    nothing = states or (block_exit.tree is None and known is not None)
     results, region = _gathered(tracer, block, params, ops, loc, nothing=nothing)
     tracer.recorder.ops.append(Map(source, region, results=results, loc=loc))
     for number, name in changed:  # reading it is an error
@@ -352,9 +367,9 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
         tracer.instance.states[number]._variables[name] = Unsettled(name, reason, loc, bool(there))
     for state, joined in zip(tracer.instance.states, block_exit.joined, strict=True):
         state._joined = joined
-    if results:
-        return symbol(results[0])
-    return None if known is None else [None] * known
+    if states:
+        return ReturnedState()
+    return [None] * known if known is not None and nothing else symbol(results[0])
 
 
 def _items(tracer: Tracer, items: Any, loc: Loc) -> Value:
@@ -372,10 +387,6 @@ def concatenated(tracer: Tracer, parts: Sequence[Any], loc: Loc) -> SymbolicList
     """Texts, and lists of texts, as one list."""
     values = [part.value if isinstance(part, SymbolicList) else tracer.operand(part, loc) for part in parts]
     return SymbolicList(tracer.recorder.emit(Type.LIST, Concat, tuple(values), loc=loc))
-
-
-def _is_state(item: object) -> bool:
-    return isinstance(item, State)  # of `s.user(...)` and its like
 
 
 def _gathered(
