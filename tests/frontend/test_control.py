@@ -413,6 +413,87 @@ def test_ordinary_python_in_a_loop_is_a_boundary_before_it() -> None:
     assert "sleep" in graph_break(program).reason
 
 
+def test_loops_in_a_loop_store_what_is_not_there_before() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        def outer() -> None:
+            def inner() -> Any:
+                nonlocal s
+
+                def innermost() -> None:
+                    nonlocal s
+                    s += sgl.gen("third")
+
+                s += sgl.gen("second")
+                s["stored"] = s["second"]
+                ctl.loop(innermost, max_iters=2)
+                return ctl.not_(ctl.eq(s["second"], s["third"]))
+
+            ctl.loop(inner, max_iters=2)
+
+        ctl.loop(outer, max_iters=2)
+        return [s["stored"], s["third"]]
+
+    assert len(every(traced(program), Loop)) == 3
+    equal_runs(program)
+
+
+def test_loops_in_arms_in_a_loop_store_what_is_not_there_before() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s["word"] = "a"
+
+        def outer() -> None:
+            def inner() -> None:
+                nonlocal s
+                s += sgl.gen("made")
+
+            def other() -> None:
+                s["made"] = "other"
+
+            ctl.cond(ctl.eq(s["word"], "a"), lambda: ctl.loop(inner, max_iters=2), other)
+            s["word"] = s["made"]
+            ctl.loop(inner, max_iters=1)
+
+        ctl.loop(outer, max_iters=3)
+        return [s["word"], s["made"]]
+
+    assert len(every(traced(program), Loop)) == 3
+    equal_runs(program)
+
+
+def test_a_loop_stores_what_one_arm_of_a_branch_before_it_has_stored() -> None:
+    @sgl.function
+    def program(s: Any, word: str) -> Any:
+        s += sgl.gen("made")
+        ctl.cond(ctl.eq(word, "a"), lambda: s.set_var("stored", "arm"))
+        s["between"] = "between"
+        ctl.loop(lambda: s.set_var("stored", "loop") and None, max_iters=2)
+        return s["stored"]
+
+    for word in "ab":
+        python, plan = (
+            program.run(word, backend=HashBackend(), seed=1, mode=mode) for mode in ("python", "plan")
+        )
+        assert list(plan.variables.items()) == list(python.variables.items())
+        assert plan.ret_value == python.ret_value == "loop"
+
+
+@pytest.mark.parametrize("bounds", [(1, 2), (2, 1), (2, 2)])
+def test_a_join_in_a_loop_in_a_loop_keeps_what_the_first_has_stored(bounds: tuple[int, int]) -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        def inner() -> None:
+            forks = s.fork(2)
+            forks += sgl.gen("made")
+            s.join(forks)
+
+        ctl.loop(lambda: ctl.loop(inner, max_iters=bounds[0]), max_iters=bounds[1])
+        return s["made"]
+
+    assert program.run(backend=HashBackend()).mode == "python"
+
+
 @pytest.mark.parametrize("bound", [0, -1, True, "3"])
 def test_a_loop_needs_a_bound(bound: Any) -> None:
     with pytest.raises(TraceError, match="max_iters"):

@@ -164,7 +164,7 @@ def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, form: Form, loc
     ops = tracer.recorder.ops
     init = [before.streams[number] for number in carried.streams]
     for key, kind in carried.variables.items():
-        stored = before.variables.get(key)
+        stored = _found(before, key)
         init.append(_as(tracer, _NOTHING[kind] if stored is None else stored.leaf, kind, ops, loc))
     results = tuple(tracer.recorder.new_value(value.type) for value in init)
     region = Region(tuple(carried.params), tuple(inside), (block_exit.tree, *yields), loc)
@@ -200,7 +200,7 @@ def _iteration(
     for (number, name), kind in carried.variables.items():
         param = tracer.recorder.new_value(kind)
         carried.params.append(param)
-        if (number, name) in before.variables:
+        if _found(before, (number, name)) is not None:
             states[number]._variables[name] = unwrapped(param)
         elif max_iters > 1:
             reason = "the body of `loop` stores it, which its first iteration does not find"
@@ -237,14 +237,20 @@ def _more(carried: _Carried, before: BlockExit, after: BlockExit) -> bool:
     for key, stored in after.variables.items():
         old_variable = before.variables.get(key)
         if key in carried.variables:
-            kind = _kind(stored, old_variable)
+            kind = _kind(stored, _found(before, key))
             if carried.variables[key] is not Type.JSON and kind is not carried.variables[key]:
                 carried.variables[key] = Type.JSON
                 found = True
         elif old_variable is None or not (stored.kept and stored.item is old_variable.item):
-            carried.variables[key] = _kind(stored, old_variable)
+            carried.variables[key] = _kind(stored, _found(before, key))
             found = True
     return found
+
+
+def _found(before: BlockExit, key: VariableKey) -> Stored | None:
+    """What the first iteration finds of a variable; None: perhaps nothing, so that it does not read it."""
+    stored = before.variables.get(key)
+    return stored if stored is not None and is_there(stored.leaf) else None
 
 
 def _kind(after: Stored, before: Stored | None) -> Type:
@@ -286,7 +292,7 @@ def _refuse_joined(before: BlockExit, carried: _Carried, block: TracedBlock, loc
     joined = {op.site.name for op in walk(block.ops) if isinstance(op, Join)}
     for key in carried.variables:
         by_hand = isinstance(block.exit.variables[key].item, Gathered)
-        if key not in before.variables and (by_hand or key[1] in joined):
+        if _found(before, key) is None and (by_hand or key[1] in joined):
             raise GraphBreak(f"a loop joins `{key[1]}` again", loc, JOINED)
 
 
