@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import itertools
+import json
 import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +19,7 @@ from sglc.api.plan import LoadedPlan
 from sglc.backends.scripted import Asked, ScriptedBackend
 from sglc.errors import Paused, UsageError
 from sglc.execution.served import Served
+from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
 
 NUMBERS = itertools.count()
 
@@ -150,6 +155,129 @@ def test_a_paused_plan_has_no_text_behind_the_pause() -> None:
     result = pauses_in_a_called_program.run(backend=ScriptedBackend(answering), mode="plan").sync()
     assert isinstance(result.error(), Paused)
     assert result.partial_text == "Q: <pauses_in_a_called_program.x#0>"
+
+
+@sgl.function
+def pauses_behind_a_turn(s: Any, word: str) -> None:
+    s += sgl.user("Q") + sgl.assistant(sgl.gen("x"))
+    s += sgl.user(word + " said " + s["x"])
+    s["answer"] = str(sgl.pause("name", s["x"]))
+    s += sgl.assistant(sgl.gen("y"))
+
+
+@sgl.function
+def pauses_in_a_text(s: Any, word: str) -> None:
+    s += word + " Q: " + sgl.gen("x") + " that is: "
+    s += s["x"] + "!"
+    s["answer"] = str(sgl.pause("name", s["x"]))
+    s += " then " + word + s["x"]
+    s["other"] = str(sgl.pause("other"))
+    s += " and " + word + sgl.gen("y")
+
+
+@sgl.function
+def pauses_between_texts(s: Any, word: str) -> None:
+    s += "hello " + word
+    s["answer"] = str(sgl.pause("name"))
+    s += ", and " + word
+
+
+@sgl.function
+def pauses_at_its_end(s: Any, word: str) -> None:
+    s += "Q: " + sgl.gen("x")
+    s += " that is: " + s["x"] + word
+    s["answer"] = str(sgl.pause("name", s["x"]))
+
+
+@sgl.function
+def pauses_before_it_branches(s: Any, word: str) -> None:
+    s += "Q: " + sgl.gen("x")
+    s += " that is: " + s["x"]
+    s["answer"] = str(sgl.pause("name", s["x"]))
+    if s["answer"] == "yes":
+        s += "yes" + sgl.gen("y")
+        return
+    s += "no" + word + sgl.gen("z")
+
+
+@sgl.function
+def pauses_in_a_turn(s: Any, word: str) -> None:
+    with s.user():
+        s += word + sgl.gen("x")
+        s += s["x"]
+        s += str(sgl.pause("name", "x"))
+        s += " then " + word
+    s += sgl.assistant(sgl.gen("y"))
+
+
+@sgl.function
+def reads_a_branch_behind_a_pause(s: Any, word: str) -> None:
+    s += "Q: " + sgl.gen("x")
+    branch = s.fork(1)[0]
+
+    def again() -> None:
+        nonlocal branch
+        branch += word + sgl.gen("more")
+
+    sgl.loop(again, max_iters=2)
+    s["answer"] = str(sgl.pause("name", s["x"]))
+    s += " then " + branch.text() + branch["more"] + sgl.gen("y")
+
+
+PAUSING = [
+    pauses_behind_a_turn, pauses_in_a_text, pauses_between_texts, pauses_at_its_end, pauses_before_it_branches,
+    pauses_in_a_turn, reads_a_branch_behind_a_pause,
+]  # fmt: skip
+
+
+def paused(run: Callable[..., sgl.Result], **options: Any) -> tuple[str, str, bool]:
+    """What is told of a run, what it says at its end, and whether it has paused."""
+    result = run(word="W", backend=ScriptedBackend(lambda asked: "wrong"), stream=True, **options)
+    pieces: list[str] = []
+    with suppress(Paused):
+        pieces.extend(result.text_iter())
+    return "".join(pieces), result.partial_text, isinstance(result.error(), Paused)
+
+
+@pytest.mark.parametrize("program", PAUSING, ids=lambda program: program.__name__)
+def test_a_paused_plan_says_what_stands_before_the_pause(program: sgl.Function, tmp_path: Path) -> None:
+    plan = program.compile(backend=ScriptedBackend(lambda asked: "wrong")).plan
+    loaded = LoadedPlan(plan_from_json(json.loads(json.dumps(plan_to_json(plan)))))
+    said = paused(program.run, mode="python", record=str(tmp_path / "python"))
+    assert said == paused(program.run, mode="plan", record=str(tmp_path / "plan")) == paused(loaded.run)
+    assert said[0] == said[1]
+    assert said[2]
+    for answers in ({"name": "yes"}, {"name": "yes", "other": "no"}):
+        python, planned = (
+            paused(program.run, mode=mode, record=str(tmp_path / mode), resume=True, answers=answers)
+            for mode in ("python", "plan")
+        )
+        assert python == planned
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_blocks_say_behind_a_pause_in_them_is_not_told(times: int) -> None:
+    @sgl.function
+    def program(s: Any, word: str) -> None:
+        def body() -> None:
+            nonlocal s
+            s += " inside " + word
+            s["answer"] = str(sgl.pause("name", s["x"]))
+            s += " behind " + word
+
+        s += "Q: " + sgl.gen("x")
+        s += " that is: " + s["x"]
+        if times > 1:
+            sgl.loop(body, max_iters=times)
+        else:
+            sgl.cond(sgl.eq(s["x"], "wrong"), body)
+        s += " then " + word + sgl.gen("y")
+
+    result = program.run(word="W", backend=ScriptedBackend(lambda asked: "wrong"), mode="plan", stream=True)
+    told: list[str] = []
+    with pytest.raises(Paused):
+        told.extend(result.text_iter())
+    assert "".join(told) == result.partial_text == "Q: wrong that is: wrong"
 
 
 def test_text_behind_an_arm_that_raises_is_not_streamed() -> None:

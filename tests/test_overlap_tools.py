@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from random import Random
@@ -341,7 +342,7 @@ def test_an_order_that_is_lost_is_caught(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def lost(*given: Any) -> Any:
         made = order(*given)
-        return prepared_block.Order(made.has, (False,) * len(made.waits), made.before, made.gates, made.last)
+        return replace(made, waits=(False,) * len(made.waits))
 
     monkeypatch.setattr(prepared_block, "_order", lost)
 

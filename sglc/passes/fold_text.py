@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -23,8 +24,9 @@ from sglc.ir.core import (
     with_fields,
     with_regions,
 )
+from sglc.ir.effects import Effect, any_effect
 from sglc.ir.made_often import replaced
-from sglc.ir.ops import Append, Call, Format, Select, continued
+from sglc.ir.ops import Append, Call, Format, HostCall, Select, Tool, continued
 from sglc.ir.plan.segment import joined
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Kind, Rewrite, register
@@ -111,6 +113,7 @@ class _Appends:
             if isinstance(op, Format):
                 self.flat[op.results[0]] = op.parts
         self.uses, self.continued = Counter(read), Counter(gone_on)
+        self.acts = not kinds(program).isdisjoint((Tool, HostCall))
         self.fresh = fresh_ids(program)
         self.rename: dict[Value, Value] = {}
 
@@ -124,12 +127,17 @@ class _Appends:
 
     def block(self, before: Iterable[Op], given: Iterable[Value]) -> tuple[Op, ...]:
         before = tuple(before)
-        extended = {op.stream for op in before if isinstance(op, Append)}
+        # By the stream that an append goes on from: how many ops stand before it in which the program may end.
+        # A run that ends in one shows what stands before that op, and nothing of what stands behind it.
+        leaves = [place for place, op in enumerate(before) if self.acts and any_effect(op, Effect.LEAVES)]
+        extended = {
+            op.stream: bisect(leaves, place) for place, op in enumerate(before) if isinstance(op, Append)
+        }
         here: set[Value] = set()  # what the block makes, once that is asked
         # Of inner streams: where their chains began, and the texts.
         chains: dict[Value, tuple[Value, list[Value | str]]] = {}
         ops: list[Op] = []
-        for op in before:
+        for place, op in enumerate(before):
             op = reading(op, self.rename)
             if not isinstance(op, Append):
                 ops.append(with_regions(op, self.region))
@@ -138,7 +146,7 @@ class _Appends:
             base, texts = chains.pop(op.stream, (op.stream, []))
             # The list moves along the chain instead of being copied, which keeps long chains linear.
             texts.append(op.text)
-            if self.uses[after] == 1 and after in extended:
+            if self.uses[after] == 1 and extended.get(after) == bisect(leaves, place):
                 chains[after] = (base, texts)
                 continue
             parts = joined(part for text in texts for part in _expand(text, self.flat))

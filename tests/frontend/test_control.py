@@ -413,6 +413,87 @@ def test_ordinary_python_in_a_loop_is_a_boundary_before_it() -> None:
     assert "sleep" in graph_break(program).reason
 
 
+def test_loops_in_a_loop_store_what_is_not_there_before() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        def outer() -> None:
+            def inner() -> Any:
+                nonlocal s
+
+                def innermost() -> None:
+                    nonlocal s
+                    s += sgl.gen("third")
+
+                s += sgl.gen("second")
+                s["stored"] = s["second"]
+                ctl.loop(innermost, max_iters=2)
+                return ctl.not_(ctl.eq(s["second"], s["third"]))
+
+            ctl.loop(inner, max_iters=2)
+
+        ctl.loop(outer, max_iters=2)
+        return [s["stored"], s["third"]]
+
+    assert len(every(traced(program), Loop)) == 3
+    equal_runs(program)
+
+
+def test_loops_in_arms_in_a_loop_store_what_is_not_there_before() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s["word"] = "a"
+
+        def outer() -> None:
+            def inner() -> None:
+                nonlocal s
+                s += sgl.gen("made")
+
+            def other() -> None:
+                s["made"] = "other"
+
+            ctl.cond(ctl.eq(s["word"], "a"), lambda: ctl.loop(inner, max_iters=2), other)
+            s["word"] = s["made"]
+            ctl.loop(inner, max_iters=1)
+
+        ctl.loop(outer, max_iters=3)
+        return [s["word"], s["made"]]
+
+    assert len(every(traced(program), Loop)) == 3
+    equal_runs(program)
+
+
+def test_a_loop_stores_what_one_arm_of_a_branch_before_it_has_stored() -> None:
+    @sgl.function
+    def program(s: Any, word: str) -> Any:
+        s += sgl.gen("made")
+        ctl.cond(ctl.eq(word, "a"), lambda: s.set_var("stored", "arm"))
+        s["between"] = "between"
+        ctl.loop(lambda: s.set_var("stored", "loop") and None, max_iters=2)
+        return s["stored"]
+
+    for word in "ab":
+        python, plan = (
+            program.run(word, backend=HashBackend(), seed=1, mode=mode) for mode in ("python", "plan")
+        )
+        assert list(plan.variables.items()) == list(python.variables.items())
+        assert plan.ret_value == python.ret_value == "loop"
+
+
+@pytest.mark.parametrize("bounds", [(1, 2), (2, 1), (2, 2)])
+def test_a_join_in_a_loop_in_a_loop_keeps_what_the_first_has_stored(bounds: tuple[int, int]) -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        def inner() -> None:
+            forks = s.fork(2)
+            forks += sgl.gen("made")
+            s.join(forks)
+
+        ctl.loop(lambda: ctl.loop(inner, max_iters=bounds[0]), max_iters=bounds[1])
+        return s["made"]
+
+    assert program.run(backend=HashBackend()).mode == "python"
+
+
 @pytest.mark.parametrize("bound", [0, -1, True, "3"])
 def test_a_loop_needs_a_bound(bound: Any) -> None:
     with pytest.raises(TraceError, match="max_iters"):
@@ -475,6 +556,50 @@ def test_a_map_whose_body_returns_nothing_gives_none_for_each_item(words: str) -
         result = program.run(backend=backend, mode=mode)
         assert result.ret_value == [none, none, [None, None], [], count]
         assert result.text() == words + str(none)
+
+
+USES_OF_STATES: list[Any] = [
+    lambda made: made is None,
+    lambda made: [branch is None for branch in made],
+    lambda made: "some" if made else "none",
+    lambda made: made == [None],
+    lambda made: ctl.map(["x"], lambda item: item if made is None else "some"),
+    lambda made: len(made),
+]
+
+
+@pytest.mark.parametrize("use", USES_OF_STATES, ids=range(len(USES_OF_STATES)))
+@pytest.mark.parametrize("else_", [None, "text"])
+@pytest.mark.parametrize("literal", [True, False])
+def test_states_that_a_map_gives_are_no_values_of_a_plan(use: Any, else_: str | None, literal: bool) -> None:
+    @sgl.function
+    def program(s: Any, used: bool = True) -> Any:
+        s += sgl.gen("words")
+        items = ["a", "b"] if literal else s["words"].split()
+        made = ctl.map(items, lambda item: s.fork(1)[0].user(item) if item == "a" else else_)
+        return use(made) if used else None
+
+    backend = ScriptedBackend(lambda asked: "a b")
+    assert program.run(used=False, backend=backend, mode="plan").ret_value is None
+    with pytest.raises(SglcError) as caught:
+        program.run(backend=backend, mode="plan")
+    assert caught.value.code == "SGLC058"
+    runs = [program.run(backend=backend, mode=mode).ret_value for mode in ("python", "auto")]
+    assert runs[0] == runs[1]
+
+
+def test_a_state_that_one_arm_of_a_branch_gives_is_no_value_of_a_plan() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s += sgl.gen("word")
+        made = ctl.cond(ctl.eq(s["word"], "a"), lambda: s.user("yes"))
+        return made is None
+
+    for mode in ("python", "auto"):
+        results = [
+            program.run(backend=ScriptedBackend(says), mode=mode) for says in (lambda _: "a", lambda _: "b")
+        ]
+        assert [(result.ret_value, result.mode) for result in results] == [(False, "python"), (True, "python")]
 
 
 def test_lists_in_what_a_map_gives_stay_lists() -> None:

@@ -163,14 +163,24 @@ class Frame(Environment):
                 self.meter.take(turns)
             return prompt.text(self), turns
         known: Any = self.block.names.known(prompt.names, self) or dict.fromkeys(prompt.names)
-        return self._so_far(prompt.end.text), read(prompt.end.turns, known)
+        return self._so_far(prompt.end.text, prompt.end.stood), read(prompt.end.turns, known)
 
-    def _so_far(self, tree: OutputTree) -> str:
+    def _so_far(self, tree: OutputTree, stood: Sequence[tuple[int, int]] = ()) -> str:
         """What there is of a text: up to its first part that is not there, with what there is of that. Literals
-        are, before what has come or begun; else perhaps the program did not come there. So are texts that were
-        made elsewhere, or before."""
+        are, before what has come or begun, or where it `stood` before a step that the program came to; else
+        perhaps the program did not come there. So are texts that were made elsewhere, or before. Where the
+        program has not come past a step, there is no more than that gives; if it is not known what stood before
+        that, what was made elsewhere does not show that the program came there."""
         said, literal, written = "", "", set[Site]()
-        for part in tree.parts if isinstance(tree, Joined) else (tree,):
+        certain, last = self._came(stood)
+        order = self.block.order
+        shows = bool(stood) or order is None or order.gate == NOBODY or self._is_past(order.gate)
+        own: Sequence[int] = () if last is None else self.block.steps[last[0]].gives
+        for place, part in enumerate((*(tree.parts if isinstance(tree, Joined) else (tree,)), "")):
+            if place == certain:
+                said, literal = said + literal, ""
+            if last is not None and place >= last[1] and self._number(part) not in own:
+                return said
             if isinstance(part, str):
                 literal += part
                 continue
@@ -180,16 +190,36 @@ class Frame(Environment):
                 return said if begun is None else said + literal + begun
             literal += text(value)
             site = self.block.sites.get(part) if isinstance(part, Slot) else None
-            if site is not None and (not site.in_prompt or site in written):
+            if (not shows) if site is None else (not site.in_prompt or site in written):
                 continue
             if site is not None:
                 written.add(site)
             said, literal = said + literal, ""
         return said
 
+    def _came(self, stood: Sequence[tuple[int, int]]) -> tuple[int, tuple[int, int] | None]:
+        """How many parts of the prompt stood before the last step that the program came to, of those; and the
+        first of them that it has not come past, if there is one."""
+        certain = 0
+        for number, count in stood if self.turns else ():
+            before = self.before_step(number)
+            if before is None or (before.done and before.error is None):
+                certain = count
+            if not self._is_past(number):
+                return certain, (number, count)
+        return certain, None
+
+    def _is_past(self, number: int) -> bool:
+        """Whether a step with effects is over, and so are those before it, and the program goes on."""
+        turn = self.turns[number]
+        return turn is not None and turn.done and turn.error is None
+
+    def _number(self, name: OutputTree) -> int | None:
+        return self.block.names.own.get(name) if isinstance(name, Slot) else None
+
     def _begun(self, name: OutputTree) -> str | None:
         """What there is of a text that is not whole; None: perhaps the program did not come to it."""
-        number = self.block.names.own.get(name) if isinstance(name, Slot) else None
+        number = self._number(name)
         for at, step in enumerate(self.block.steps):
             if number not in step.gives:
                 continue

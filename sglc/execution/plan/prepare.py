@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import cached_property, reduce
 from itertools import takewhile
@@ -25,7 +26,6 @@ from sglc.ir.plan.plan import (
     CondStep,
     FunctionStep,
     HostStep,
-    Joined,
     LoopStep,
     MapStep,
     Named,
@@ -235,13 +235,12 @@ def _stored_in(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
                 yield from _stored_in(plan, blocks_of(block.steps[variable.step]))
 
 
-def _ends(plan: Plan, block: Block) -> Iterator[tuple[str | Slot, ...]]:
+def _ends(plan: Plan, block: Block) -> Iterator[PromptEnd]:
     """What the prompt may say at its end: where the program ends in the arms of a decision, one for each."""
     for item in reversed(block.variables):
         match item:
-            case PromptEnd(text):
-                assert isinstance(text, Joined | Slot | str)
-                yield text.parts if isinstance(text, Joined) else (text,)
+            case PromptEnd():
+                yield item
                 return
             case Within(number):
                 for arm in blocks_of(block.steps[number]):
@@ -261,7 +260,7 @@ def _to_fill(parts: Sequence[str | Slot | Site]) -> Shown:
 
 
 def _shown(
-    ends: Sequence[tuple[str | Slot, ...]], plan: Plan, order: Order | None
+    ends: Sequence[PromptEnd], plan: Plan, order: Order | None
 ) -> tuple[dict[int, list[str | Slot | Site]], bool]:
     """How the prompt begins, by the step with effects that has to be over before, and whether that is all of
     it."""
@@ -270,12 +269,21 @@ def _shown(
         if isinstance(step, Segment):
             behind, nodes = NOBODY if order is None else order.before[number], asked_in(step)
             made.update((name, (nodes[index].site, behind)) for name, index in step.gives)
-    parts = reduce(_common, ends) if ends else ()
+    parts = reduce(_common, [end.parts for end in ends]) if ends else ()
     there = list(takewhile(lambda part: not isinstance(part, Slot) or part.name in made, parts))
     shown: dict[int, list[str | Slot | Site]] = {}
     literals, last, over = list[str | Slot | Site](), NOBODY, NOBODY if order is None else order.last
     written = set[Site]()
-    for part in there:
+    own = order is not None and any(variable is end for variable in plan.body.variables for end in ends)
+    stood = deque(ends[0].stood if own else ())
+    for place, part in enumerate((*there, "")):
+        while stood and stood[0][1] == place and order is not None:
+            number, _ = stood.popleft()
+            last = max(last, order.before[number])
+            shown.setdefault(last, []).extend(literals)
+            literals, last = [], max(last, number)
+        if place == len(there):
+            break
         known, behind = made[part.name] if isinstance(part, Slot) else (part, NOBODY)
         literals.append(known)
         # What is before a generation was written before it. One of another prompt is a text, or one once more.

@@ -161,7 +161,7 @@ class PreparedPrompt:
 class Order:
     """The effects of a block's steps: which step `has` some, and of each step the number of the last one
     `before` it that has, and of the last one before it that may hand over to Python, or pauses; of calls of
-    tools, in which the program may raise too. `last` is the last of all.
+    tools, in which the program may raise too. `last` is the last of all, `gate` of those that may hand over.
 
     `waits`: whether a step begins behind those before it.
     """
@@ -171,6 +171,7 @@ class Order:
     before: tuple[int, ...]
     gates: tuple[int, ...]
     last: int
+    gate: int
 
 
 class PreparedBlock:
@@ -310,4 +311,4 @@ def _order(block: Block, effects: BlockEffects) -> Order:
             end = number
         if has[number]:
             last = number
-    return Order(tuple(has), tuple(waits), tuple(before), tuple(gates), last)
+    return Order(tuple(has), tuple(waits), tuple(before), tuple(gates), last, gate)

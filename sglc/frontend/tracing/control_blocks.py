@@ -30,8 +30,15 @@ from sglc.frontend.values.block_exit import (
     VariableKey,
     is_there,
 )
-from sglc.frontend.values.graph_breaks import JOINED, NO_DATA, OTHER, RAISED, GraphBreak
-from sglc.frontend.values.symbolic import SymbolicBool, SymbolicJson, SymbolicList, SymbolicText, symbol
+from sglc.frontend.values.graph_breaks import CONDITION, JOINED, NO_DATA, OTHER, RAISED, GraphBreak
+from sglc.frontend.values.symbolic import (
+    ReturnedState,
+    SymbolicBool,
+    SymbolicJson,
+    SymbolicList,
+    SymbolicText,
+    symbol,
+)
 from sglc.ir.core import Op, Region, Tree, Type, Value, walk
 from sglc.ir.ops import (
     Call,
@@ -91,20 +98,24 @@ def _branch(
     if merged.exit is None:
         raise PathEnded
     tracer.go_on(merged.exit)
-    if returned and all(isinstance(item, State) and item is returned[0] for item in returned):
-        return returned[0]  # of `s.user(...)` and its like
-    return unwrapped(merged.exit.tree)
+    if not any(map(_is_state, returned)):
+        return unwrapped(merged.exit.tree)
+    return returned[0] if all(item is returned[0] for item in returned) else ReturnedState()
 
 
 def _run(
     tracer: Tracer, body: BlockBody | None, inside: Inside, loc: Loc, returned: list[Any], *args: Any
 ) -> Tree:
-    if body is None:
-        return None
-    with inside(), tracer.inside_block(body):
-        made = tracer.enter(body, loc)(*args)
+    made = None
+    if body is not None:
+        with inside(), tracer.inside_block(body):
+            made = tracer.enter(body, loc)(*args)
     returned.append(made)
-    return None if isinstance(made, State) else tree_of(tracer, made, loc, "returned by a block")
+    return None if _is_state(made) else tree_of(tracer, made, loc, "returned by a block")
+
+
+def _is_state(item: object) -> bool:
+    return isinstance(item, State | ReturnedState)  # of `s.user(...)` and its like
 
 
 # -- loop ------------------------------------------------------------------------------------------
@@ -153,7 +164,7 @@ def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, form: Form, loc
     ops = tracer.recorder.ops
     init = [before.streams[number] for number in carried.streams]
     for key, kind in carried.variables.items():
-        stored = before.variables.get(key)
+        stored = _found(before, key)
         init.append(_as(tracer, _NOTHING[kind] if stored is None else stored.leaf, kind, ops, loc))
     results = tuple(tracer.recorder.new_value(value.type) for value in init)
     region = Region(tuple(carried.params), tuple(inside), (block_exit.tree, *yields), loc)
@@ -189,12 +200,15 @@ def _iteration(
     for (number, name), kind in carried.variables.items():
         param = tracer.recorder.new_value(kind)
         carried.params.append(param)
-        if (number, name) in before.variables:
+        if _found(before, (number, name)) is not None:
             states[number]._variables[name] = unwrapped(param)
         elif max_iters > 1:
             reason = "the body of `loop` stores it, which its first iteration does not find"
             states[number]._variables[name] = Unsettled(name, reason, loc)
-    tree = _run(tracer, body, form.inside, loc, [])
+    returned: list[Any] = []
+    tree = _run(tracer, body, form.inside, loc, returned)
+    if isinstance(returned[0], ReturnedState):
+        returned[0].observe(CONDITION)
     return truth(tracer, True if tree is None else tree, loc)
 
 
@@ -223,14 +237,20 @@ def _more(carried: _Carried, before: BlockExit, after: BlockExit) -> bool:
     for key, stored in after.variables.items():
         old_variable = before.variables.get(key)
         if key in carried.variables:
-            kind = _kind(stored, old_variable)
+            kind = _kind(stored, _found(before, key))
             if carried.variables[key] is not Type.JSON and kind is not carried.variables[key]:
                 carried.variables[key] = Type.JSON
                 found = True
         elif old_variable is None or not (stored.kept and stored.item is old_variable.item):
-            carried.variables[key] = _kind(stored, old_variable)
+            carried.variables[key] = _kind(stored, _found(before, key))
             found = True
     return found
+
+
+def _found(before: BlockExit, key: VariableKey) -> Stored | None:
+    """What the first iteration finds of a variable; None: perhaps nothing, so that it does not read it."""
+    stored = before.variables.get(key)
+    return stored if stored is not None and is_there(stored.leaf) else None
 
 
 def _kind(after: Stored, before: Stored | None) -> Type:
@@ -272,7 +292,7 @@ def _refuse_joined(before: BlockExit, carried: _Carried, block: TracedBlock, loc
     joined = {op.site.name for op in walk(block.ops) if isinstance(op, Join)}
     for key in carried.variables:
         by_hand = isinstance(block.exit.variables[key].item, Gathered)
-        if key not in before.variables and (by_hand or key[1] in joined):
+        if _found(before, key) is None and (by_hand or key[1] in joined):
             raise GraphBreak(f"a loop joins `{key[1]}` again", loc, JOINED)
 
 
@@ -343,7 +363,8 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
         hint = "use `sglc.map`, whose items see nothing of each other"
         raise GraphBreak(f"a comprehension stores `{changed[0][1]}` for each item", loc, OTHER, hint)
     ops = list(block.ops)
-    nothing = block_exit.tree is None and (known is not None or any(map(_is_state, returned)))
+    states = any(map(_is_state, returned))
+    nothing = states or (block_exit.tree is None and known is not None)
     results, region = _gathered(tracer, block, params, ops, loc, nothing=nothing)
     tracer.recorder.ops.append(Map(source, region, results=results, loc=loc))
     for number, name in changed:  # reading it is an error
@@ -352,9 +373,9 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
         tracer.instance.states[number]._variables[name] = Unsettled(name, reason, loc, bool(there))
     for state, joined in zip(tracer.instance.states, block_exit.joined, strict=True):
         state._joined = joined
-    if results:
-        return symbol(results[0])
-    return None if known is None else [None] * known
+    if states:
+        return ReturnedState()
+    return [None] * known if known is not None and nothing else symbol(results[0])
 
 
 def _items(tracer: Tracer, items: Any, loc: Loc) -> Value:
@@ -372,10 +393,6 @@ def concatenated(tracer: Tracer, parts: Sequence[Any], loc: Loc) -> SymbolicList
     """Texts, and lists of texts, as one list."""
     values = [part.value if isinstance(part, SymbolicList) else tracer.operand(part, loc) for part in parts]
     return SymbolicList(tracer.recorder.emit(Type.LIST, Concat, tuple(values), loc=loc))
-
-
-def _is_state(item: object) -> bool:
-    return isinstance(item, State)  # of `s.user(...)` and its like
 
 
 def _gathered(

@@ -270,6 +270,18 @@ class SymbolicJson(Symbolic):
     __add__ = __radd__ = _observing(operator.add, OTHER, "`+`")
 
 
+class ReturnedState(Symbolic):
+    """What a block returns that is, or holds, a state on some path: a plan has no such value."""
+
+    __slots__ = ()
+    known = None
+    kind: ClassVar[type] = object
+
+    def observe(self, kind: BreakKind, what: str = "") -> Any:
+        """Raises GraphBreak."""
+        raise GraphBreak(f"{what or kind.what} needs what a block returns, which may be a state", here(), kind)
+
+
 def symbol(value: Value, known: Known | None = None, kind: Any = None) -> Symbolic:
     """A recorded value as the program's code sees it; of JSON `kind` is the type, if that is known."""
     match value.type:

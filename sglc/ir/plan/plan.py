@@ -174,10 +174,20 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class PromptEnd:
-    """What the program's own prompt says at its end, markup included, and what its turns consist of."""
+    """What the program's own prompt says at its end, markup included, and what its turns consist of.
+
+    `stood`: before these steps, in which the program may end, as many parts of the text stood there.
+    """
 
     text: OutputTree
     turns: OutputTree
+    stood: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def parts(self) -> tuple[str | Slot, ...]:
+        """Those of the text."""
+        assert isinstance(self.text, Joined | Slot | str)
+        return self.text.parts if isinstance(self.text, Joined) else (self.text,)
 
 
 # Variables in the order of the program: of several of one name the last counts, and so does the last prompt.

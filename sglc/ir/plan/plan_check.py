@@ -207,6 +207,10 @@ def _check_block(block: Block, blocks: Sequence[Block], uses: Uses, path: str) -
     for number, variable in enumerate(block.variables):
         if isinstance(variable, PromptEnd) and not isinstance(variable.text, _MAY_BE[Type.TEXT]):
             raise _wrong(path, "has a prompt at its end that is no text")
+        if isinstance(variable, PromptEnd):
+            for before, count in variable.stood:
+                if not (0 <= before < len(block.steps) and 0 <= count <= len(variable.parts)):
+                    raise _wrong(f"{path}.variables[{number}]", f"says what stood before step {before}")
         if isinstance(variable, Named | PromptEnd):
             continue
         held = blocks_of(block.steps[variable.step]) if 0 <= variable.step < len(block.steps) else ()

@@ -98,6 +98,8 @@ _CLASSES: dict[str, type] = {
     "chosen": SelectDone,
     "usage": Usage,
 }
+# What fields are of which there is nothing in a plan: they came later, and most plans need none.
+_ABSENT: dict[type, dict[str, object]] = {PromptEnd: {"stood": []}}
 _KINDS = {made: kind for kind, made in _CLASSES.items()}
 
 
@@ -161,6 +163,9 @@ def _dump(item: object) -> object:
             return {"is": "map", "items": {key: _dump(part) for key, part in item.items()}}
         case _ if is_dataclass(item) and type(item) in _KINDS:
             made = {field.name: _dump(getattr(item, field.name)) for field in fields(item)}
+            for name, absent in _ABSENT.get(type(item), {}).items():
+                if made[name] == absent:
+                    del made[name]
             return {"is": _KINDS[type(item)], **made}
         case None | str() | bool() | int() | float():
             return item
@@ -215,7 +220,7 @@ def _load_class(data: object, wanted: type, path: str) -> Any:
     if not isinstance(data, Mapping) or _kind(data) != _KINDS[wanted]:
         raise _malformed(path, f"`{_KINDS[wanted]}`", data)
     hints = _hints(wanted)
-    given = {key: value for key, value in data.items() if key != "is"}
+    given = {**_ABSENT.get(wanted, {}), **{key: value for key, value in data.items() if key != "is"}}
     if given.keys() != hints.keys():
         odd = ", ".join(sorted(given.keys() ^ hints.keys()))
         raise VerifyError(

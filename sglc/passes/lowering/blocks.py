@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import get_args
 
 from sglc.ir.core import (
@@ -44,14 +46,14 @@ from sglc.ir.ops import (
     Switch,
     Tool,
 )
-from sglc.ir.plan.plan import Block, Named, OutputTree, PromptEnd, Step, Within, blocks_of
-from sglc.ir.plan.segment import Held, Slot
+from sglc.ir.plan.plan import Block, Joined, Named, OutputTree, PromptEnd, Step, Within, blocks_of
+from sglc.ir.plan.segment import Held, Slot, joined
 from sglc.ir.pure import PURE
 from sglc.ir.target import Target
 from sglc.passes.lowering.arm_tails import with_arm_tails
 from sglc.passes.lowering.chosen_texts import with_chosen_texts
 from sglc.passes.lowering.sections import SECTIONS, without_sections
-from sglc.passes.lowering.segments import LoweringScope, Nodes, StreamOp
+from sglc.passes.lowering.segments import LoweringScope, Nodes, StreamOp, Texts
 from sglc.passes.lowering.steps import decision, may_hand_over, put_together
 from sglc.passes.lowering.units import Unit, ordered
 from sglc.passes.prompt.text import with_texts
@@ -138,6 +140,7 @@ class _BlockLowering:
         self.makers: dict[Value, tuple[Unit, ...]] = {}
         self.units_of: dict[int, Unit] = {}  # by the number of the op
         self.joining: dict[Value, Unit] = {}  # the steps that put texts together
+        self.stood: list[tuple[Unit, int]] = []  # how many parts of the prompt stand before a step
         self.decisions = 0
 
     def flattened(self, ops: Iterable[Op]) -> Iterator[Op]:
@@ -173,7 +176,7 @@ class _BlockLowering:
                 unit.step = unit.nodes.segment()
         order = ordered(self.units)
         numbers = {unit: number for number, unit in enumerate(order)}
-        placed = tuple(Within(numbers[item]) if isinstance(item, Unit) else item for item in variables)
+        placed = tuple([self.placed(item, numbers) for item in variables])
         steps = tuple(unit.step for unit in order if unit.step is not None)
         return Block(params, steps, results, placed)
 
@@ -356,10 +359,36 @@ class _BlockLowering:
         unit.nodes.kept[handle] = unit.nodes.stream(stream)
         return Held(handle)
 
+    def placed(
+        self, variable: Named | PromptEnd | Unit, numbers: Mapping[Unit, int]
+    ) -> Named | PromptEnd | Within:
+        """A variable, for steps of these numbers."""
+        match variable:
+            case Unit():
+                return Within(numbers[variable])
+            case PromptEnd() if self.stood:
+                return replace(variable, stood=tuple([(numbers[unit], count) for unit, count in self.stood]))
+            case _:
+                return variable
+
+    def prompt(self, whole: Texts, before: Sequence[tuple[Unit, Texts]]) -> OutputTree:
+        """The text of a prompt, whose parts end where it `stood` before a step."""
+        parts: list[str | Slot] = []
+        at = 0
+        for unit, texts in (*before, (None, whole)):
+            if whole[: len(texts)] != texts or len(texts) < at:
+                continue
+            parts += joined(map(self.scope.outside, whole[at : len(texts)]))
+            at = len(texts)
+            if unit is not None:
+                self.stood.append((unit, len(parts)))
+        return Joined(tuple(parts)) if len(parts) > 1 else parts[0] if parts else ""
+
     def variables(self, ops: Sequence[Op]) -> list[Named | PromptEnd | Unit]:
         """What is stored, the named texts and lists outside forks, and the steps whose blocks have some."""
         found: list[Named | PromptEnd | Unit] = []
         since: dict[str, int] = {}  # where each name stands, behind the last step that may change it
+        before: list[tuple[Unit, Texts]] = []  # what the prompt says before a step in which the program may end
         for number, op in enumerate(ops):
             if not isinstance(op, _NAMES):
                 continue
@@ -367,13 +396,14 @@ class _BlockLowering:
                 case Gen() | Select() | Join() if (stored := variable_of(op)) is not None:
                     name, value = stored, op.results[-1]
                 case Store(name, (tuple(parts), turns)) if name == _PROMPT:
-                    whole = [
-                        item
-                        for part in parts
-                        if isinstance(part, Value | str)
-                        for item in self.scope.parts(part)
-                    ]
-                    found.append(PromptEnd(self.scope.joined(whole), self.scope.tree(turns)))
+                    texts = (self.scope.parts(part) for part in parts if isinstance(part, Value | str))
+                    whole = tuple(chain.from_iterable(texts))
+                    behind = (at for at in range(number + 1, len(ops)) if not isinstance(ops[at], Format))
+                    following = next(behind, None)
+                    if following is not None and any_effect(ops[following], Effect.LEAVES):
+                        before.append((self.units_of[following], whole))
+                    else:
+                        found.append(PromptEnd(self.prompt(whole, before), self.scope.tree(turns)))
                     continue
                 case Store(name, value):
                     pass

@@ -114,9 +114,10 @@ class LoweringScope:
     def _part(self, part: str | Slot | Value, here: Mapping[Value, int]) -> TextPart:
         if isinstance(part, Value) and part in here:
             return NodeResult(here[part])
-        return self._outside(part)
+        return self.outside(part)
 
-    def _outside(self, part: str | Slot | Value) -> str | Slot:
+    def outside(self, part: str | Slot | Value) -> str | Slot:
+        """A part of a text, to be read when the segments before have ended."""
         if not isinstance(part, Value):
             return part
         self.exported[part] = None
@@ -144,7 +145,7 @@ class LoweringScope:
 
     def joined(self, items: Iterable[str | Slot | Value]) -> OutputTree:
         """Texts as one, to be read when the segments before have ended."""
-        match joined(self._outside(part) for part in items):
+        match joined(self.outside(part) for part in items):
             case ():
                 return ""
             case (only,):

@@ -83,6 +83,15 @@ class StreamParts:
                 parts = (*more, *parts)
         return parts
 
+    def before(self, stream: Value) -> Iterator[Value]:
+        """The stream, and those of its block that it goes on from; last the one from outside, if it does."""
+        at: Value | None = stream
+        while at is not None:
+            yield at
+            if self._homes.get(at) != self._homes.get(stream) or at in self._loops:
+                return
+            at, _ = self._step(at)
+
     @property
     def widens(self) -> bool:
         """Whether ops are given further results, for what was asked."""
@@ -111,25 +120,28 @@ class StreamParts:
         found: list[Parts] = []
         at: Value | None = stream
         while at is not None and at != since and self._homes.get(at) == block:
-            op = self._makers[at]
-            match op:
-                case Root():
-                    at = None
-                case Cond() | Switch():
-                    at, more = self._branch(op, op.results.index(at))
-                    found.append((more.result,))
-                case Loop():
-                    number = op.results.index(at)
-                    found.append((self._carried(op, number).result,))
-                    at = op.init[number]
-                case _ if hasattr(op, "stream"):
-                    found.append(self.part_of(op))
-                    at = op.stream
-                case _:
-                    raise LegalizeError(
-                        "SGLC330", f"the text behind a stream of `{op.mnemonic}` is not known", place(op.loc)
-                    )
+            at, parts = self._step(at)
+            found.append(parts)
         return at, tuple(part for parts in reversed(found) for part in parts)
+
+    def _step(self, stream: Value) -> tuple[Value | None, Parts]:
+        """The stream that the op which makes this one goes on from (None: the empty one), and what it adds."""
+        op = self._makers[stream]
+        match op:
+            case Root():
+                return None, ()
+            case Cond() | Switch():
+                at, more = self._branch(op, op.results.index(stream))
+                return at, (more.result,)
+            case Loop():
+                number = op.results.index(stream)
+                return op.init[number], (self._carried(op, number).result,)
+            case _ if hasattr(op, "stream"):
+                return op.stream, self.part_of(op)
+            case _:
+                raise LegalizeError(
+                    "SGLC330", f"the text behind a stream of `{op.mnemonic}` is not known", place(op.loc)
+                )
 
     def _branch(self, op: Cond | Switch, number: int) -> tuple[Value | None, _More]:
         """What all arms go on from, and what they add."""

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from sglc.ir.core import Op, Program, Region, Type, Value, inputs, values_in, walk, with_fields, with_regions
+from sglc.ir.core import (
+    Op,
+    Program,
+    Region,
+    Type,
+    Value,
+    inputs,
+    kinds,
+    values_in,
+    walk,
+    with_fields,
+    with_regions,
+)
+from sglc.ir.effects import Effect, any_effect
 from sglc.ir.ops import (
     Append,
     Cond,
     Control,
     Format,
     Gen,
+    HostCall,
     Prompt,
     RoleClose,
     RoleOpen,
     Select,
     Switch,
     TextOf,
+    Tool,
     hands_over,
 )
 from sglc.ir.plan.segment import RoleMark
@@ -32,11 +47,17 @@ def with_texts(program: Program, ids: Iterator[int]) -> tuple[Program, PromptTex
 
         s1 = append(s0, 'Q: '); s2, t0 = gen(s1, 'x'); t1 = text_of(s2)  ->  ...; t1 = format('Q: ', t0)
 
-    Streams that are read for their texts alone are no results of blocks any more. `ids` are free.
+    Streams that are read for their texts alone are no results of blocks any more. `ids` are free. A `prompt`
+    op stands also before each op in which the program may end, in blocks that end with one.
     """
     asked = [op for op in walk(program.ops) if isinstance(op, _READERS)]
     if not asked:
         return program, {}
+    if not kinds(program).isdisjoint((Tool, HostCall)):
+        program = with_fields(
+            program, ops=_with_stood(program.ops, StreamParts(program, _part, Type.TEXT, ids))
+        )
+        asked = [op for op in walk(program.ops) if isinstance(op, _READERS)]
     streams = StreamParts(program, _part, Type.TEXT, ids)
     prompts: PromptTexts = {}
     texts: dict[Value, tuple[Value | str, ...]] = {}
@@ -56,6 +77,23 @@ def with_texts(program: Program, ids: Iterator[int]) -> tuple[Program, PromptTex
     ops = streams.rebuilt(change) if texts or streams.widens else program.ops
     live = {*values_in(program.returns)}
     return with_fields(program, ops=_needed(ops, live, prompts)), prompts
+
+
+def _with_stood(ops: Sequence[Op], streams: StreamParts) -> tuple[Op, ...]:
+    """Ops with a `prompt` before each in which the program may end: as what its own prompt stands there."""
+    end = next((op for op in reversed(ops) if isinstance(op, Prompt)), None)
+    made = {value: place for place, op in enumerate(ops) for value in op.results}
+    before = [] if end is None else [(made.get(value, -1), value) for value in streams.before(end.stream)]
+    found: list[Op] = []
+    for place, op in enumerate(ops):
+        if any_effect(op, Effect.LEAVES):
+            stood = next((value for at, value in before if at < place), None)
+            if stood is not None:
+                found.append(Prompt(stood, loc=op.loc))
+            if op.region_fields:
+                op = with_regions(op, lambda arm: with_fields(arm, ops=_with_stood(arm.ops, streams)))
+        found.append(op)
+    return tuple(found)
 
 
 def _part(op: Op) -> Parts:
