@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import sglc as sgl
 from sglc.cli import main
-from sglc.ir.grammar.dfa import DEAD, ByteDfa, Edge, accepts, compressed, forced_bytes, run
+from sglc.ir.grammar.dfa import DEAD, ByteDfa, Edge, accepts, compressed, forced_bytes, only_classes, run
 from sglc.ir.grammar.fsm_summary import automaton_of_choices
 from sglc.ir.grammar.regex import compile_regex
 from sglc.ir.text.fsm_graph import to_fsm_dot
@@ -66,7 +66,7 @@ def test_what_is_forced_is_what_every_match_has(pattern: str) -> None:
     kinds = range(len(dfa.moves[0]))
     some = [byte for kind in kinds for byte in [b for b in range(256) if dfa.classes[b] == kind][:2]]
     for state in range(len(dfa.moves)):
-        forced, at = forced_bytes(dfa, state, {}), state
+        forced, at = forced_bytes(dfa, state, only_classes(dfa.classes, dfa.moves)), state
         for byte in forced:
             ways = [other for other in some if run(dfa, bytes([other]), at) != DEAD]
             assert ways == [byte]
@@ -89,8 +89,8 @@ def test_runs_are_single_edges() -> None:
         (digits, ""),
         (digits, "}"),
     ]
-    assert forced_bytes(dfa, 0, {}) == b'{"house": "'
-    assert forced_bytes(dfa, edges[-1].target, {}) == b""
+    assert forced_bytes(dfa, 0, only_classes(dfa.classes, dfa.moves)) == b'{"house": "'
+    assert forced_bytes(dfa, edges[-1].target, only_classes(dfa.classes, dfa.moves)) == b""
 
 
 @sgl.function

@@ -75,8 +75,7 @@ def test_what_has_to_follow_is_looked_for_once(
         states.append(row)
         return only_class(classes, row)
 
-    for module in (dfa, pushdown_automaton):
-        monkeypatch.setattr(module, "only_class", counted)
+    monkeypatch.setattr(dfa, "only_class", counted)
     for walk in (token_automaton._VocabularyWalk, pushdown_automaton._Walk):
         monkeypatch.setattr(walk, "behind", None)
     ids: list[int] = []

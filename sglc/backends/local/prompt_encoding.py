@@ -155,9 +155,11 @@ class PromptEncoder:
 
     def _encode(self, before: bytes, text: str) -> bytes:
         """Ids of ordinary text behind others, packed as they are."""
+        if not text:
+            return b""
         tokenizer = self._tokenizer
-        within = before != b"" and text != "" and goes_on(PackedIds(before), tokenizer.token_bytes())
-        return tokenizer.packed(text, within=within) if text else b""
+        within = before != b"" and goes_on(PackedIds(before), tokenizer.token_bytes())
+        return tokenizer.packed(text, within=within)
 
 
 def _is_empty(nodes: Sequence[Node], stream: int) -> bool:

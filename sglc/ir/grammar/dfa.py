@@ -7,8 +7,9 @@ equal automata.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 DEAD = -1  # where a move leads that no match takes
 
@@ -79,17 +80,19 @@ def only_class(classes: bytes, row: Sequence[int]) -> int | None:
     return kind if classes.count(kind) == 1 else None
 
 
-def forced_bytes(dfa: ByteDfa, state: int, known: dict[int, int | None]) -> bytes:
+def only_classes(classes: bytes, moves: Sequence[Sequence[int]]) -> Callable[[int], int | None]:
+    """`only_class` of states, which each is asked for once: runs are asked for from each place in them."""
+    return cache(lambda state: only_class(classes, moves[state]))
+
+
+def forced_bytes(dfa: ByteDfa, state: int, only: Callable[[int], int | None]) -> bytes:
     """The bytes that every match goes on with from `state`: none where it may end or go on in several ways.
 
-    `known` keeps what `only_class` says of states: a run is asked for from each place in it.
+    Args:
+        only: the `only_classes` of the automaton.
     """
     forced = bytearray()
-    while not dfa.accepting[state]:
-        if state not in known:
-            known[state] = only_class(dfa.classes, dfa.moves[state])
-        if (kind := known[state]) is None:
-            break
+    while not dfa.accepting[state] and (kind := only(state)) is not None:
         forced.append(dfa.classes.index(kind))
         state = dfa.moves[state][kind]
     return bytes(forced)

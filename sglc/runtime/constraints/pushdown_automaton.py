@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sglc.errors import RunError, shown
-from sglc.ir.grammar.dfa import DEAD, only_class
+from sglc.ir.grammar.dfa import DEAD, only_classes
 from sglc.ir.grammar.pushdown import CALL, LEAVE, MOST_LEFT, MOST_NESTED, MOST_PUT, RETURN, Pushdown
 from sglc.runtime.constraints.token_automaton import FEW, Level, TokenTrie, Vocabulary, only_one, token_trie
 from sglc.runtime.step import I32, Bool, ByteAutomaton, StackTables, pack_masks
@@ -60,7 +60,7 @@ class PushdownAutomaton:
         self._numbers = {place: number for number, place in enumerate(self._places)}
         self._stacked = 0  # states on the stacks of all places
         self._after: dict[tuple[int, int], int] = {}  # of a place and a token
-        self._forced: dict[int, int | None] = {}  # classes that states go on with alone
+        self._only_class = only_classes(form.classes, form.moves)
         self._lock = threading.Lock()  # of all that is kept
         # Where each class of bytes has a token of one byte, there is a way on behind all that is allowed.
         single = {form.classes[byte] for byte in vocabulary.single}
@@ -109,9 +109,7 @@ class PushdownAutomaton:
         spot: Spot = (at, (), 0, 0)
         forced = bytearray()
         while len(forced) < MOST_NESTED and not form.ends[spot[0]]:
-            if spot[0] not in self._forced:
-                self._forced[spot[0]] = only_class(form.classes, form.moves[spot[0]])
-            if (kind := self._forced[spot[0]]) is None:
+            if (kind := self._only_class(spot[0])) is None:
                 break
             # What it put on the stack itself is not a part of what it may take from there.
             spot = self._read((spot[0], spot[1][-MOST_PUT + 1 :], 0, 0), kind)

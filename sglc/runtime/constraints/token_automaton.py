@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sglc.errors import RunError, shown
-from sglc.ir.grammar.dfa import DEAD, ByteDfa, forced_bytes, run
+from sglc.ir.grammar.dfa import DEAD, ByteDfa, forced_bytes, only_classes, run
 from sglc.runtime.constraints.alike_states import alike_states
 from sglc.runtime.step import I32, Bool, ByteAutomaton, pack_masks
 
@@ -270,7 +270,7 @@ class TokenAutomaton:
         self._class_of = tables.nodes(self._size)
         self._alike: list[int] = tables.alike.tolist()
         self._made = lru_cache(maxsize=_MASKS)(self._make)
-        self._forced: dict[int, int | None] = {}  # classes that states go on with alone
+        self._only_class = only_classes(tables.dfa.classes, tables.dfa.moves)
         # The first mask is made with the rest: each text needs it, and what waits for this waits for that too.
         if not tables.is_open[0] or not self.mask(self.start).any():
             raise RunError(
@@ -325,7 +325,7 @@ class TokenAutomaton:
 
     def ahead(self, state: int) -> bytes:
         """Bytes that have to come next."""
-        return forced_bytes(self._dfa, state, self._forced)
+        return forced_bytes(self._dfa, state, self._only_class)
 
     def only(self, state: int) -> int | None:
         """The id that has to come next; None if there are several, or none."""
