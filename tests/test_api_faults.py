@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from types import AsyncGeneratorType
 from typing import Any
 
 import pytest
@@ -554,6 +556,23 @@ def test_streams_that_go_wrong(what: str) -> None:
         if code is None:
             assert result["answer"] == "fine"
             assert result.text().count("fine") == 1
+
+
+@pytest.mark.parametrize("what", STREAMS)
+def test_a_stream_that_is_not_read_to_its_end_is_left_to_no_collection_of_garbage(what: str) -> None:
+    def half_read() -> set[int]:
+        return {id(one) for one in gc.get_objects() if isinstance(one, AsyncGeneratorType) and one.ag_frame}
+
+    name, chunks, _, _ = STREAMS[what]
+    gc.collect()
+    gc.disable()
+    try:
+        with serving(then_fine(streamed(chunks))) as api, at(api, name) as backend:
+            before = half_read()
+            question.run(backend=backend, stream=True).error()
+            until(lambda: half_read() <= before)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("said", ["abort", "insufficient_system_resource", "", None])

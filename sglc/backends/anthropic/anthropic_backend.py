@@ -23,7 +23,8 @@ from sglc.backends.remote.answers import (
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing
 from sglc.backends.remote.connection import see_keys, see_options, timeouts, unreachable
 from sglc.backends.remote.google_login import LOG_IN, login_trouble, not_let_in
-from sglc.backends.remote.sdk_errors import sdk_trouble, see_stream, told_trouble
+from sglc.backends.remote.sdk_errors import sdk_trouble, told_trouble
+from sglc.backends.remote.sdk_streams import reading
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.ir.plan.events import Event
 
@@ -92,8 +93,8 @@ class AnthropicBackend(ApiBackend):
     async def pieces(self, client: Any, body: RequestBody) -> AsyncIterator[Piece]:
         """As of `ApiBackend`."""
         begun = None
-        async with await client.messages.create(**body.fields, stream=True) as events:
-            await see_stream(events, "content")
+        events = await client.messages.create(**body.fields, stream=True)
+        async with reading(events, "content"):
             async for event in events:
                 piece = None
                 with Reading():

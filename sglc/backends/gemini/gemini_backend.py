@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -80,13 +81,14 @@ class GeminiBackend(ApiBackend):
 
     async def pieces(self, client: Any, body: RequestBody) -> AsyncIterator[Piece]:
         """As of `ApiBackend`."""
-        async for made in await client.aio.models.generate_content_stream(**body.fields):
-            with Reading():
-                pieces = pieces_of(made)
-            for piece in pieces:
-                yield piece
-            if made.usage_metadata is not None:
-                yield Piece(usage=usage_of(made.usage_metadata))
+        async with aclosing(await client.aio.models.generate_content_stream(**body.fields)) as answers:
+            async for made in answers:
+                with Reading():
+                    pieces = pieces_of(made)
+                for piece in pieces:
+                    yield piece
+                if made.usage_metadata is not None:
+                    yield Piece(usage=usage_of(made.usage_metadata))
 
     def trouble(self, error: Exception) -> Exception:
         """As of `ApiBackend`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from sglc.backends.remote.sdk_errors import unencodable
@@ -35,14 +36,15 @@ async def events_of(response: Any) -> AsyncGenerator[str, None]:
     Only CR and LF end a line here: in a text there may be others of Unicode's.
     """
     begun: list[bytes] = []  # the pieces of a line, which may be long
-    async for chunk in response.aiter_bytes():
-        *ends, rest = _LINE_END.split(chunk)
-        for end in ends:
-            line = b"".join((*begun, end))
-            begun.clear()
-            if line.startswith(b"data:"):
-                yield _data(line)
-        begun.append(rest)
+    async with aclosing(response.aiter_bytes()) as chunks:
+        async for chunk in chunks:
+            *ends, rest = _LINE_END.split(chunk)
+            for end in ends:
+                line = b"".join((*begun, end))
+                begun.clear()
+                if line.startswith(b"data:"):
+                    yield _data(line)
+            begun.append(rest)
     line = b"".join(begun)
     if line.startswith(b"data:"):
         yield _data(line)

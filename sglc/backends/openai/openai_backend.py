@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from inspect import isawaitable
@@ -28,7 +28,8 @@ from sglc.backends.remote.answers import (
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing
 from sglc.backends.remote.connection import see_keys, see_options, timeouts, unreachable
 from sglc.backends.remote.prompts import Prompt
-from sglc.backends.remote.sdk_errors import sdk_trouble, see_stream, told_trouble
+from sglc.backends.remote.sdk_errors import sdk_trouble, told_trouble
+from sglc.backends.remote.sdk_streams import reading
 from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest
 from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.backends.retry import Trouble
@@ -180,9 +181,9 @@ class OpenAIBackend(ApiBackend):
         chat, refusal = self.model.protocol == "chat", ""
         read = partial(piece_of, protocol=self.model.protocol)
         asked = {**body.fields, "stream": True, "stream_options": {"include_usage": True}}
-        async with aclosing(_Closing(await self.create(client, asked))) as stream:
-            await see_stream(stream.chunks, "choices")
-            async for chunk in stream.chunks:
+        chunks = await self.create(client, asked)
+        async with reading(chunks, "choices"):
+            async for chunk in chunks:
                 with Reading():
                     choices = chunk.get("choices") or ()
                     pieces = [piece_or_why_not(read, choice) for choice in choices]
@@ -258,17 +259,6 @@ class OpenAIBackend(ApiBackend):
         given["api_key"] = keys[0]
         see_options(name, openai.AsyncOpenAI, given)  # what is left of Azure's needs a version
         return openai.AsyncOpenAI(**given)
-
-
-@dataclass(frozen=True, slots=True)
-class _Closing:
-    """A stream of the SDK, which is closed by another name than a generator's."""
-
-    chunks: Any
-
-    async def aclose(self) -> None:
-        """Close it."""
-        await (getattr(self.chunks, "aclose", None) or self.chunks.close)()
 
 
 def _awaited(name: str, given: str, provider: Callable[[], Any]) -> Callable[[], Awaitable[str]]:

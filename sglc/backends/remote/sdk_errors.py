@@ -13,7 +13,6 @@ from sglc.backends.retry import Trouble, status_trouble
 from sglc.errors import RunError, shown
 
 _FINAL = ("insufficient_quota", "billing_error")  # will be the same again, whatever the status
-_NO_STREAM = "run it without `stream=True`"
 _HEADER = "Illegal header value"  # and it, which may be a key
 # Errors that are told inside a stream have no status of their own.
 _STATUSES = {
@@ -74,31 +73,6 @@ def sdk_trouble(sdk: ModuleType, error: Exception) -> Exception:
             return Trouble(said(error))
         case _:
             return network_trouble(error)
-
-
-async def see_stream(stream: Any, whole: str) -> None:
-    """See that what an SDK reads as a stream is one: an error, or all of the answer, may come instead.
-
-    Args:
-        whole: the field that a whole answer has.
-
-    Raises:
-        Trouble: it is none. Who answers all at once would do so again.
-    """
-    response = getattr(stream, "response", None)
-    if response is None or not response.headers.get("content-type", "").startswith("application/json"):
-        return
-    try:
-        made = json.loads(await response.aread())
-    except (ValueError, RecursionError):
-        return  # it may be a stream by a wrong name
-    made = made if isinstance(made, dict) else {}
-    if made.get(whole):
-        raise Trouble(
-            "the server answers all at once where a stream is asked for", again=False, hint=_NO_STREAM
-        )
-    if made.get("error"):
-        raise told_trouble(made["error"])
 
 
 def told_trouble(error: Any) -> Trouble:
