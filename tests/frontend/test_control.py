@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -608,6 +609,58 @@ def test_lists_in_what_a_map_gives_stay_lists() -> None:
         return ctl.map(["a", "b"], lambda item: [item, ctl.map(["c", "d"], double)])
 
     assert equal_runs(program).ret_value == [[item, ["cc", "dd"]] for item in "ab"]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the body of a map gives."""
+
+    word: str
+
+
+def test_tuples_and_objects_in_what_a_map_gives_stay_what_they_are() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        made = ctl.map(["a", "b"], lambda item: ({"k": [(item, 1)]}, Kept(item)))
+        s += f"{made} {[[(word, Kept(word))] for word in sgl.map(['c'], double)]}"
+        return made
+
+    assert equal_runs(program).ret_value == [({"k": [(item, 1)]}, Kept(item)) for item in "ab"]
+
+
+def test_tuples_that_a_loop_carries_stay_tuples() -> None:
+    @sgl.function
+    def program(s: Any) -> Any:
+        s["from_before"] = ("a", ["b", ("c",)])
+
+        def body() -> Any:
+            nonlocal s
+            s += sgl.gen("word") + str(s["from_before"])
+            s["from_before"] = (s["word"], [s["from_before"][0], (1,)])
+            s["its_own"] = (s["word"], {"k": (s["word"],)})
+            return ctl.eq(s["word"], "")
+
+        ctl.loop(body, max_iters=2)
+        s += f"{s['from_before']} {s['its_own']}"
+        return s["from_before"], s["its_own"]
+
+    assert len(every(traced(program), Loop)) == 1
+    equal_runs(program)
+
+
+def test_tuples_that_a_called_program_stores_stay_tuples() -> None:
+    @sgl.function
+    def stores(s: Any) -> Any:
+        s["pair"] = ("a", [("b", double("c"))])
+
+    @sgl.function
+    def program(s: Any) -> Any:
+        made = stores()
+        s += f"{made['pair']}"
+        first, (second,) = made["pair"]
+        return made["pair"], first, second
+
+    assert equal_runs(program).ret_value == (("a", [("b", "cc")]), "a", ("b", "cc"))
 
 
 def test_map_must_not_change_a_state_from_outside() -> None:

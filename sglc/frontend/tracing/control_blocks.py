@@ -106,12 +106,24 @@ def _branch(
 def _run(
     tracer: Tracer, body: BlockBody | None, inside: Inside, loc: Loc, returned: list[Any], *args: Any
 ) -> Tree:
+    made = _returned(tracer, body, inside, loc, returned, *args)
+    return None if _is_state(made) else tree_of(tracer, made, loc, "returned by a block")
+
+
+def _returned(
+    tracer: Tracer, body: BlockBody | None, inside: Inside, loc: Loc, returned: list[Any], *args: Any
+) -> Any:
     made = None
     if body is not None:
         with inside(), tracer.inside_block(body):
             made = tracer.enter(body, loc)(*args)
     returned.append(made)
-    return None if _is_state(made) else tree_of(tracer, made, loc, "returned by a block")
+    return made
+
+
+def in_one_value(tracer: Tracer, item: Any) -> Any:
+    """What is stored, ready to be part of one value: a tuple is made there, for in trees all are lists."""
+    return unwrapped(tracer.as_data(tracer, item, "stored")) if type(item) in (list, tuple, dict) else item
 
 
 def _is_state(item: object) -> bool:
@@ -165,7 +177,10 @@ def record_loop(tracer: Tracer, body: BlockBody, max_iters: int, form: Form, loc
     init = [before.streams[number] for number in carried.streams]
     for key, kind in carried.variables.items():
         stored = _found(before, key)
-        init.append(_as(tracer, _NOTHING[kind] if stored is None else stored.leaf, kind, ops, loc))
+        leaf = _NOTHING[kind] if stored is None else stored.leaf
+        if stored is not None and type(stored.item) in (list, tuple, dict):
+            leaf = tracer.as_data(tracer, stored.item, "stored")
+        init.append(_as(tracer, leaf, kind, ops, loc))
     results = tuple(tracer.recorder.new_value(value.type) for value in init)
     region = Region(tuple(carried.params), tuple(inside), (block_exit.tree, *yields), loc)
     ops.append(Loop(tuple(init), max_iters, region, results=results, loc=loc))
@@ -207,6 +222,9 @@ def _iteration(
             states[number]._variables[name] = Unsettled(name, reason, loc)
     returned: list[Any] = []
     tree = _run(tracer, body, form.inside, loc, returned)
+    for number, name in carried.variables:
+        variables = states[number]._variables
+        variables[name] = in_one_value(tracer, variables[name])
     if isinstance(returned[0], ReturnedState):
         returned[0].observe(CONDITION)
     return truth(tracer, True if tree is None else tree, loc)
@@ -330,7 +348,8 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
 
     def run() -> Tree:
         params[:] = [tracer.recorder.new_value(Type.TEXT if source.type is Type.LIST else Type.JSON)]
-        return _run(tracer, body, inside, loc, returned, symbol(params[0]))
+        made = _returned(tracer, body, inside, loc, returned, symbol(params[0]))
+        return None if _is_state(made) else tracer.as_data(tracer, made, "map")
 
     source = _items(tracer, items, loc)
     called = tracer.called_tool

@@ -20,6 +20,7 @@ from sglc.frontend.program.state import State
 from sglc.frontend.recorder.recorder import OpRecorder
 from sglc.frontend.tracing.arguments import argument
 from sglc.frontend.tracing.call_frame import closure_of
+from sglc.frontend.tracing.control_blocks import in_one_value
 from sglc.frontend.tracing.interpreter.calls import entered
 from sglc.frontend.tracing.interpreter.data import entries, listed, operand
 from sglc.frontend.tracing.interpreter.statements import run_body
@@ -147,6 +148,8 @@ def _on_all_paths(tracer: Tracer, definition: Definition, args: Mapping[str, Any
         tracer.end_path(state)
         if called:
             check_settled(*state._variables.values())  # they are the caller's to read
+            for name, stored in state._variables.items():
+                state._variables[name] = in_one_value(tracer, stored)
         return tree
 
     try:

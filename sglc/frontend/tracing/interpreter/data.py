@@ -34,7 +34,7 @@ from sglc.frontend.values.symbolic import (
     SymbolicText,
     symbol,
 )
-from sglc.ir.core import Tree, Type, Value
+from sglc.ir.core import Tree, Type
 from sglc.ir.ops import PureCall
 from sglc.ir.pure import PURE, TEXTS, function_of, is_written, sets_up_itself, type_name
 
@@ -205,15 +205,7 @@ def over(frame: CallFrame, source: Any, body: Callable[[Any], Any]) -> Any:
     """
     if not isinstance(source, SymbolicList):
         source = pure_call(frame.tracer, "list", source)
-
-    def data(item: Any) -> Any:
-        made = body(item)
-        if isinstance(made, str | Symbolic):
-            return made
-        tree = operand(frame.tracer, made, "map")
-        return symbol(tree) if isinstance(tree, Value) else made
-
-    return record_map(frame.tracer, source, data, frame.loc())
+    return record_map(frame.tracer, source, body, frame.loc())
 
 
 def _use(tracer: Tracer, item: Any, name: str) -> None:
