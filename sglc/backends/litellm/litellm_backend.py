@@ -14,7 +14,7 @@ from sglc.backends.models.vendor_rules import CLAUDE, PICTURES, ApiModel, litell
 from sglc.backends.openai.openai_backend import OpenAIBackend, OpenAIOptions
 from sglc.backends.remote.api_backend import Client, missing
 from sglc.backends.remote.connection import unreachable
-from sglc.backends.remote.sdk_errors import said
+from sglc.backends.remote.sdk_errors import network_trouble, said
 from sglc.backends.retry import Trouble, asked_wait_s, status_trouble
 from sglc.errors import UsageError
 
@@ -77,6 +77,8 @@ class LiteLLMBackend(OpenAIBackend):
             return unreachable(self.target.name, ValueError("there is no key"), hint)
         if isinstance(error, litellm.UnsupportedParamsError | litellm.BadRequestError):
             return Trouble(said(error), again=False)
+        if isinstance(error, litellm.InternalServerError) and (broken := _network(error)) is not None:
+            return broken
         if isinstance(error, litellm.APIError):  # of a status that has no class of its own
             return status_trouble(int(error.status_code), said(error), _headers(error))
         trouble = super().trouble(error)
@@ -102,6 +104,15 @@ class LiteLLMBackend(OpenAIBackend):
             """Its clients are its own."""
 
         return litellm, end
+
+
+def _network(error: BaseException | None) -> Exception | None:
+    """What a failure of the network means that LiteLLM tells as one of the vendor's; None, if there is none."""
+    while error is not None:
+        if isinstance(error, Exception) and (found := network_trouble(error)) is not error:
+            return found
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _headers(error: Exception) -> Mapping[str, str]:

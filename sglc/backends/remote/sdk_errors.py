@@ -26,7 +26,7 @@ def network_trouble(error: Exception) -> Exception:
     unread = json.JSONDecodeError | UnicodeDecodeError | RecursionError  # the latter of too many brackets
     if isinstance(error, unread) or _is_http(error, "DecodingError"):
         return Trouble(f"the answer is malformed: {said(error)}")
-    if _is_http(error, "RequestError"):
+    if _is_http(error, "RequestError") or _is_http(error, "InvalidURL"):
         return _unconnected("broke", error)
     return unencodable(error)
 
@@ -50,7 +50,8 @@ def _is_http(error: BaseException, kind: str) -> bool:
 
 def _unconnected(how: str, error: BaseException) -> Trouble:
     """A connection that failed; of what was never sent the next one would fail, too."""
-    never = _is_http(error, "UnsupportedProtocol") or _HEADER in str(error)
+    no_address = _is_http(error, "UnsupportedProtocol") or _is_http(error, "InvalidURL")
+    never = no_address or _HEADER in str(error)
     return Trouble(f"the connection {how}: {said(error)}", again=not never)
 
 
