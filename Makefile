@@ -127,12 +127,12 @@ $(GGUF): $(VENV)/.stamp-test
 	touch $@
 
 # LiteLLM wants versions of its own of other packages, so it is tested in an environment of its own; what it warns
-# of by itself is no error there.
+# of by itself is no error there. It brings aiohttp, through which Google's SDK asks where it finds it.
 litellm: $(VENV)/.created
 	$(PY) -m venv .cache/litellm-env
 	.cache/litellm-env/bin/python -m pip install --disable-pip-version-check --editable '.[server,litellm]' \
 	  anthropic google-genai pytest pytest-randomly pytest-timeout
-	TEST_DEPTH=nightly .cache/litellm-env/bin/python -m pytest -W default -k litellm tests/test_api_back_ends.py tests/test_api_faults.py tests/test_program_tools.py tests/test_sglang_features.py
+	TEST_DEPTH=nightly .cache/litellm-env/bin/python -m pytest -W default -k "litellm or gemini or google" tests/test_api_back_ends.py tests/test_api_faults.py tests/test_program_tools.py tests/test_sglang_features.py
 
 # What clients need of each other's packages does not fit into one environment: .cache/clients has several.
 clients: $(VENV)/.stamp-test
