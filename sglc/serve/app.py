@@ -217,9 +217,8 @@ def _add_programs(app: FastAPI, service: Service) -> Endpoints:
 
 async def _of_conversation(service: Service, request: Request, body: ChatBody) -> tuple[Work, Calling | None]:
     """What a chat asks for, which is let in, and how its answer may call tools."""
-    check_lists(
-        service.limits, {"messages": body.messages, "tools": body.tools}, service.max_len
-    )  # not all came by `Direct`
+    # Not all came by `Direct`.
+    check_lists(service.limits, {"messages": body.messages, "tools": body.tools}, service.max_len)
     texts = body.texts
     check_counts(service.limits, ("",), "messages", body.n)
     check_sizes(["".join(texts)], "messages", service.max_len, service.limits.characters)
