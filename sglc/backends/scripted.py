@@ -202,8 +202,7 @@ class Words:
     def encode(self, text: str) -> list[int]:
         return [self._id(word) for word in _WORD.findall(text)]
 
-    def encode_within(self, text: str) -> list[int]:
-        return self.encode(text)
+    encode_within = encode
 
     def cut(self, text: str) -> int:
         return 0

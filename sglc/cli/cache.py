@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import math
 from typing import TYPE_CHECKING
 
-from sglc.cli.options import Commands
+from sglc.cli.options import Commands, number
 from sglc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,19 +24,13 @@ def add_cache(commands: Commands) -> None:
     clear = actions.add_parser("clear", help="forget its answers")
     clear.add_argument("folder", metavar="DIR")
     clear.add_argument(
-        "--older-than", type=_days, default=0.0, metavar="DAYS", help="those that were last used before"
+        "--older-than",
+        type=number("number of days", zero=True),
+        default=0.0,
+        metavar="DAYS",
+        help="those that were last used before",
     )
     clear.set_defaults(command=_clear)
-
-
-def _days(text: str) -> float:
-    try:
-        days = float(text)
-    except ValueError:
-        days = -1.0
-    if not 0 <= days < math.inf:
-        raise argparse.ArgumentTypeError(f"`{text}` is no number of days")
-    return days
 
 
 def _info(options: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TypeAlias
 
-from sglc.cli.child import free_port
+from sglc.cli.batch.listening import free_port
 from sglc.cli.options import say
 from sglc.errors import BackendError, UsageError
 from sglc.runtime.engine.own_process import end_with_parent

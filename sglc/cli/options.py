@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -26,6 +27,23 @@ def count(text: str, least: int = 1) -> int:
     if not re.fullmatch("[0-9]{1,15}", text) or int(text) < least:
         raise argparse.ArgumentTypeError(f"`{text}` is no number from {least} to 10**15 - 1")
     return int(text)
+
+
+def number(
+    what: str, kind: type[int] | type[float] = float, *, zero: bool = False, below: float = math.inf
+) -> Callable[[str], float]:
+    """The type of an option that is a number above 0, or 0, too: else it "is no" `what`."""
+
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = -1
+        if not 0 <= value < below or not (value or zero):
+            raise argparse.ArgumentTypeError(f"`{text}` is no {what}")
+        return value
+
+    return read
 
 
 def named(text: str) -> str:

@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from sglc.cli.options import (
     connect,
     input_files,
     named,
+    number,
     output_file,
     passes_of,
     say,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from sglc.ir.plan.backend import Backend
 
 
+_SECONDS, _COUNT = number("number of seconds above 0"), number("number from 1", int)
 _OF_BATCHES = (
     *("row_timeout", "concurrency", "progress", "ordered", "deadline"),
     *("max_calls_total", "max_tokens_total", "max_cost", "price"),
@@ -88,14 +90,10 @@ def add_run(commands: Commands) -> None:
     )
     run.add_argument("--trace", type=output_file, metavar="OUT.json", help="a time line for Perfetto or Chrome")
     run.add_argument("--tools", type=named, metavar="FILE.py", help="declares the functions that a plan calls")
+    run.add_argument("--timeout", type=_SECONDS, metavar="S", help="seconds of the run, or of the whole batch")
+    run.add_argument("--max-calls", type=_COUNT, metavar="N", help="generations of the run, or of each row")
     run.add_argument(
-        "--timeout", type=_limit(float), metavar="S", help="seconds of the run, or of the whole batch"
-    )
-    run.add_argument(
-        "--max-calls", type=_limit(int), metavar="N", help="generations of the run, or of each row"
-    )
-    run.add_argument(
-        "--max-tokens", type=_limit(int), metavar="N", help="tokens that the run, or each row, may generate"
+        "--max-tokens", type=_COUNT, metavar="N", help="tokens that the run, or each row, may generate"
     )
     _add_batch(run)
     run.set_defaults(command=_run)
@@ -104,17 +102,19 @@ def add_run(commands: Commands) -> None:
 def _add_batch(run: argparse.ArgumentParser) -> None:
     """Add what only a batch has."""
     batch = run.add_argument_group("batches")
-    batch.add_argument("--row-timeout", type=_limit(float), metavar="S", help="seconds of each row")
-    batch.add_argument("--concurrency", type=_limit(int), metavar="N", help="rows that are live at once")
+    batch.add_argument("--row-timeout", type=_SECONDS, metavar="S", help="seconds of each row")
+    batch.add_argument("--concurrency", type=_COUNT, metavar="N", help="rows that are live at once")
     batch.add_argument(
         "--progress", choices=("bar", "json", "none"),
         help="how the batch goes on, on stderr: a bar on a terminal, or a JSON object each second",
     )  # fmt: skip
     batch.add_argument("--ordered", action="store_true", help="results of `-o` in the order of the rows")
-    batch.add_argument("--deadline", type=_limit(float), metavar="S", help="end after so many seconds")
-    batch.add_argument("--max-calls-total", type=_limit(int), metavar="N", help="end after so many generations")
-    batch.add_argument("--max-tokens-total", type=_limit(int), metavar="N", help="end after so many tokens")
-    batch.add_argument("--max-cost", type=_limit(float, ""), metavar="USD", help="end when so much is spent")
+    batch.add_argument("--deadline", type=_SECONDS, metavar="S", help="end after so many seconds")
+    batch.add_argument("--max-calls-total", type=_COUNT, metavar="N", help="end after so many generations")
+    batch.add_argument("--max-tokens-total", type=_COUNT, metavar="N", help="end after so many tokens")
+    batch.add_argument(
+        "--max-cost", type=number("number above 0"), metavar="USD", help="end when so much is spent"
+    )
     batch.add_argument(
         "--price", type=_price, metavar="IN,OUT[,CACHED]", help="US dollars for a million tokens of the model"
     )
@@ -126,7 +126,7 @@ def _add_batch(run: argparse.ArgumentParser) -> None:
         help="run the rows on the machines of a Ray cluster",
     )
     batch.add_argument(
-        "--replicas", type=_limit(int), metavar="N", help="of a cluster; default: one a GPU, or a node"
+        "--replicas", type=_COUNT, metavar="N", help="of a cluster; default: one a GPU, or a node"
     )
     batch.add_argument(
         "--replica-command", metavar="CMD",
@@ -150,22 +150,6 @@ def _price(text: str) -> tuple[float, ...]:
     if len(prices) not in (2, 3) or not all(0 <= price < math.inf for price in prices):
         raise argparse.ArgumentTypeError(f"`{text}` are no prices: write `0.15,0.60` or `0.15,0.60,0.075`")
     return prices
-
-
-def _limit(kind: type[int] | type[float], unit: str = "of seconds ") -> Callable[[str], float]:
-    """The type of a limit: a number above 0."""
-
-    def read(text: str) -> float:
-        try:
-            limit = kind(text)
-        except ValueError:
-            limit = 0
-        if not 0 < limit < math.inf:
-            what = "number from 1" if kind is int else f"number {unit}above 0"
-            raise argparse.ArgumentTypeError(f"`{text}` is no {what}")
-        return limit
-
-    return read
 
 
 def _run(options: argparse.Namespace) -> int:

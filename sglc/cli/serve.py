@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from sglc.cli.options import count
+from sglc.cli.options import count, number
 from sglc.errors import UsageError
 from sglc.frontend.language.reasoning import MODELS as REASONING
 from sglc.knobs import model as default_model
@@ -84,14 +84,7 @@ def _priority(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 86_400:
-        raise argparse.ArgumentTypeError(f"`{text}` is no number of seconds")
-    return seconds
+_seconds = number("number of seconds", below=86_400)
 
 
 @dataclass(frozen=True, slots=True)

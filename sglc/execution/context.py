@@ -95,9 +95,8 @@ class RunContext:
     called: dict[str, int] = field(default_factory=dict)  # how often each program was
     inner: dict[int, Stoppable] = field(default_factory=dict)  # runs of programs that it called, by their ids
     observer: Observer | None = None
-    reserve: Callable[[str], Site] | None = (
-        None  # gives the site of a program's call in the body, while it runs
-    )
+    # Gives the site of a program's call in the body, while it runs.
+    reserve: Callable[[str], Site] | None = None
     call: str = ""  # the site of the call that this run is
     outputs: RunOutputs | None = None
     on_text: Callable[[Site, str | None], None] | None = None  # is told every piece of text, as in `Session`

@@ -159,7 +159,7 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
                 service, request, completions.chunks(answer, body, work, pieces(service.backend, work))
             )
         return await _whole(
-            service, request, _ends(service, work, lambda ends: completions.whole(answer, body, work, ends))
+            request, _ends(service, work, lambda ends: completions.whole(answer, body, work, ends))
         )
 
     @app.post("/v1/chat/completions", responses=described(EventStream))
@@ -175,9 +175,7 @@ def _add_openai(app: FastAPI, service: Service) -> Endpoints:
                 service, request, chat.chunks(answer, body, work, pieces(service.backend, work), calling)
             )
         answer = Answer("chat.completion", "chatcmpl", service.name, spelling, tags)
-        return await _whole(
-            service, request, _ends(service, work, lambda ends: chat.whole(answer, body, ends, calling))
-        )
+        return await _whole(request, _ends(service, work, lambda ends: chat.whole(answer, body, ends, calling)))
 
     return {"/v1/completions": (CompletionBody, complete), "/v1/chat/completions": (ChatBody, converse)}
 
@@ -198,7 +196,7 @@ def _add_generate(app: FastAPI, service: Service) -> Endpoints:
             parts = generate.chunks(made, body, work, pieces(service.backend, work), began)
             return await _stream(service, request, parts)
         return await _whole(
-            service, request, _ends(service, work, lambda ends: generate.whole(made, body, work, ends, began))
+            request, _ends(service, work, lambda ends: generate.whole(made, body, work, ends, began))
         )
 
     return {"/generate": (GenerateBody, answer)}
@@ -219,9 +217,8 @@ def _add_programs(app: FastAPI, service: Service) -> Endpoints:
 
 async def _of_conversation(service: Service, request: Request, body: ChatBody) -> tuple[Work, Calling | None]:
     """What a chat asks for, which is let in, and how its answer may call tools."""
-    check_lists(
-        service.limits, {"messages": body.messages, "tools": body.tools}, service.max_len
-    )  # not all came by `Direct`
+    # Not all came by `Direct`.
+    check_lists(service.limits, {"messages": body.messages, "tools": body.tools}, service.max_len)
     texts = body.texts
     check_counts(service.limits, ("",), "messages", body.n)
     check_sizes(["".join(texts)], "messages", service.max_len, service.limits.characters)
@@ -268,7 +265,7 @@ async def _ends(service: Service, work: Work, shape: Callable[[Any], Any]) -> An
     return await asyncio.to_thread(lambda: in_pieces(shape(ends)))
 
 
-async def _whole(service: Service, request: Request, content: Coroutine[Any, Any, Any]) -> Response:
+async def _whole(request: Request, content: Coroutine[Any, Any, Any]) -> Response:
     try:
         return as_json(await while_connected(request.receive, content))
     except Gone:

@@ -20,7 +20,20 @@ from prometheus_client.registry import Collector
 
 from sglc.serve.metrics import Metrics
 
-# Of what the runtime says of itself: its name there, ours, and what it is.
+# Of what the server has counted: its name there, ours, and what it is.
+_COUNTED = (
+    ("generations", "sglang:num_requests", "Requests for texts that are over."),
+    ("aborted", "sglang:num_aborted_requests", "Of these, those whose client did not read the end."),
+    ("prompt_tokens", "sglang:prompt_tokens", "Tokens of prompts whose texts are whole."),
+    ("cached_tokens", "sglang:cached_tokens", "Of these, those that were not computed."),
+    ("generated_tokens", "sglang:generation_tokens", "Tokens of texts that are whole."),
+)
+_TIMED = (
+    ("first", "sglang:time_to_first_token_seconds", "From a request's head to the first text of a stream."),
+    ("between", "sglang:inter_token_latency_seconds", "Between two tokens of a streamed text."),
+    ("whole", "sglang:e2e_request_latency_seconds", "Of requests for texts that were answered."),
+)
+# Of what the runtime says of itself, likewise.
 _GAUGES = (
     ("running_rows", "sglang:num_running_reqs", "Texts that are being made."),
     ("waiting_rows", "sglang:num_queue_reqs", "Texts that wait for a row."),
@@ -86,44 +99,19 @@ class Exposition(Collector):
     def collect(self) -> Iterable[Metric]:
         """As of every collector."""
         yield from self._of_requests()
-        up = GaugeMetricFamily("sglc_runtime_up", "Whether the runtime answers.")
-        up.add_metric([], float(self._info is not None))
-        yield up
+        up = float(self._info is not None)
+        yield GaugeMetricFamily("sglc_runtime_up", "Whether the runtime answers.", up)
         if self._info is not None:
             yield from self._of_runtime(self._info)
 
     def _of_requests(self) -> Iterable[Metric]:
         counts = self._metrics
-        yield self._counter("sglang:num_requests", "Requests for texts that are over.", counts.generations)
-        yield self._counter(
-            "sglang:num_aborted_requests", "Of these, those whose client did not read the end.", counts.aborted
-        )
-        yield self._counter(
-            "sglang:prompt_tokens", "Tokens of prompts whose texts are whole.", counts.prompt_tokens
-        )
-        yield self._counter(
-            "sglang:cached_tokens", "Of these, those that were not computed.", counts.cached_tokens
-        )
-        yield self._counter(
-            "sglang:generation_tokens", "Tokens of texts that are whole.", counts.generated_tokens
-        )
-        yield self._histogram(
-            "sglang:time_to_first_token_seconds", "From a request's head to the first text of a stream.",
-            counts.first.told(),
-        )  # fmt: skip
-        yield self._histogram(
-            "sglang:inter_token_latency_seconds",
-            "Between two tokens of a streamed text.",
-            counts.between.told(),
-        )
-        yield self._histogram(
-            "sglang:e2e_request_latency_seconds",
-            "Of requests for texts that were answered.",
-            counts.whole.told(),
-        )
-        active = GaugeMetricFamily("sglang:http_requests_active", "Requests that are not answered yet.")
-        active.add_metric([], counts.active)
-        yield active
+        for key, name, what in _COUNTED:
+            yield self._counter(name, what, getattr(counts, key))
+        for key, name, what in _TIMED:
+            yield self._histogram(name, what, getattr(counts, key).told())
+        what = "Requests that are not answered yet."
+        yield GaugeMetricFamily("sglang:http_requests_active", what, counts.active)
         asked = CounterMetricFamily("sglang:http_requests", "Requests.", labels=("endpoint", "method"))
         for kind, times in counts.asked.items():
             asked.add_metric(kind, times)

@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
-WHOLE_CHARACTERS = (
-    "whole characters"  # the context of a validation: what came is JSON, and its texts are of these
-)
+# The context of a validation: what came is JSON, and its texts are of these.
+WHOLE_CHARACTERS = "whole characters"
 _NO_TOOLS = ": tools are of `/v1/chat/completions`, as `tools`"
 _NO_MEDIA = ": this model takes text only"
 # Fields that clients know, and what to say of them.

@@ -25,7 +25,7 @@ from sglc.serve import sampling
 from sglc.serve.bodies import ChatBody, CompletionBody, OllamaBody, OllamaChat, OllamaGenerate, OllamaShow
 from sglc.serve.chat import told_apart
 from sglc.serve.keys import share_of
-from sglc.serve.problems import OLLAMAS, Refusal, as_json, as_response, bad, of_any, of_body
+from sglc.serve.problems import OLLAMAS, Refusal, as_json, as_response, bad, error_described, of_any, of_body
 from sglc.serve.prompts import ServedPrompt, reasons
 from sglc.serve.sending import Gone, JsonLines, Nothing, described, first_of, while_connected
 from sglc.serve.service import Service, check_model, tags_of
@@ -34,18 +34,8 @@ from sglc.serve.work import Work, pieces
 # What makes a prompt of a conversation or of a raw text, once the request is let in.
 Prompted = Callable[[Request, ChatBody | CompletionBody], Awaitable[ServedPrompt]]
 _VERSION = "0.12.0"  # of the API as it is described, for clients that ask
-_REFUSED: dict[int | str, dict[str, Any]] = {  # as `DESCRIBED`, of errors that are texts
-    "default": {
-        "description": "an error",
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object", "required": ["error"], "properties": {"error": {"type": "string"}},
-                }
-            }
-        },
-    }
-}  # fmt: skip
+# As `DESCRIBED`, of errors that are texts.
+_REFUSED: dict[int | str, dict[str, Any]] = {"default": error_described({"type": "string"})}
 _NOT_KEPT = (0, "0", "0s", "0m", "0h")  # values of `keep_alive`
 _NO_EMBEDDINGS = "`/api/embed` is not supported: this model makes texts"
 

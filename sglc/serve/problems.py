@@ -31,30 +31,26 @@ _PARAMS = {
     "SGLC470": "logit_bias",
     **dict.fromkeys(("SGLC471", "SGLC472"), "stop_regex"),
 }
-# What `/openapi.json` says of every answer that is none.
-DESCRIBED: dict[str, Any] = {
-    "description": "an error",
-    "content": {
-        "application/json": {
-            "schema": {
-                "type": "object",
-                "required": ["error"],
-                "properties": {
-                    "error": {
-                        "type": "object",
-                        "required": ["message", "type", "param", "code"],
-                        "properties": {
-                            "message": {"type": "string"},
-                            "type": {"enum": ["invalid_request_error", "server_error"]},
-                            "param": {"type": ["string", "null"]},
-                            "code": {"type": "string"},
-                        },
-                    }
-                },
-            }
-        }
-    },
-}
+
+
+def error_described(error: dict[str, Any]) -> dict[str, Any]:
+    """What `/openapi.json` says of every answer that is none: an object whose `error` has this schema."""
+    schema = {"type": "object", "required": ["error"], "properties": {"error": error}}
+    return {"description": "an error", "content": {"application/json": {"schema": schema}}}
+
+
+DESCRIBED = error_described(
+    {
+        "type": "object",
+        "required": ["message", "type", "param", "code"],
+        "properties": {
+            "message": {"type": "string"},
+            "type": {"enum": ["invalid_request_error", "server_error"]},
+            "param": {"type": ["string", "null"]},
+            "code": {"type": "string"},
+        },
+    }
+)
 _RETRY_S = "1"
 _FINAL = ("aborted", "timed_out")  # not to be asked again, though clients do so at these statuses
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from typing import Any
 
 from sglc.errors import LegalizeError
 from sglc.ir.grammar.call_format import CallFormat, arguments_schema, calls_form
@@ -151,7 +152,7 @@ def _sampling(
         raise Refusal(400, f"a text is held to one of {names}", param=held[0][0], code="invalid_value")
     if min_tokens > max_tokens:
         raise bad(least, f"is {min_tokens}, and at most {max_tokens} tokens are made")
-    said = {field: text for _, field, text in held}
+    said: dict[str, Any] = {field: text for _, field, text in held}
     return Sampling(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
@@ -164,10 +165,6 @@ def _sampling(
         min_p=body.min_p,
         ignore_eos=body.ignore_eos,
         seed=_RANDOM.getrandbits(64) if seed is None else seed % 2**64,
-        regex=said.get("regex"),
-        json_schema=said.get("json_schema"),
-        ebnf=said.get("ebnf"),
-        structural_tag=said.get("structural_tag"),
         strict=body.strict,
         canonical=body.canonical,
         stop_regex=tuple(body.stop_regex),
@@ -177,6 +174,7 @@ def _sampling(
         logit_bias=tuple(body.logit_bias.items()),
         logprobs_from=logprobs_from,
         top_logprobs=top_logprobs,
+        **said,
     )
 
 

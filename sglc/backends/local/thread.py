@@ -8,11 +8,11 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from sglc.backends.local.restarts import Breakdown
 from sglc.errors import SglcError
@@ -39,47 +39,8 @@ class _ThreadRun:
     aborted: bool = False
 
 
-class _SegmentRunner(Protocol):
-    """What commands act on: a machine, or what stands in its place when there is none."""
-
-    def submit(
-        self,
-        segment: Segment,
-        emit: Callable[[Event], None],
-        done: Callable[[], None],
-        *,
-        streams: bool,
-        compiling: Sequence[int],
-    ) -> object: ...
-
-    def compiled(self, run: object, index: int, error: SglcError | None) -> None: ...
-
-    def abort(self, run: object) -> None: ...
-
-
-class _Refusing:
-    """Fails every segment for the same reason."""
-
-    def __init__(self, error: SglcError) -> None:
-        self.error = error
-
-    def submit(
-        self,
-        segment: Segment,
-        emit: Callable[[Event], None],
-        done: Callable[[], None],
-        *,
-        streams: bool,
-        compiling: Sequence[int],
-    ) -> object:
-        refuse(range(len(segment.nodes)), self.error, emit, done)
-        return None
-
-    def compiled(self, run: object, index: int, error: SglcError | None) -> None:
-        return
-
-    def abort(self, run: object) -> None:
-        return
+# What commands act on: a machine, or why there is none.
+_Runner: TypeAlias = "Machine | SglcError"
 
 
 class RuntimeThread:
@@ -92,7 +53,7 @@ class RuntimeThread:
         self._lock = threading.Lock()
         self._closed = False
         # The last entry is None.
-        self._inbox: queue.SimpleQueue[Callable[[_SegmentRunner], None] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Callable[[_Runner], None] | None] = queue.SimpleQueue()
         self._program = os.getpid()
         self._thread = threading.Thread(target=self._work, args=(load,), name="sglc-local", daemon=True)
         atexit.register(self._end)  # a thread that came back from compiled code behind that would abort
@@ -160,13 +121,13 @@ class RuntimeThread:
             self._inbox.put(None)
         self._thread.join(timeout)
 
-    def _tell(self, command: Callable[[_SegmentRunner], None]) -> None:
+    def _tell(self, command: Callable[[_Runner], None]) -> None:
         """Have a command done in the thread, or refused if that is ending."""
         with self._lock:
             if not self._closed:
                 self._inbox.put(command)
                 return
-        command(_Refusing(closed()))
+        command(closed())
 
     def _ask(self, question: Callable[[Machine], _T]) -> _T:
         """What `question` says in the thread, between two steps.
@@ -176,12 +137,12 @@ class RuntimeThread:
         """
         answer: Future[_T] = Future()
 
-        def command(machine: _SegmentRunner) -> None:
-            if isinstance(machine, _Refusing):
-                answer.set_exception(machine.error)
+        def command(machine: _Runner) -> None:
+            if isinstance(machine, SglcError):
+                answer.set_exception(machine)
                 return
             try:
-                answer.set_result(question(cast("Machine", machine)))
+                answer.set_result(question(machine))
             except Exception as error:
                 answer.set_exception(broken(error))
                 raise
@@ -226,19 +187,23 @@ class RuntimeThread:
         """There is no machine: every segment fails with the reason, until the back end is closed."""
         self.breakdown = self.breakdown or Breakdown.now(error, loaded_s)
         while (command := self._inbox.get()) is not None:
-            command(_Refusing(error))
+            command(error)
 
 
-def _begin(machine: _SegmentRunner, job: _ThreadRun) -> None:
-    if not job.aborted:
+def _begin(machine: _Runner, job: _ThreadRun) -> None:
+    if job.aborted:
+        return
+    if isinstance(machine, SglcError):
+        refuse(range(len(job.segment.nodes)), machine, job.emit, job.done)
+    else:
         job.run = machine.submit(job.segment, job.emit, job.done, streams=job.streams, compiling=job.compiling)
 
 
-def _compiled(machine: _SegmentRunner, job: _ThreadRun, node: int, error: SglcError | None) -> None:
-    if job.run is not None and not job.aborted:
+def _compiled(machine: _Runner, job: _ThreadRun, node: int, error: SglcError | None) -> None:
+    if not (job.run is None or job.aborted or isinstance(machine, SglcError)):
         machine.compiled(job.run, node, error)
 
 
-def _abort(machine: _SegmentRunner, job: _ThreadRun) -> None:
-    if job.run is not None:
+def _abort(machine: _Runner, job: _ThreadRun) -> None:
+    if not (job.run is None or isinstance(machine, SglcError)):
         machine.abort(job.run)

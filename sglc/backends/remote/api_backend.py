@@ -69,9 +69,8 @@ class ApiBackend(ABC):
     """Runs segments on one model of an API."""
 
     kind: str  # the back end's name before the model's, as `--backend` takes it
-    cannot: ClassVar[
-        Mapping[str, Any]
-    ]  # fields of `Takes` that the protocol has no way to say, whatever is claimed
+    # Fields of `Takes` that the protocol has no way to say, whatever is claimed.
+    cannot: ClassVar[Mapping[str, Any]]
 
     def __init__(self, options: ApiOptions) -> None:
         self.options = options

@@ -1,4 +1,4 @@
-"""Whether there is still a server where a batch has one, and how long it is waited for."""
+"""Where servers of this machine can listen, whether one still does, and how long it is waited for."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from sglc.errors import RunError
 _KNOCK_S = 5.0  # for a machine that does not answer
 GONE_S = 20.0  # as long as there may be no server
 _AGAIN_S = 0.2
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
 
 
 def listens(host: str, port: int) -> bool:

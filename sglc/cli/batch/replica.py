@@ -24,9 +24,8 @@ from sglc import knobs
 from sglc.backends import registry
 from sglc.cli.argument_types import made_row, types_of
 from sglc.cli.batch.ended import Ended, ended
-from sglc.cli.batch.listening import address_of, listens
+from sglc.cli.batch.listening import address_of, free_port, listens
 from sglc.cli.batch.sorted_rows import NumberedRow
-from sglc.cli.child import free_port
 from sglc.cli.program_file import open_program
 from sglc.errors import BackendError
 from sglc.execution.batch.runner import BatchControl, live_rows

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from sglc.errors import Loc, SglcError
-from sglc.explain.estimate.intervals import Interval, either, total
+from sglc.explain.estimate.intervals import ZERO, Interval, either
 from sglc.explain.estimate.token_counts import (
     Line,
     Text,
@@ -240,6 +240,5 @@ def _edges(end: Line, counter: TokenCounter) -> int | None:
 def counted(line: Line | Text, counter: TokenCounter) -> Interval:
     """Tokens of a line by itself."""
     symbols = counter.symbols(line)
-    return total(
-        symbol.tokens if isinstance(symbol, Unknown) else counter.weigh(1) for symbol in symbols
-    ).floored()
+    spans = (symbol.tokens if isinstance(symbol, Unknown) else counter.weigh(1) for symbol in symbols)
+    return sum(spans, ZERO).floored()

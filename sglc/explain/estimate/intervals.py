@@ -92,8 +92,3 @@ def _highest(spans: Iterable[Interval]) -> int | None:
     highs = [span.high for span in spans]
     known = [high for high in highs if high is not None]
     return max(known) if len(known) == len(highs) else None
-
-
-def total(spans: Iterable[Interval]) -> Interval:
-    """The sum."""
-    return sum(spans, ZERO)

@@ -27,20 +27,10 @@ _THINKING = Tags("<think>", "</think>", inside=True)
 
 # By the names that SGLang's `model_type` has.
 MODELS = {
-    "deepseek-r1": _THINKING,
-    "deepseek-v3": _THINK,
-    "glm45": _THINK,
-    "interns1": _THINK,
+    **dict.fromkeys(("deepseek-r1", "minimax", "qwen3-thinking", "step3", "step3p5"), _THINKING),
+    **dict.fromkeys(("deepseek-v3", "glm45", "interns1", "kimi_k2", "mimo", "nemotron_3", "qwen3"), _THINK),
     "kimi": Tags("◁think▷", "◁/think▷"),
-    "kimi_k2": _THINK,
-    "mimo": _THINK,
-    "minimax": _THINKING,
     "mistral": Tags("[THINK]", "[/THINK]"),
-    "nemotron_3": _THINK,
-    "qwen3": _THINK,
-    "qwen3-thinking": _THINKING,
-    "step3": _THINKING,
-    "step3p5": _THINKING,
 }
 
 

@@ -231,9 +231,8 @@ def _constrained(annotation: Any, at: _At) -> _Shape:
 
     def read(data: Any) -> Any:
         value, checked = whole.read(data), narrowed.read(data)
-        return (
-            checked if changes else value
-        )  # limits leave it as it is, and its classes are read by their own rules
+        # Limits leave it as it is, and its classes are read by their own rules.
+        return checked if changes else value
 
     return _Shape(narrowed.schema, read)
 

@@ -209,9 +209,8 @@ class _Writer:
         excludes = excludes_of(form, path)
         if not flag(form, "at_least_one", path):
             return self._free(path, parts, triggers, excludes, closers, loop=loop)
-        first = _either(
-            self._tag(tag, _FREE if loop else closers) for tag in tags
-        )  # right away, as in xgrammar
+        # Right away, as in xgrammar.
+        first = _either(self._tag(tag, _FREE if loop else closers) for tag in tags)
         if not loop:
             return first
         return f"{first} {self._free(path, parts, triggers, excludes, closers, loop=True)}"

@@ -31,9 +31,8 @@ class Calls:
     recorded: TapeRow
     number: int
     within: str
-    _called: dict[tuple[str, str], int] = field(
-        default_factory=dict
-    )  # of each function in each task, or with each arguments, how often
+    # Of each function in each task, or with each arguments, how often.
+    _called: dict[tuple[str, str], int] = field(default_factory=dict)
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def next(

@@ -23,9 +23,8 @@ from sglc.runtime.constraints.token_automaton import only_one
 from sglc.runtime.step import I32, Bool
 
 _LOOKS = 64  # of states kept for each request: 0.4 MB for 49,152 tokens
-_SHARED_TOKENS = (
-    16  # texts up to here often begin alike; as many looks behind such ones are shared as a request has
-)
+# Texts up to here often begin alike; as many looks behind such ones are shared as a request has.
+_SHARED_TOKENS = 16
 _MATCHERS = 32  # kept for each request
 # Processor time of what is held to one form: what is ambiguous takes more and more for each token.
 _MAY_TAKE_S, _MAY_TAKE_EACH_S = 0.5, 0.005

@@ -78,9 +78,8 @@ class EngineConfig:
     max_rows: int = 64  # rows in flight
     cache: bool = True  # False: nothing is shared between requests
     max_len: int = 8192  # longest sequence (from the model's config)
-    cost: StepCost | None = (
-        None  # given, a step with prompts is kept short while rows decode that are looked at
-    )
+    # Given, a step with prompts is kept short while rows decode that are looked at.
+    cost: StepCost | None = None
 
 
 class Engine:

@@ -209,9 +209,8 @@ class _Thread(threading.Thread):
         self.call: _Call | None = None
         self.lost = False
         self._threads = threads
-        self._clock = (
-            time.CLOCK_MONOTONIC
-        )  # where no other thread can see how much of a processor this one took
+        # Where no other thread can see how much of a processor this one took.
+        self._clock = time.CLOCK_MONOTONIC
         self._began_s = 0.0
 
     def run(self) -> None:

@@ -72,10 +72,8 @@ _MIXED = PassKind(decode=True, cascade=True, prompts=True)
 _PREFILL_FLOPS = 80e12  # a second, of the tile kernel on an H200, for a few hundred tokens behind many keys
 _MOST_TOPS = 32  # likeliest ids that are looked for in a graph
 _AUTOMATA_WORDS = 16 << 20  # room for tables of automata
-_AUTOMATA_MASKS_BYTES, _AUTOMATA_SHARE = (
-    96 << 20,
-    256,
-)  # and for what their states allow, or so much of the memory
+# And for what their states allow, or so much of the memory.
+_AUTOMATA_MASKS_BYTES, _AUTOMATA_SHARE = 96 << 20, 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ SUPPORTED = {
 # Rope kind -> fields that it has no default for.
 _WANTED = {"linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor"), "yarn": ()}
 _WINDOW = 4096  # of attention, where a config that asks for one has no `sliding_window`
+_ELSEWHERE = "choose another model, or serve this one elsewhere and use its URL as the back end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +91,8 @@ def load_config(folder: Path) -> ModelConfig:
     kv_heads = _integer(raw, "num_key_value_heads", heads)
     head_dim = _integer(raw, "head_dim", 128 if model_type == "qwen3" else max(hidden // heads, 1))
     if problem := heads_problem(heads, kv_heads, head_dim):
-        raise BackendError(
-            "SGLC517", f"the local runtime cannot run a model with {problem}",
-            note="each key-value head belongs to as many heads, and rope turns pairs of a head's features",
-            hint="fetch the model again",
-        )  # fmt: skip
+        note = "each key-value head belongs to as many heads, and rope turns pairs of a head's features"
+        raise cannot_run(f"a model with {problem}", note, "fetch the model again")
     positions = _integer(raw, "max_position_embeddings")
     rope, max_len = _rope(raw), positions
     windowed = model_type == "mistral" or raw.get("use_sliding_window")
@@ -119,6 +117,16 @@ def load_config(folder: Path) -> ModelConfig:
         max_len=max_len,
         eos_ids=eos_ids(folder),
     )
+
+
+def cannot_run(what: str, note: str, hint: str = _ELSEWHERE) -> BackendError:
+    """SGLC517: what the local runtime is not made for."""
+    return BackendError("SGLC517", f"the local runtime cannot run {what}", note=note, hint=hint)
+
+
+def quantized(note: str) -> BackendError:
+    """SGLC517: weights in codes, which are read from GGUF files alone."""
+    return cannot_run("quantized safetensors", note, "use the unquantized model, or a GGUF file of it")
 
 
 def heads_problem(heads: int, kv_heads: int, head_dim: int) -> str:
@@ -167,11 +175,10 @@ def _model_type(raw: Json) -> str:
                 note=f"a `{name}` is of type `{model_type}`, and transformers goes by the type",
                 hint="set `architectures` or `model_type` to what the model is",
             )
-    raise BackendError(
-        "SGLC517",
-        f"the local runtime cannot run a `{name or raw.get('model_type')}`",
-        note=f"it runs {', '.join(f'`{architecture}`' for architecture in SUPPORTED.values())}",
-        hint="choose one of these, or serve the model elsewhere and use its URL as the back end",
+    raise cannot_run(
+        f"a `{name or raw.get('model_type')}`",
+        f"it runs {', '.join(f'`{architecture}`' for architecture in SUPPORTED.values())}",
+        "choose one of these, or serve the model elsewhere and use its URL as the back end",
     )
 
 
@@ -181,19 +188,10 @@ def _refuse_variants(raw: Json, model_type: str) -> None:
         wanted["attention_bias"] = False
     for key, value in wanted.items():
         if raw.get(key, value) not in (value, None):
-            raise BackendError(
-                "SGLC517",
-                f"the local runtime cannot run a model with `{key}` `{raw[key]}`",
-                note=f"`config.json` asks for it; supported is `{value}`",
-                hint="choose another model, or serve this one elsewhere and use its URL as the back end",
-            )
+            note = f"`config.json` asks for it; supported is `{value}`"
+            raise cannot_run(f"a model with `{key}` `{raw[key]}`", note)
     if raw.get("quantization_config"):
-        raise BackendError(
-            "SGLC517",
-            "the local runtime cannot run quantized safetensors",
-            note="`config.json` has a `quantization_config`",
-            hint="use the unquantized model, or a GGUF file of it",
-        )
+        raise quantized("`config.json` has a `quantization_config`")
 
 
 def _rope(raw: Json) -> Json:
@@ -214,12 +212,8 @@ def _rope(raw: Json) -> Json:
         rope["original_max_position_embeddings"] = raw["original_max_position_embeddings"]
     for key, value in rope.items():
         if isinstance(value, Mapping) or (key == "partial_rotary_factor" and value not in (None, 1.0)):
-            raise BackendError(
-                "SGLC517",
-                f"the local runtime cannot run a model with rope's `{key}` `{value}`",
-                note="it computes one rope for all layers, on whole heads",
-                hint="choose another model, or serve this one elsewhere and use its URL as the back end",
-            )
+            note = "it computes one rope for all layers, on whole heads"
+            raise cannot_run(f"a model with rope's `{key}` `{value}`", note)
     return rope
 
 
@@ -253,7 +247,7 @@ def _rope_scaling(rope: Json, positions: int) -> RopeScaling | None:
                 "SGLC517",
                 f"the local runtime does not know rope scaling of type `{other}`",
                 note="it knows `default`, `linear`, `llama3` and `yarn`",
-                hint="choose another model, or serve this one elsewhere and use its URL as the back end",
+                hint=_ELSEWHERE,
             )
 
 

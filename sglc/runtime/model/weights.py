@@ -15,7 +15,7 @@ import safetensors
 import torch
 
 from sglc.errors import BackendError
-from sglc.runtime.model.config import ModelConfig, RopeScaling, load_config, tensor_shapes
+from sglc.runtime.model.config import ModelConfig, RopeScaling, load_config, quantized, tensor_shapes
 from sglc.runtime.model_files import STAMP, Json, damaged_hint, read_json
 
 __all__ = ["ModelConfig", "RopeScaling", "dummy_weights", "load_config", "load_weights"]
@@ -52,12 +52,8 @@ def load_weights(
                 if tuple(tensor.shape) != shapes[name]:
                     raise _wrong(folder, f"has `{name}` of shape {tuple(tensor.shape)}, not {shapes[name]}")
                 if tensor.dtype not in _FLOATS:
-                    raise BackendError(
-                        "SGLC517",
-                        "the local runtime cannot run quantized safetensors",
-                        note=f"`{path}` has `{name}` in {str(tensor.dtype).removeprefix('torch.')}",
-                        hint="use the unquantized model, or a GGUF file of it",
-                    )
+                    kind = str(tensor.dtype).removeprefix("torch.")
+                    raise quantized(f"`{path}` has `{name}` in {kind}")
                 weights[name] = tensor.to(dtype)
     head = _head(folder, device) if config.tied else None
     if head is not None and not torch.equal(head.to(dtype), weights["model.embed_tokens.weight"]):

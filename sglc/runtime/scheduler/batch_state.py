@@ -50,9 +50,8 @@ class BatchState:
     def __init__(self, count: int, max_len: int, page_size: int) -> None:
         self.page_size = page_size
         self.tokens: I32 = np.zeros((count, max_len + 1), np.int32)
-        self.logprobs: F32 = np.zeros(
-            (count, max_len + 1), np.float32
-        )  # of sampled ids, where `tokens` has them
+        # Of sampled ids, where `tokens` has them.
+        self.logprobs: F32 = np.zeros((count, max_len + 1), np.float32)
         self.table: I32 = np.full((count, -(-max_len // page_size)), -1, np.int32)
         self.generation: I32 = np.zeros(count, np.int32)
         self.active: Bool = np.zeros(count, np.bool_)

@@ -182,9 +182,8 @@ class RequestQueue:
         unfinished, self.begun = self.allocator.unfinished, 0
         # A row that waits for its last token keeps its place in the budget.
         budget = self._token_budget
-        if (
-            self._cost is not None and decoding and self.allocator.rows.watched
-        ):  # somebody sees how long it takes
+        # Somebody sees how long it takes.
+        if self._cost is not None and decoding and self.allocator.rows.watched:
             budget = min(budget, self._affordable(self._cost, decoding))
         left, room = budget - decoding, self._token_budget - decoding
         chunks: list[PrefillChunk] = []

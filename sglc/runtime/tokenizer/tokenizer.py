@@ -68,14 +68,20 @@ class LocalTokenizer:
     that space before every piece of text between control tokens; `encode` still does, so that chats have
     transformers' ids, and `encode_within` does not.
 
+    Fields:
+        template: the chat template, jinja2. named: `bos_token`, `eos_token`, ... as it may write them.
+        bos_id: the id that the model expects before raw text, if it expects one.
+        eos_ids: ids that end a turn.
+        hash: sha256 (hex) of `tokenizer.json` as it is written, the template, bos and eos ids.
+
     Raises:
         BackendError: `tokenizer.json` is malformed or of a kind without byte-exact text (SGLC512).
     """
 
     def __init__(self, files: TokenizerFiles) -> None:
         self._raw = _raw_tokenizer(files.definition)
-        self._template = files.template
-        self._named = dict(files.named)
+        self.template = files.template
+        self.named: Mapping[str, str] = dict(files.named)
         self._vocab_size = files.vocab_size
         added = sorted(self._raw.get_added_tokens_decoder().items())
         self._words, self._long = self._by_pieces()
@@ -84,17 +90,17 @@ class LocalTokenizer:
             token.content: _Control(id_, token.lstrip, token.rstrip) for id_, token in added if token.special
         }
         self._cut = _control_pattern(self._control)
-        self._bos_id = self._find_bos(files.add_bos)
-        self._eos_ids = files.eos_ids or self._ids_of_named("eos_token")
-        identity = [files.definition, files.template, list(self._eos_ids), self._bos_id]
-        self._hash = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+        self.bos_id = self._find_bos(files.add_bos)
+        self.eos_ids = files.eos_ids or self._ids_of_named("eos_token")
+        identity = [files.definition, files.template, list(self.eos_ids), self.bos_id]
+        self.hash = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
     def with_template(self, template: str) -> LocalTokenizer:
         """The same tokenizer under another chat template."""
         other = copy(self)
         other.__dict__.pop("_chat", None)  # compiled from the own one
-        other._template = template
-        other._hash = hashlib.sha256(json.dumps([self._hash, template]).encode()).hexdigest()
+        other.template = template
+        other.hash = hashlib.sha256(json.dumps([self.hash, template]).encode()).hexdigest()
         return other
 
     def with_variables(self, variables: Mapping[str, Any]) -> LocalTokenizer:
@@ -104,34 +110,9 @@ class LocalTokenizer:
         return other
 
     @property
-    def hash(self) -> str:
-        """sha256 (hex) of `tokenizer.json` as it is written, the template, bos and eos ids."""
-        return self._hash
-
-    @property
-    def bos_id(self) -> int | None:
-        """The id that the model expects before raw text, if it expects one."""
-        return self._bos_id
-
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        """Ids that end a turn."""
-        return self._eos_ids
-
-    @property
     def has_template(self) -> bool:
         """Whether the model comes with a chat template."""
-        return self._template is not None
-
-    @property
-    def template(self) -> str | None:
-        """The chat template, jinja2."""
-        return self._template
-
-    @property
-    def named(self) -> Mapping[str, str]:
-        """`bos_token`, `eos_token`, ... as the template may write them."""
-        return self._named
+        return self.template is not None
 
     @cached_property
     def control(self) -> Mapping[int, str]:
@@ -239,13 +220,13 @@ class LocalTokenizer:
 
     @cached_property
     def _chat(self) -> ChatTemplate:
-        if self._template is None:
+        if self.template is None:
             raise BackendError(
                 "SGLC513", "this model has no chat template", hint="leave the roles out, or use a chat model"
             )
         from sglc.runtime.tokenizer.chat_template import ChatTemplate  # jinja2 is for chats
 
-        return ChatTemplate(self._template, self._named)
+        return ChatTemplate(self.template, self.named)
 
     @cached_property
     def _token_bytes(self) -> tuple[bytes, ...]:
@@ -270,7 +251,7 @@ class LocalTokenizer:
         return next(iter(self._ids_of_named("bos_token")), None) if add_bos else None
 
     def _ids_of_named(self, name: str) -> tuple[int, ...]:
-        id_ = self._raw.token_to_id(self._named[name]) if name in self._named else None
+        id_ = self._raw.token_to_id(self.named[name]) if name in self.named else None
         return () if id_ is None else (id_,)
 
 
