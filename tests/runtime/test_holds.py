@@ -6,7 +6,7 @@ from sglc.ir.plan.events import GenDone
 from sglc.ir.plan.segment import ExtendNode, KeepNode, NodeResult, OpenNode, ReleaseNode
 from sglc.ir.sampling import Sampling
 from sglc.runtime.engine.engine import Engine, EngineConfig, QueuePosition
-from sglc.runtime.engine.machine import remaining_tokens
+from sglc.runtime.scheduler.critical_path import remaining_tokens
 from sglc.runtime.scheduler.gap_stats import ToolLatencyStats
 from sglc.runtime.scheduler.requests import RequestDone
 from tests.reference.oracle import Oracle

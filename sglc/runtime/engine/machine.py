@@ -35,6 +35,7 @@ from sglc.runtime.engine.generation import Call, EngineModel, GenCall, Outcome, 
 from sglc.runtime.engine.hinted_streams import HintedStreams
 from sglc.runtime.engine.prompt_prefixes import TokenStream
 from sglc.runtime.histogram import Histogram
+from sglc.runtime.scheduler.critical_path import remaining_tokens
 from sglc.runtime.scheduler.gap_stats import ToolLatencyStats
 
 _EMPTY = TokenStream()
@@ -427,18 +428,3 @@ def _left_at(nodes: Sequence[Node], index: int) -> tuple[str, str]:
                 index = stream
             case _:
                 return "", ""
-
-
-def remaining_tokens(nodes: Sequence[Node], readers: Sequence[Sequence[int]]) -> list[int]:
-    """Of each node, the tokens of the longest chain of generations that begins with it, by their limits.
-
-    Args:
-        readers: of each node, the numbers of those that wait for it; all are larger than its own.
-    """
-    left = [0] * len(nodes)
-    for index in range(len(nodes) - 1, -1, -1):
-        node = nodes[index]
-        own = node.sampling.max_tokens if type(node) is GenNode else 0
-        behind = readers[index]
-        left[index] = own + (max([left[reader] for reader in behind]) if behind else 0)
-    return left
