@@ -213,7 +213,8 @@ def _place() -> dict[str, str]:
 
 def _claude(
     model_name: str, safety_settings: Sequence[Mapping[str, Any]] | None = None, *,
-    base_url: str | None = None, patience: Patience | None = None, **options: Any,
+    base_url: str | None = None, takes: Takes | None = None, images: bool | None = None,
+    concurrency: int = 16, api_retries: int = 2, patience: Patience | None = None, **options: Any,
 ) -> AnthropicBackend:  # fmt: skip
     """Claude on Vertex AI, by the arguments of `VertexAI`.
 
@@ -223,20 +224,19 @@ def _claude(
     if safety_settings is not None:
         raise UsageError("SGLC027", f"`{model_name}` takes no `safety_settings`", here())
     theirs = {"project": "project_id", "location": "region"}
-    own = {name: options.pop(name) for name in _OWN if name in options}
     client = {theirs.get(name, name): value for name, value in {**_place(), **options}.items()}
     return AnthropicBackend(
         AnthropicOptions(
             model=model_name,
             vertex=True,
+            takes=takes,
+            images=images,
+            concurrency=concurrency,
+            api_retries=api_retries,
             patience=_patience(patience, client),
             client=client if base_url is None else {**client, "base_url": base_url},
-            **own,
         )
     )
-
-
-_OWN = ("takes", "images", "concurrency", "api_retries")  # which are none of the SDK's
 
 
 class LiteLLM(LiteLLMBackend):
