@@ -367,7 +367,7 @@ def _shared_nodes(written: bytes) -> _SharedNodes:
     ]
     given = [(at, _GEN_FIELDS(node)) for at, node in enumerate(nodes) if type(node) is GenNode]
     gens = [(at, held[:_SEED], held[_SEED + 1 :]) for at, held in given]
-    waits = (_waits if len(nodes) <= _MOST_ALIKE else waits_of)(tuple(sources))
+    waits = (_waits if sum(map(len, sources)) <= _MOST_ALIKE else waits_of)(tuple(sources))
     return _SharedNodes(tuple(nodes), waits, tuple(prompts), tuple(gens))
 
 
@@ -385,7 +385,7 @@ def _kept_node(number: int, written: bytes) -> Node:
 
 
 _waits = lru_cache(256)(waits_of)
-_MOST_ALIKE = 64  # nodes of a segment
+_MOST_ALIKE = 128  # streams and texts that the nodes of a segment read
 _kept_nodes = lru_cache(256)(_shared_nodes)
 _MOST_KEPT = 4096  # bytes of nodes
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_WORDS = 65_536  # that are remembered
+_WORDS, _LETTERS = 65_536, 4 << 20  # that are remembered: so many, with so many letters
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
 
 
@@ -292,11 +292,16 @@ class _Words(dict[str, bytes]):
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
+        self._letters = 0
 
     def __missing__(self, word: str) -> bytes:
-        if len(self) >= _WORDS:
+        ids = self._encode(word)
+        self._letters += len(word)
+        if len(self) >= _WORDS or self._letters > _LETTERS:
             self.clear()
-        ids = self[word] = self._encode(word)
+            self._letters = 0
+        else:
+            self[word] = ids
         return ids
 
 
