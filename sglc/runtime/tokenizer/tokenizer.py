@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _WORDS, _LETTERS = 65_536, 4 << 20  # that are remembered: so many, with so many letters
+_AT_ONCE = 1024  # characters that no other thread goes on while they are encoded
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
 
 
@@ -177,7 +178,9 @@ class LocalTokenizer:
 
     def encode_whole(self, text: str) -> list[int]:
         """`encode` in one go: the same ids, however often parts of the text have come."""
-        return self._raw.encode(text, add_special_tokens=False).ids
+        if len(text) <= _AT_ONCE:
+            return self._raw.encode(text, add_special_tokens=False).ids
+        return self._raw.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     def _pack(self, text: str) -> bytes:
         return array("i", self.encode_whole(text)).tobytes()
