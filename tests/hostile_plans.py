@@ -351,6 +351,35 @@ def of_changed_tree(rng: random.Random) -> Hostile:
     return Hostile("tree", _asking(plan))
 
 
+_NUMBERS: tuple[Json, ...] = (-1, 0, 1, 65_536, 2**31, 2**63, 2**64, 10**30, -0.5, 1e300, None)
+_REFERRING = ("stream", "node", "handle", "name", "body", "then", "orelse", "gives")
+
+
+def of_changed_references(rng: random.Random) -> Hostile:
+    """A plan whose numbers, and what its parts refer to, are others, or with much more of something."""
+    plan = unhashed(rng.choice(_VALID))
+    for _ in range(rng.randint(1, 3)):
+        places = list(everywhere(plan))
+        match rng.randrange(3):
+            case 0:
+                holder, key, value = rng.choice([place for place in places if type(place[2]) in (int, float)])
+                holder[key] = rng.choice((*_NUMBERS, value + 1, value - 1))
+            case 1:
+                one, two = rng.sample([place for place in places if place[1] in _REFERRING], 2)
+                one[0][one[1]], two[0][two[1]] = two[2], one[2]
+            case _:
+                holder, key, value = rng.choice([place for place in places if isinstance(place[2], list)])
+                holder[key] = value * rng.choice((2, 3, 300))
+    return Hostile("references", _asking(plan))
+
+
+def for_any_model(rng: random.Random) -> Hostile:
+    """A plan of any kind, which names no tokenizer: more of it is looked at."""
+    make = rng.choice((of_odd_types, of_changed_bytes, of_changed_tree, of_changed_references))
+    case = rng.choice(list(named())) if rng.random() < 0.4 else make(rng)
+    return Hostile(case.name, case.body.replace(b'"tokenizer": "characters"', b'"tokenizer": ""'))
+
+
 def hostile(count: int, seed: int = 0) -> list[Hostile]:
     """So many: all that have names, and random ones behind them."""
     rng = random.Random(seed)

@@ -48,8 +48,8 @@ INSIDE = {
     ),
 }
 IN_THE_ROOT = {"__init__.py", "__main__.py", "errors.py", "knobs.py"}
-# What the runtime sees of the IR: plain data of segments and samplings, how such is made, and the text forms of
-# constraints.
+# What the runtime sees of the IR: plain data of segments and samplings, how such is made, the text forms of
+# constraints, and how much is remembered of texts.
 PLAIN_IR = (
     "made_often",
     "plan.segment",
@@ -60,6 +60,7 @@ PLAIN_IR = (
     "grammar",
     "target",
     "choice_scoring",
+    "remembered",
 )
 
 

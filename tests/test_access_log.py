@@ -14,7 +14,9 @@ import pytest
 
 from sglc.serve import log_lines
 from sglc.serve.log_lines import LogLines
-from tests.waiting import HANG_S
+from tests.serve_fuzz.faults import changed_copy
+from tests.serving import serving
+from tests.waiting import HANG_S, until
 
 LINE = "x" * 1000
 
@@ -61,3 +63,20 @@ def test_a_server_whose_standard_error_nobody_reads_answers_and_ends(tmp_path: P
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.slow
+def test_a_bug_in_the_log_says_which_request_met_it(tmp_path: Path) -> None:
+    bugs = (
+        ("serve/app.py", 'return as_json({"object": "list", "data": [model]})', "1 / 0"),
+        ("serve/app.py", "_check_logprobs(service, body.logprobs is not None)", "1 / 0"),
+    )
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps([{"text": "word"}]))
+    with serving("--model", f"scripted:{script}", root=changed_copy(bugs, tmp_path)) as server:
+        asked = (("GET", "/v1/models", None), ("POST", "/v1/completions", {"prompt": "a"}))
+        for number, (method, path, body) in enumerate(asked):
+            status, content = server.ask(method, path, body, **{"x-request-id": f"number-{number}"})
+            assert (status, content["error"]["code"]) == (500, "internal_error")
+        told = r"ZeroDivisionError: .*\n.*in the request (.*)\n"
+        until(lambda: re.findall(told, server.log.read_text()) == ["number-0", "number-1"])

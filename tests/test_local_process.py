@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -475,6 +476,9 @@ def test_what_was_malformed_is_told_on_standard_error(capsys: pytest.CaptureFixt
 def test_a_malformed_segment_fails_and_the_process_lives(shared: LocalBackend) -> None:
     assert codes(run(shared, Segment((OpenNode(), ExtendNode(5, ("a",)), gen(1))))) == ["SGLC507"] * 3
     assert codes(run(shared, asks("a", max_tokens=10**30))) == ["SGLC508"] * 3
+    unseeded = asks("a")
+    nodes = [replace(node, seed=None) if isinstance(node, GenNode) else node for node in unseeded.nodes]
+    assert codes(run(shared, replace(unseeded, nodes=tuple(nodes)))) == ["SGLC507"] * 3
     assert isinstance(run(shared, asks("still here"))[-1], GenDone)
 
 

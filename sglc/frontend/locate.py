@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
@@ -28,6 +29,8 @@ _MOST_DECORATOR_LINES = 50
 # Calls come from few places many times (batches, loops), and decoding positions is slow. By the id of
 # a code object: itself, so that it stays alive, and its places (None: it is this package's, or Python's own).
 _CODES: dict[int, tuple[CodeType, dict[int, Loc] | None]] = {}
+_ADDING = Lock()
+_MOST_CODES = 1 << 14
 
 
 def here() -> Loc:
@@ -50,7 +53,13 @@ def here() -> Loc:
 
 
 def _seen(code: CodeType) -> tuple[CodeType, dict[int, Loc] | None]:
-    return _CODES.setdefault(id(code), (code, {} if _is_users(code.co_filename) else None))
+    known = _CODES.get(id(code))
+    if known is None:
+        with _ADDING:
+            while len(_CODES) >= _MOST_CODES:
+                del _CODES[next(iter(_CODES))]  # the oldest
+            known = _CODES.setdefault(id(code), (code, {} if _is_users(code.co_filename) else None))
+    return known
 
 
 def _is_users(file: str) -> bool:

@@ -57,6 +57,9 @@ class AccessLog:
 
         try:
             await self._app(scope, receive, named)
+        except Exception as error:
+            error.add_note(f"in the request {scope[REQUEST_ID]}")  # stands in the server's log
+            raise
         finally:
             ended_s = time.perf_counter()
             self._metrics.answered(kind, spent, began_s, ended_s, status, complete)

@@ -4,9 +4,11 @@ from __future__ import annotations
 import __future__
 
 import ast
+import gc
 import json
 import linecache
 import textwrap
+import weakref
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -14,7 +16,8 @@ from typing import Any
 import pytest
 
 from sglc.backends.scripted import ScriptedBackend
-from sglc.errors import UsageError
+from sglc.errors import Loc, UsageError
+from sglc.frontend import locate
 from sglc.frontend import source as source_module
 from sglc.frontend.source import source_of
 from tests.frontend.programs import body_source, from_file
@@ -172,3 +175,19 @@ def test_what_is_nested_is_compiled_with_its_own_statement(
     monkeypatch.setattr(source_module, "_codes", counted)
     assert source_of(names["Holder"].own.__code__).matches
     assert made == [2]
+
+
+def test_where_code_stands_is_known_of_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody makes functions for ever, as a notebook does."""
+    monkeypatch.setattr(locate, "_CODES", {})
+    monkeypatch.setattr(locate, "_MOST_CODES", 3)
+    alive: list[weakref.ref[CodeType]] = []
+    for number in range(8):
+        names: dict[str, Any] = {"here": locate.here}
+        exec(compile(f"def f():\n    return here(), {number}", "made.py", "exec"), names)
+        assert names["f"]()[0] == Loc("made.py", 2, 12, 18)
+        alive.append(weakref.ref(names["f"].__code__))
+        del names
+    gc.collect()
+    assert sum(one() is not None for one in alive) <= 3
+    assert len(locate._CODES) == 3

@@ -7,6 +7,8 @@ import json
 import random
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -427,3 +429,30 @@ def test_neither_torch_nor_transformers_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("text", ["x" * 50_000, "你好" * 20_000, "1 2 " * 10_000, "a\n" * 20_000])
+def test_others_go_on_while_a_long_text_is_encoded(tokenizer: LocalTokenizer, text: str) -> None:
+    """Whatever it is: it may have no place to be cut at. Here a thread goes on only when another lets it."""
+    turns, over = 0, False
+
+    def go_on() -> None:
+        nonlocal turns
+        while not over:
+            turns += 1
+            time.sleep(0)
+
+    other = threading.Thread(target=go_on)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(60.0)
+    try:
+        other.start()
+        begun = turns
+        ids = tokenizer.encode(text)
+        gone_on = turns - begun
+    finally:
+        over = True
+        sys.setswitchinterval(before)
+        other.join()
+    assert gone_on > 10
+    assert ids == tokenizer._raw.encode(text, add_special_tokens=False).ids

@@ -53,6 +53,8 @@ def made(hint: Any, rng: random.Random, name: str = "") -> Any:
         return made_error(rng.choice(list(wire.ERRORS.values())), rng)
     if is_dataclass(hint):
         hints = get_type_hints(hint)
+        if hint is GenNode:
+            hints["seed"] = int  # else it cannot be run
         return hint(**{field.name: made(hints[field.name], rng, field.name) for field in fields(hint)})
     if hint is int and name in ("stream", "node"):
         return rng.randrange(BEFORE)

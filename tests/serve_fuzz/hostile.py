@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from tests import hostile_plans
 from tests.serve_fuzz import forms
 
 HALF = "a\ud800b"
@@ -264,6 +265,11 @@ def _leaving(random: Random, kind: str) -> Hostile:
     return Hostile(kind, (whole[:cut],), (200, 400, None), leaves)
 
 
+def _planned(random: Random, kind: str) -> Hostile:
+    case = hostile_plans.for_any_model(random)
+    return Hostile(kind, (posted("/v1/programs", case.body),), (200, 400, 404))
+
+
 def _half(random: Random, kind: str) -> Hostile:
     """The rest of the body never comes."""
     whole = posted("/v1/completions", json.dumps(body(random, "/v1/completions")).encode())
@@ -295,4 +301,5 @@ KINDS: dict[str, Callable[[Random, str], Hostile]] = {
     "half a body": _half,
     "slow reader": _slow,
     "huge request": _huge,
+    "hostile plan": _planned,
 }

@@ -16,7 +16,7 @@ from tests.serve_fuzz.hostile import KINDS
 from tests.serve_fuzz.kills import kill_at_random
 
 SEED = 0
-REQUESTS = at_depth(15, 15, 2_000)  # one of each kind, at least
+REQUESTS = at_depth(16, 16, 2_000)  # one of each kind, at least
 
 
 @pytest.mark.slow

@@ -7,9 +7,9 @@ itself is compiled where the model is.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 from sglc.errors import LegalizeError, shown
+from sglc.ir.remembered import remembered
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+|\#[^\n]*)
@@ -33,7 +33,7 @@ _RANGE = re.compile(
 )
 
 
-@lru_cache(maxsize=128)
+@remembered(128)
 def check_gbnf(grammar: str) -> None:
     """Refuse a grammar that is none.
 

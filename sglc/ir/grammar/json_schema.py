@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from sglc.errors import LegalizeError, shown
 from sglc.ir.grammar.schema_choices import told_apart
@@ -31,6 +30,7 @@ from sglc.ir.grammar.schema_leaves import (
 from sglc.ir.grammar.schema_negation import negated
 from sglc.ir.grammar.schema_references import References
 from sglc.ir.grammar.schema_rewrites import rewrite
+from sglc.ir.remembered import remembered
 
 _TOGETHER = 16  # nested schemas that are written in one; what is deeper has a name
 _MOST_OPTIONAL = 1000  # names that may come next in an object
@@ -48,7 +48,7 @@ class Enforced:
     ignored: tuple[str, ...]
 
 
-@lru_cache(maxsize=128)
+@remembered(128)
 def enforced(text: str) -> Enforced:
     """What of the schema `text` is enforced. The newest are kept.
 

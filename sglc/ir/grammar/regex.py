@@ -12,7 +12,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from re import _constants as sre
 from re import _parser
 from typing import Any
@@ -21,6 +21,7 @@ from sglc.errors import LegalizeError, shown
 from sglc.ir.grammar.dfa import DEAD, ByteDfa
 from sglc.ir.grammar.minimize import blocks_of, canonical
 from sglc.ir.grammar.regex_positions import class_places, largest_repeat, part_place, refuse_posix
+from sglc.ir.remembered import remembered
 
 # What compiling may take, about two seconds at most: states of the automaton as it is first built, of
 # those all that are looked at for the states of the deterministic one, and its states times its classes.
@@ -61,7 +62,7 @@ _REFUSED = {
 }
 
 
-@lru_cache(maxsize=_AUTOMATA)
+@remembered(_AUTOMATA)
 def compile_regex(pattern: str) -> ByteDfa:
     """The minimal automaton of the UTF-8 texts that match `pattern` as a whole. The newest are kept.
 

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Set
-from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,6 +13,7 @@ from sglc.errors import LegalizeError
 from sglc.ir.grammar.json_schema import Enforced, enforced
 from sglc.ir.grammar.schema_leaves import refused
 from sglc.ir.grammar.schema_pattern import rust_pattern
+from sglc.ir.remembered import remembered
 
 # On one line, so that a model cannot go on with spaces. Without `\\u` a text is spelled in one way, so that a
 # name that is listed cannot come again in disguise.
@@ -65,7 +65,7 @@ def json_grammar(text: str) -> str:
     return _grammar(exact_schema(text))
 
 
-@lru_cache(maxsize=128)
+@remembered(128)
 def exact_schema(text: str) -> str:
     """What stands behind `%json` in a grammar of llguidance for the schema `text`. The newest are kept.
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 
 from sglc.errors import LegalizeError, shown
 from sglc.ir.grammar.regex import DIGIT, WORD, Range, complement
+from sglc.ir.remembered import remembered
 
 _LAST = 0x10FFFF
 _LINE_ENDS: list[Range] = [(10, 10), (13, 13), (0x2028, 0x2029)]
@@ -32,7 +32,7 @@ _GROUP = re.compile(r"\(\?(?::|<[A-Za-z_$][\w$]*>)")
 _LOOKAROUND = re.compile(r"\(\?<?[=!]")
 
 
-@lru_cache(maxsize=1024)
+@remembered(1024)
 def rust_pattern(pattern: str) -> str:
     """`pattern` as llguidance reads it.
 

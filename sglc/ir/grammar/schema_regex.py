@@ -10,12 +10,12 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from sglc.ir.grammar.json_schema import enforced
 from sglc.ir.grammar.regex import MOST_CALLS, call
 from sglc.ir.grammar.schema_leaves import kind_of, kinds_of
+from sglc.ir.remembered import remembered
 
 _CHAR = r'(?:[^"\\\x00-\x1f\x7f]|\\[nrbtf\\"])'
 _CHAR_PLACES = 12  # of an automaton, for a character: its bytes, and the escapes
@@ -55,7 +55,7 @@ def schema_regex(text: str) -> str | None:
     return rules[0] if rules is not None and len(rules) == 1 else None
 
 
-@lru_cache(maxsize=256)
+@remembered(256)
 def schema_rules(text: str) -> tuple[str, ...] | None:
     """The documents of the schema `text` as rules for `pushdown`; None if it is not of the plain kind.
 

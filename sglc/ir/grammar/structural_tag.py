@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from importlib.util import find_spec
 
 from sglc.errors import LegalizeError, shown
@@ -36,13 +35,14 @@ from sglc.ir.grammar.tag_fields import (
     text_of,
     texts_of,
 )
+from sglc.ir.remembered import remembered
 
 _ANY = "(?s:.*)"
 _FREE = ("",)  # closers: free text may follow
 _ENDS_ITSELF = ("object", "array", "string", "boolean", "null")  # kinds of values that nothing makes longer
 
 
-@lru_cache(maxsize=128)
+@remembered(128)
 def tag_grammar(text: str) -> str:
     """The structural tag `text` as a grammar of llguidance. The newest are kept.
 
@@ -68,7 +68,7 @@ def check_structural_tag(text: str) -> None:
         tag_grammar(text)
 
 
-@lru_cache(maxsize=128)
+@remembered(128)
 def schemas_of(text: str) -> tuple[str, ...]:
     """The schemas in a structural tag, each once. Raises as `check_structural_tag`."""
     found: dict[str, None] = {}
@@ -76,7 +76,7 @@ def schemas_of(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-@lru_cache(maxsize=128)
+@remembered(128)
 def begins_free(text: str) -> bool:
     """Whether any text may stand before what the triggers of the structural tag `text` begin."""
     try:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sglc.errors import RunError
+from sglc.ir.remembered import remembered
 
-_KEPT = 32  # grammars, each with a matcher at its start
+_KEPT, _LONG = 32, 1 << 16  # grammars, each with a matcher at its start; of longer ones a few
 _LOOKED_INTO = 1 << 18  # bytes of a grammar whose forced text is asked for; of a million it takes 0.4 s, locked
 _ITEMS = 10_000  # that it may have in mind at one byte: four for each name that may come next
 
@@ -27,7 +27,7 @@ class Guidance:
         from llguidance import LLTokenizer, TokenizerWrapper
 
         self._size = size
-        self._first = lru_cache(maxsize=_KEPT)(self._new)  # a copy takes a hundredth of what a new one does
+        self._first = remembered(_KEPT, _LONG)(self._new)  # a copy takes a hundredth of what a new one does
         self._tokenizer: Any = LLTokenizer(TokenizerWrapper(_GuidanceVocabulary(token_bytes, size)))
 
     def matcher(self, grammar: str, *, markers: bool = False) -> GuidanceMatcher:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 from sglc.errors import RunError, SglcError
 from sglc.ir.choice_scoring import NEEDS_UNCONDITIONAL, decide
@@ -15,6 +14,7 @@ from sglc.ir.grammar.stops import stop_pattern
 from sglc.ir.plan.dataflow import goes_on
 from sglc.ir.plan.events import Delta, Event, GenDone, Sample, SelectDone, TokenLogprob, Usage
 from sglc.ir.plan.segment import GenNode, SelectNode
+from sglc.ir.remembered import remembered
 from sglc.ir.target import Tokenizer
 from sglc.runtime.cache.sequence_handles import Prefix
 from sglc.runtime.constraints.protocol import Constraint
@@ -39,6 +39,7 @@ from sglc.runtime.tokenizer.detokenize import StopStream
 
 Outcome = GenDone | SelectDone  # of a call
 _NOTHING_SCORED = PromptScored(0, ())
+_TEXTS, _CHARACTERS = 2048, 1024  # whose ids are remembered: 80 MB of them where a character is an id
 
 
 class EngineModel:
@@ -50,8 +51,9 @@ class EngineModel:
         self.token_bytes = tokenizer.token_bytes()
         self.constraints = kept_constraints(tokenizer, engine.executor.vocab_size)
         self.cut = tokenizer.cut
-        self.encode = lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode(text)))
-        self.encode_within = lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode_within(text)))
+        kept = remembered(_TEXTS, _CHARACTERS, longer=0)
+        self.encode = kept(lambda text: tuple(tokenizer.encode(text)))
+        self.encode_within = kept(lambda text: tuple(tokenizer.encode_within(text)))
         self.prefixes = PromptPrefixes(engine)
 
     def encode_behind(self, ids: Sequence[int], text: str) -> tuple[int, ...]:

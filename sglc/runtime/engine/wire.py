@@ -315,14 +315,18 @@ def decode_segment(command: Submit) -> Segment:
     """The segment of a command, fit to be run.
 
     Raises:
-        BackendError: SGLC507, not a node, or one that reads what is not before it.
+        BackendError: SGLC507, not a node, or one that reads what is not before it, or lacks its prompt or seed.
     """
     written = bytes(command.nodes)
     shared = _kept_nodes(written) if len(written) <= _MOST_KEPT else _shared_nodes(written)
     nodes = list(shared.nodes)
+    if len(command.prompts) < len(shared.prompts) or len(command.seeds) < len(shared.gens):
+        raise _malformed("how many prompts and seeds a segment has")
     for (place, stream), parts in zip(shared.prompts, command.prompts, strict=False):
         nodes[place] = ExtendNode(stream, tuple([EncodedText(_ids(packed)) for packed in parts]))
     for (place, before, behind), seed in zip(shared.gens, command.seeds, strict=False):
+        if seed is None and before[_SAMPLING].seed is None:
+            raise _malformed(f"the seed of node {place}")
         nodes[place] = GenNode(*before, seed, *behind)  # type: ignore[call-arg]  # they are as many as it has
     return Segment(
         tuple(nodes), command.gives, command.priority, command.share, command.namespace, command.hints,
@@ -367,7 +371,7 @@ def _shared_nodes(written: bytes) -> _SharedNodes:
     ]
     given = [(at, _GEN_FIELDS(node)) for at, node in enumerate(nodes) if type(node) is GenNode]
     gens = [(at, held[:_SEED], held[_SEED + 1 :]) for at, held in given]
-    waits = (_waits if len(nodes) <= _MOST_ALIKE else waits_of)(tuple(sources))
+    waits = (_waits if sum(map(len, sources)) <= _MOST_ALIKE else waits_of)(tuple(sources))
     return _SharedNodes(tuple(nodes), waits, tuple(prompts), tuple(gens))
 
 
@@ -385,7 +389,7 @@ def _kept_node(number: int, written: bytes) -> Node:
 
 
 _waits = lru_cache(256)(waits_of)
-_MOST_ALIKE = 64  # nodes of a segment
+_MOST_ALIKE = 128  # streams and texts that the nodes of a segment read
 _kept_nodes = lru_cache(256)(_shared_nodes)
 _MOST_KEPT = 4096  # bytes of nodes
 
@@ -578,7 +582,8 @@ def _malformed(what: str) -> BackendError:
 
 _LAYOUTS = {kind: _layout(kind) for kind in KINDS.values()}
 _ALIKE = {_NUMBERS[kind] for kind in (GenNode, SelectNode)}
-_EXTENDS, _SEED = _NUMBERS[ExtendNode], [one.name for one in fields(GenNode)].index("seed")
+_EXTENDS = _NUMBERS[ExtendNode]
+_SAMPLING, _SEED = map([one.name for one in fields(GenNode)].index, ("sampling", "seed"))
 _GEN_FIELDS = attrgetter(*[one.name for one in fields(GenNode)])
 _TAGGED = msgspec.msgpack.Decoder(list[_Tagged])
 _LISTS = msgspec.msgpack.Decoder(list[Raw])

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from string import ascii_letters
 
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers.models import BPE
 from tokenizers.normalizers import NFC
 
+from sglc.ir.remembered import remembered
+
 _BEFORE = ascii_letters + ",.;:"
 BETWEEN = re.compile(rf" (?<=[{_BEFORE}] )(?=[A-Za-z])")  # a space first: it is looked for at once
 SHORT = 256  # characters of a text that has no long pieces
-# Characters of a long piece, at least, and how many of them are remembered.
+# Characters of a long piece, at least, and how many are remembered of those that are hardly longer.
 _LONG = ((4096, 512), (SHORT, 8192))
 _NEAR = 256  # characters of a text's end
 
@@ -36,7 +37,7 @@ def in_pieces(encode: Encode) -> Encode:
 
 def _in_pieces(encode: Encode, size: int, count: int) -> Encode:
     """`encode`, by pieces of at least `size` characters, of which `count` are remembered."""
-    known = lru_cache(count)(encode)
+    known = remembered(count, 2 * size, longer=0)(encode)
 
     def encoded(text: str) -> bytes:
         if len(text) <= size:

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_WORDS = 65_536  # that are remembered
+_WORDS, _LETTERS = 65_536, 4 << 20  # that are remembered: so many, with so many letters
+_AT_ONCE = 1024  # characters that no other thread goes on while they are encoded
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
 
 
@@ -158,7 +159,9 @@ class LocalTokenizer:
 
     def encode_whole(self, text: str) -> list[int]:
         """`encode` in one go: the same ids, however often parts of the text have come."""
-        return self._raw.encode(text, add_special_tokens=False).ids
+        if len(text) <= _AT_ONCE:
+            return self._raw.encode(text, add_special_tokens=False).ids
+        return self._raw.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     def _pack(self, text: str) -> bytes:
         return array("i", self.encode_whole(text)).tobytes()
@@ -273,11 +276,16 @@ class _Words(dict[str, bytes]):
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
+        self._letters = 0
 
     def __missing__(self, word: str) -> bytes:
-        if len(self) >= _WORDS:
+        ids = self._encode(word)
+        self._letters += len(word)
+        if len(self) >= _WORDS or self._letters > _LETTERS:
             self.clear()
-        ids = self[word] = self._encode(word)
+            self._letters = 0
+        else:
+            self[word] = ids
         return ids
 
 
