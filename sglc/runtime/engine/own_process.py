@@ -35,6 +35,8 @@ def keep_answering(collections: tuple[int, ...] = COLLECTIONS) -> None:
     gc.freeze()
     gc.set_threshold(*collections)
     gc.enable()
+    # One text at a time is encoded: threads of the tokenizer's own, one for each processor, would only wait.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     sys.setswitchinterval(_SWITCH_S)
     with suppress(AttributeError):  # only Linux has it
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
