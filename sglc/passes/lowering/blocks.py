@@ -94,11 +94,12 @@ class Lowering:
     def begun(self, program: Program) -> tuple[Program, _BlockLowering]:
         """A program as it is divided, and the lowering of its own ops."""
         ids, there = fresh_ids(program), kinds(program)  # what it becomes has no section or tool more
-        program, prompts = with_texts(with_chosen_texts(program, ids), ids)
+        acts = not there.isdisjoint((Tool, HostCall))
+        program, prompts = with_texts(with_chosen_texts(program, ids), ids, acts=acts)
         named = program = with_arm_tails(program, prompts, ids)
         if not there.isdisjoint(SECTIONS):
             program, prompts = without_sections(named, prompts)
-        scope = LoweringScope(named, prompts, acts=not there.isdisjoint((Tool, HostCall)))
+        scope = LoweringScope(named, prompts, acts=acts)
         return program, _BlockLowering(self, scope, program.ops)
 
     def region(self, scope: LoweringScope, region: Region) -> int:
