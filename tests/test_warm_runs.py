@@ -10,15 +10,18 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
 import sglc as sgl
 from sglc.backends.scripted import Asked, ScriptedBackend
+from sglc.execution.answers.duplicates import Duplicates
 from sglc.execution.batch.runner import run_batch
 from sglc.execution.bind import fitted
 from sglc.execution.lifecycle import CallSetup, Run, RunSetup
+from sglc.ir.plan.asked import numbered
 from tests.small_default import small_default
 from tests.waiting import HANG_S, until
 
@@ -45,6 +48,11 @@ def read(s: Any, question: str) -> None:
         s += question + sgl.gen(name, max_tokens=4)
         if s[name] == "never":
             s += " again"
+
+
+@sgl.function
+def chosen(s: Any, question: str) -> None:
+    s += question + sgl.select("verdict", choices=["fine", "poor"])
 
 
 @sgl.function
@@ -80,6 +88,21 @@ def test_runs_as_python_leave_no_run_behind(program: sgl.Function, no_collection
     for number in range(20):
         assert program.run(question=f"{number}?", backend=ScriptedBackend(says), mode="python").error() is None
     assert sum(isinstance(each, Run) for each in gc.get_objects()) - before < 3  # one may be about to end
+
+
+def test_one_run_does_not_look_for_others_that_ask_for_the_same() -> None:
+    backend, looked = ScriptedBackend(says), 0
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        nonlocal looked
+        looked += event == "call" and frame.f_code in (Duplicates.__init__.__code__, numbered.__code__)
+
+    sys.setprofile(look)
+    try:
+        result = chosen.run(question="Why?", backend=backend)  # its choice is one that others may ask for
+    finally:
+        sys.setprofile(None)
+    assert (result["verdict"], result.mode, looked) == ("fine", "plan", 0)
 
 
 def test_who_waits_for_the_end_is_not_woken_before() -> None:

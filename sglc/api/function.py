@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import importlib
 import sys
 import threading
@@ -309,11 +308,9 @@ class Function:
         self, fitting: Fitting, call: CallSetup, mode: Mode, on_text: Callable[[Site, str | None], None] | None,
         live: bool = False, in_thread: bool = True, given_up: Callable[[], bool] | None = None,
     ) -> Result:  # fmt: skip
-        from sglc.execution.lifecycle import RunSetup
-
         try:
             call.backend.start()
-            run = self._made(fitting, RunSetup(call, 0, contextvars.copy_context(), on_text, live), mode)
+            run = self._made(fitting, call.alone(on_text, live), mode)
         except BaseException as error:
             call.failed(error)
             raise

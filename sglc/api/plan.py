@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import importlib
 import pickle
 import re
@@ -147,8 +146,7 @@ class LoadedPlan:
         call = self._set_up(backend, seed, None, limits or Limits(), watches, place)
         try:
             call.backend.start()
-            setup = RunSetup(call, 0, contextvars.copy_context(), on_text, live)
-            run = plan_run(self._prepared, setup, given, self.tools)
+            run = plan_run(self._prepared, call.alone(on_text, live), given, self.tools)
         except BaseException as error:
             call.failed(error)
             raise

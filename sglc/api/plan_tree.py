@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.api.handing_over import why_not_again
@@ -33,6 +33,7 @@ from sglc.frontend.tracing.tools import tools_of
 from sglc.frontend.tracing.trace import Explored, explored
 from sglc.ir.core import Program, Type, values_in
 from sglc.ir.facts import holds, readable, spell
+from sglc.ir.made_often import replaced
 from sglc.ir.ops import Guard, HostCall
 from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.plan import FunctionStep, HostStep, steps_of
@@ -223,7 +224,7 @@ class PlanTree:
         key = outputs, target.told_by
         ready = leaf.plans.get(key)
         if ready is None:
-            asked = program if outputs is None else replace(program, outputs=outputs)
+            asked = program if outputs is None else replaced(program, outputs=outputs)
             ready = leaf.plans[key] = _ready(asked, leaf, backend)
         choice = Choice(None, ready) if isinstance(ready, str) else Choice(ready)
         leaf.newest = target, outputs, choice
@@ -287,7 +288,7 @@ def _leaf(
     program, tools = None, NO_TOOLS
     try:
         made = explored(
-            replace(definition, fullgraph=False), sampling, args=arguments, guards=guards, reads=reads,
+            replaced(definition, fullgraph=False), sampling, args=arguments, guards=guards, reads=reads,
             counts=None if counts_vary else counts,
         )  # fmt: skip
         why = _why_not(made) or why_not_again(made.program, reads)

@@ -23,7 +23,7 @@ from sglc.execution.served import Served
 from sglc.execution.session import Session
 from sglc.execution.tasks import numbered, task_path
 from sglc.frontend.language.function import Definition
-from sglc.frontend.locate import here, of_coroutine, of_error, of_thread
+from sglc.frontend.locate import of_coroutine, of_error, of_thread
 from sglc.frontend.program.history import messages
 from sglc.frontend.program.instance import GatheredVariables, Instance
 from sglc.frontend.program.state import State
@@ -301,7 +301,7 @@ def _plain(value: Any, instance: Instance) -> Any:
     """A returned value with gathered variables as ordinary dicts."""
     match value:
         case GatheredVariables():
-            return {name: instance.read(made, "`return`", here()) for name, made in value.variables.items()}
+            return {name: instance.read(made, "`return`") for name, made in value.variables.items()}
         case dict() if type(value) is dict:
             return {key: _plain(item, instance) for key, item in value.items()}
         case list() if type(value) is list:

@@ -53,9 +53,14 @@ class CallSetup:
 
     def backend_for(self, asked: Asked | None, arguments: Mapping[str, Any]) -> Backend:
         """The one for a run: of a plan that asks for so much, or of Python (None), of which nobody knows."""
-        if self.unified or asked is NOTHING_ASKED:
+        alone = self.duplicates is None and asked is not None and not asked.repeats
+        if self.unified or alone or asked is NOTHING_ASKED:
             return self.backend
         return (self.duplicates or Duplicates(self.backend)).backend(asked, arguments)
+
+    def alone(self, on_text: Callable[[Site, str | None], None] | None, live: bool) -> RunSetup:
+        """What its only run is given, whose Python sees the variables of here."""
+        return RunSetup(self, 0, contextvars.copy_context(), on_text, live)
 
     def failed(self, error: BaseException) -> None:
         """None of them begins, and who observes it is told."""

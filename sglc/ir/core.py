@@ -29,6 +29,7 @@ class Type(StrEnum):
     JSON = "json"
 
 
+@made_often
 @dataclass(frozen=True, slots=True)
 class Value:
     """One SSA result. Ids are unique in a program, its regions included; names belong to the printer."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from operator import attrgetter
+from dataclasses import dataclass
 from typing import Any
+
+from sglc.ir.made_often import made_often, replaced
 
 # Of `repetition_penalty`, for which vLLM and transformers know no highest: what lies between makes no logit
 # overflow that it divides, or is multiplied with, in 32 bits.
@@ -21,6 +22,7 @@ def is_seed(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64
 
 
+@made_often
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """Resolved parameters of one generation (run defaults merged with the call's own).
@@ -75,8 +77,8 @@ class Sampling:
     logprobs: bool = False
 
     def changed(self, given: Mapping[str, Any]) -> Sampling:
-        """These parameters with those that are given; `replace` asks each field for more than its value."""
-        return Sampling(**{**dict(zip(_NAMES, _values_of(self), strict=True)), **given})
+        """These parameters with those that are given."""
+        return replaced(self, **given)
 
     @property
     def unreachable(self) -> str:
@@ -94,7 +96,3 @@ class Sampling:
     def penalised(self) -> bool:
         """Whether ids that were made are less likely from then on."""
         return bool(self.frequency_penalty or self.presence_penalty) or self.repetition_penalty != 1
-
-
-_NAMES = tuple(part.name for part in fields(Sampling))
-_values_of = attrgetter(*_NAMES)

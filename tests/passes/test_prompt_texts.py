@@ -71,7 +71,7 @@ def test_texts_of_streams_are_what_the_streams_say() -> None:
         program = _asking(replace(made, ops=tuple(map(_plain, made.ops))))
         verify(program)
         try:
-            texts, _ = with_texts(program, fresh_ids(program))
+            texts, _ = with_texts(program, fresh_ids(program), acts=True)
         except LegalizeError as error:  # a called program gave the stream, or a loop another one
             codes.add(error.code)
             continue

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress, repeat
+from operator import is_not
 from pathlib import PurePath
 from typing import Any, ClassVar
 
@@ -231,7 +233,9 @@ def gen(
         known, step = None, ()
     if known is not None:
         return known
-    given = {key: value for key, value in dict(locals()).items() if value is not None and key in SAMPLING}
+    own = dict(locals())
+    filled = compress(own.items(), map(is_not, own.values(), repeat(None)))  # few are
+    given = {key: value for key, value in filled if key in SAMPLING}
     limit: SymbolicText | None = None
     if isinstance(asked := max_tokens, SymbolicLimit):
         forms = (regex, json_schema, ebnf, structural_tag, dtype, choices, tools)

@@ -25,10 +25,11 @@ _REPORTS = {
     "top_logprobs_num": "top_logprobs",
     "return_text_in_logprobs": "logprob_text",
 }
+_REPORTING = frozenset(("return_logprob", *_REPORTS))
 _NO_REPORTS = {"logprobs_from": None, "top_logprobs": 0, "logprob_text": False, "logprobs": False}
 _MOST_FLOAT = sys.float_info.max
 # The arguments that are about sampling; what may be called, another argument says as a text.
-SAMPLING = {field.name for field in fields(Sampling)} - {"tools"} | {"return_logprob", *_REPORTS}
+SAMPLING = {field.name for field in fields(Sampling)} - {"tools"} | _REPORTING
 
 
 class StructuralTag(Protocol):
@@ -54,10 +55,10 @@ def sampling_fields(given: Mapping[str, Any], loc: Loc) -> dict[str, Any]:
         problem = _problem(key, value)
         if problem:
             raise TraceError("SGLC103", f"`{key}` is `{_spelled(value)}`: {problem}", _place(key, value, loc))
-        if key not in ("return_logprob", *_REPORTS):
+        if key not in _REPORTING:
             found[key] = _frozen(key, value)
             refuse_half_pairs(key, found[key], loc)
-    return {**found, **_reports(given, loc)}
+    return found if given.keys().isdisjoint(_REPORTING) else {**found, **_reports(given, loc)}
 
 
 def _spelled(value: Any) -> str:

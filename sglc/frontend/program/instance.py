@@ -179,7 +179,7 @@ class Instance:
         while self.waiting:
             self.waiting[0].settle()
 
-    def text_of(self, made: Generated, what: str, loc: Loc) -> Any:
+    def text_of(self, made: Generated, what: str) -> Any:
         """The text of a generation (a list for several samples).
 
         While compiling it is a symbolic one, or itself, where this path has decided it.
@@ -191,41 +191,42 @@ class Instance:
             tracing = TRACING.get()
             if tracing is not None and made.many:
                 reason = "several samples are a list that only exists when the program runs"
-                raise GraphBreak(reason, loc, ITERATION)
+                raise GraphBreak(reason, here(), ITERATION)
             known = None if tracing is None else tracing.known(made.value)
             return known if isinstance(known, str) else SymbolicText((made.value,))
-        return self.observe(what, loc).text_of_site(made.site)
+        return self.observe(what, here()).text_of_site(made.site)
 
-    def read(self, variable: Variable, what: str, loc: Loc) -> Any:
+    def read(self, variable: Variable, what: str) -> Any:
         """The Python value of a variable; a symbolic text while compiling."""
         match variable:
             case Generated(parser=parser):
-                text = self.text_of(variable, what, loc)
+                text = self.text_of(variable, what)
                 if parser is None:
                     return text
                 if not isinstance(text, SymbolicText):
                     return self._parsed(parser, text, variable.site)
                 tracing = TRACING.get()
                 assert tracing is not None
-                return tracing.parsed(parser, text, loc)
+                return tracing.parsed(parser, text, here())
             case Awaited():
                 variable.settle()
                 if variable.problem is not None:
                     raise variable.problem
-                return self.read(variable.known, what, loc)
+                return self.read(variable.known, what)
             case Gathered():
-                return [self.read(entry, what, loc) for entry in variable.entries]
+                return [self.read(entry, what) for entry in variable.entries]
             case Scoped() if all(part.kind in ("text", "generated") for part in variable.parts):
-                return self._joined(variable.parts, what, loc)
+                return self._joined(variable.parts, what)
             case Scoped() if self.launcher is None and (tracing := TRACING.get()) is not None:
-                return tracing.text_of(variable.end.value, variable.begin.value, loc)
+                return tracing.text_of(variable.end.value, variable.begin.value, here())
             case Scoped():  # only the back end knows how chat turns are written
+                loc = here()
                 before = self.text_at(variable.begin, variable.parts[0].before, what, loc)
                 return self.text_at(variable.end, variable.parts[-1], what, loc)[len(before) :]
             case Unsettled():
                 check_settled(variable)
                 raise TraceError(
-                    "SGLC148", f"`{variable.name}` is not one value here: {variable.reason}", loc,
+                    "SGLC148", f"`{variable.name}` is not one value here: {variable.reason}", here(),
                     note=f"the branch is at {variable.loc}",
                     hint="store it in every arm, or before the branch",
                 )  # fmt: skip
@@ -253,9 +254,9 @@ class Instance:
         write(recorder, history, lambda made: self.in_prompt(made, what, loc), loc)
         return launcher.text_of_program(recorder.take(final=True))
 
-    def _joined(self, parts: tuple[History, ...], what: str, loc: Loc) -> str | SymbolicText:
+    def _joined(self, parts: tuple[History, ...], what: str) -> str | SymbolicText:
         texts: list[Any] = [
-            first(self.read(part.item, what, loc)) if part.kind == "generated" else part.item for part in parts
+            first(self.read(part.item, what)) if part.kind == "generated" else part.item for part in parts
         ]
         if any(isinstance(text, SymbolicText) for text in texts):
             return joined(tuple(texts))
@@ -297,7 +298,7 @@ class GatheredVariables(Mapping[str, Any]):
         self.variables = dict(variables)
 
     def __getitem__(self, name: str) -> Any:
-        return self._instance.read(self.variables[name], f"`[{name!r}]`", here())
+        return self._instance.read(self.variables[name], f"`[{name!r}]`")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.variables)

@@ -417,14 +417,13 @@ class State(NoText):
     # -- reading ---------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Any:
-        loc = here()
         if name not in self._variables or name in self._scopes:
             known = ", ".join(f"`{known}`" for known in self._variables)
             raise MissingVariable(
-                "SGLC110", f"nothing is stored under `{name}` yet", loc,
+                "SGLC110", f"nothing is stored under `{name}` yet", here(),
                 note=f"stored so far: {known or 'nothing'}", hint=f'store it with `gen("{name}")`',
             )  # fmt: skip
-        return self._instance.read(self._variables[name], f"`[{name!r}]`", loc)
+        return self._instance.read(self._variables[name], f"`[{name!r}]`")
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.settle()

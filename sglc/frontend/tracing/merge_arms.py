@@ -9,7 +9,7 @@ reads it: literals are worth more known than shared.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
@@ -25,6 +25,7 @@ from sglc.frontend.values.block_exit import (
     is_there,
 )
 from sglc.ir.core import OPS, Op, Region, Tree, Type, Value, walk
+from sglc.ir.made_often import replaced
 from sglc.ir.ops import (
     Append,
     Call,
@@ -110,7 +111,7 @@ def _left(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     if isinstance(last, HostCall):
         return ops
     first = next(op for op in walk((last,)) if isinstance(op, HostCall))
-    return (*ops, replace(first, reads=()))
+    return (*ops, replaced(first, reads=()))
 
 
 class _Differ(Exception):
@@ -218,7 +219,7 @@ class _Joint:
         for name, texts in _parts(first.mnemonic):
             changed[name] = self.item(tuple([getattr(op, name) for op in ops]), texts)
         results = self.define([op.results for op in ops])
-        merged = replace(first, **changed, results=results)
+        merged = replaced(first, **changed, results=results)
         self.streams.add(merged)
         return merged
 
@@ -263,7 +264,7 @@ class _Joint:
         params = self.define([region.params for region in regions])
         ops = tuple(self.op(ops) for ops in zip(*(region.ops for region in regions), strict=True))
         results = tuple(self.value(values) for values in zip(*(r.results for r in regions), strict=True))
-        return replace(regions[0], params=params, ops=ops, results=results)
+        return replaced(regions[0], params=params, ops=ops, results=results)
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -334,7 +335,7 @@ class _Joint:
             return first  # it was there before the branch
         unsettled = next((leaf for leaf in leaves if isinstance(leaf, Unsettled)), None)
         if unsettled is not None:
-            return Stored(replace(unsettled, there=all(map(is_there, leaves))))
+            return Stored(replaced(unsettled, there=all(map(is_there, leaves))))
         if any(isinstance(leaf, Opaque) for leaf in leaves):
             return Stored(
                 Unsettled(key[1], "the arms of a branch store different objects", self.loc, there=True)

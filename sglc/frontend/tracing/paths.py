@@ -9,7 +9,7 @@ recorded again: a loop without an end would take the square of its length, so th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sglc.errors import Loc, SglcError, TraceError
@@ -20,6 +20,7 @@ from sglc.frontend.values.graph_breaks import PATHS, RAISED, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicText
 from sglc.ir.core import NOWHERE, Op, Type, Value, definitions, regions, renamed, substitute, values_in
 from sglc.ir.depth import MAX_DEPTH
+from sglc.ir.made_often import replaced
 from sglc.ir.ops import Call, Cond, HostCall, Switch
 
 MOST_PATHS = 64
@@ -229,7 +230,7 @@ def _renamed_exit(block_exit: BlockExit | None, rename: Mapping[Value, Value]) -
         return block_exit
     variables = {key: _renamed_variable(stored, rename) for key, stored in block_exit.variables.items()}
     tree, streams = substitute(block_exit.tree, rename), substitute(block_exit.streams, rename)
-    return replace(block_exit, tree=tree, streams=streams, variables=variables)
+    return replaced(block_exit, tree=tree, streams=streams, variables=variables)
 
 
 def _renamed_variable(stored: Stored, rename: Mapping[Value, Value]) -> Stored:

@@ -24,8 +24,8 @@ from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer, current, turned_to
 from sglc.frontend.values.graph_breaks import OTHER, GraphBreak
 from sglc.frontend.values.symbolic import END_RUN, IN_FUNCTION, MAY_CALL, Symbolic, SymbolicText, symbol
-from sglc.ir.core import Program, Tree, Type, kinds, values_in, walk
-from sglc.ir.ops import Call, PureCall, Tool
+from sglc.ir.core import Program, Tree, Type, all_ops, kinds, values_in
+from sglc.ir.ops import PureCall, Tool
 from sglc.ir.pure import PAUSE
 
 if TYPE_CHECKING:
@@ -205,22 +205,12 @@ def tools_of(program: Program | None = None) -> dict[str, Callable[..., Any]]:
     found: dict[str, Callable[..., Any]] = {}
     if kinds(program).isdisjoint(_CALLS):
         return found
-    for name in dict.fromkeys(_called(program)):
+    for name in dict.fromkeys(op.name for op in all_ops(program) if isinstance(op, _CALLS)):
         declared = _DECLARED.get(name)
         function = MAKERS.get(name) if declared is None else declared.function
         if function is not None:
             found[name] = function
     return found
-
-
-def _called(program: Program) -> list[str]:
-    names: list[str] = []
-    for op in walk(program.ops):
-        if isinstance(op, _CALLS):
-            names.append(op.name)
-        elif isinstance(op, Call):
-            names += _called(op.program)
-    return names
 
 
 def codes_of_functions() -> frozenset[CodeType]:

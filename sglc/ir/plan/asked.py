@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import compress
 
 from sglc.ir.plan.plan import CallStep, LoopStep, MapStep, Plan, steps_of
 from sglc.ir.plan.segment import (
@@ -47,27 +48,33 @@ NOTHING_ASKED = Asked((), False)
 
 def asked_in_plan(plan: Plan) -> Asked:
     """What a plan asks for. What stands in a block, or behind another step, may depend on every argument."""
+    steps = list(steps_of(plan))
+    segments = [step for step in steps if isinstance(step, Segment) and any(map(_is_marked, step.nodes))]
+    if not segments:
+        return NOTHING_ASKED
     arguments: dict[tuple[str, ...], None] = {}
-    signatures: list[int] = []
-    numbers: dict[Hashable, int] = {}
     top = {id(step) for step in plan.steps}
-    blocks = False
-    for segment in steps_of(plan):
-        if not isinstance(segment, Segment) or not any(map(_is_marked, segment.nodes)):
-            continue
-        for node, read, signature in zip(
-            segment.nodes, _read(segment), numbered(segment, numbers), strict=True
-        ):
-            if not _is_marked(node):
-                continue
+    count = 0
+    for segment in segments:
+        for read in compress(_read(segment), map(_is_marked, segment.nodes)):
             own = tuple([name for name in plan.names if Slot(name) in read])
             arguments[own if id(segment) in top and len(own) == len(read) else plan.names] = None
-            signatures.append(signature)
-            blocks = blocks or id(segment) not in top
-    if not signatures:
-        return NOTHING_ASKED
-    repeated = any(isinstance(step, LoopStep | MapStep | CallStep) for step in steps_of(plan))
-    return Asked(tuple(arguments), len(set(signatures)) < len(signatures) or (blocks and repeated))
+            count += 1
+    repeats = any(isinstance(step, LoopStep | MapStep | CallStep) for step in steps) and any(
+        id(segment) not in top for segment in segments
+    )
+    return Asked(tuple(arguments), repeats or (count > 1 and _asks_again(segments)))
+
+
+def _asks_again(segments: Iterable[Segment]) -> bool:
+    """Whether two of the marked generations of a plan ask for the same."""
+    numbers: dict[Hashable, int] = {}
+    asked = [
+        number
+        for segment in segments
+        for number in compress(numbered(segment, numbers), map(_is_marked, segment.nodes))
+    ]
+    return len(set(asked)) < len(asked)
 
 
 def _is_marked(node: Node) -> bool:

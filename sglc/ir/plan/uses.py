@@ -49,6 +49,8 @@ def names_in(tree: OutputTree) -> list[Name]:
             return [part for part in parts if isinstance(part, Slot)]
         case tuple():
             return [name for part in tree for name in names_in(part)]
+        case str() | None:
+            return []
         case Mapping():
             return [name for part in tree.values() for name in names_in(part)]
         case _:

@@ -21,6 +21,7 @@ import keyword
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields
+from itertools import count
 from typing import Any
 
 from sglc.errors import Loc
@@ -81,15 +82,14 @@ def value_names(program: Program) -> dict[int, str]:
         if isinstance(op, Arg) and plain(op.name) and op.results
     }
     taken = {op.name for op in program.params if isinstance(op, Arg) and plain(op.name)}
-    counts = dict.fromkeys(Type, 0)
+    numbers = {kind: count() for kind in Type}
     names: dict[int, str] = {}
     for value in definitions((*program.params, *program.ops)):
         if value.id in own:
             names[value.id] = own[value.id]
             continue
-        while (name := f"{_PREFIX[value.type]}{counts[value.type]}") in taken:
-            counts[value.type] += 1
-        counts[value.type] += 1
+        while (name := f"{_PREFIX[value.type]}{next(numbers[value.type])}") in taken:
+            pass
         names[value.id] = name
     return names
 

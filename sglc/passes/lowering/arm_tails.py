@@ -87,7 +87,7 @@ class _Tails:
         Args:
             uses: how often each value is read in the block.
         """
-        inside = Counter(self.reads(going))
+        inside = Counter([*self.reads(going)])
         made = (*op.results, *(value for other in going for value in other.results))
         gives = tuple([value for value in made if uses[value] > inside[value]])
 

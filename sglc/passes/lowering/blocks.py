@@ -94,11 +94,12 @@ class Lowering:
     def begun(self, program: Program) -> tuple[Program, _BlockLowering]:
         """A program as it is divided, and the lowering of its own ops."""
         ids, there = fresh_ids(program), kinds(program)  # what it becomes has no section or tool more
-        program, prompts = with_texts(with_chosen_texts(program, ids), ids)
+        acts = not there.isdisjoint((Tool, HostCall))
+        program, prompts = with_texts(with_chosen_texts(program, ids), ids, acts=acts)
         named = program = with_arm_tails(program, prompts, ids)
         if not there.isdisjoint(SECTIONS):
             program, prompts = without_sections(named, prompts)
-        scope = LoweringScope(named, prompts, acts=not there.isdisjoint((Tool, HostCall)))
+        scope = LoweringScope(named, prompts, acts=acts)
         return program, _BlockLowering(self, scope, program.ops)
 
     def region(self, scope: LoweringScope, region: Region) -> int:
@@ -169,7 +170,7 @@ class _BlockLowering:
             uses = Counter([*(value for op in ops for value in operands(op)), *wanted])
             for unit in segments:
                 unit.nodes = Nodes(self.scope, self.lowering.target, unit.ops, uses)
-        results = tuple(self.ending(tree, (), keep_returns) for tree in ends)
+        results = tuple([self.ending(tree, ()) if keep_returns else self.scope.tree(tree) for tree in ends])
         variables = self.variables(ops)
         for unit in self.units:
             if unit.nodes is not None:
@@ -336,15 +337,15 @@ class _BlockLowering:
 
     # -- ends ----------------------------------------------------------------------------------------
 
-    def ending(self, tree: Tree, path: tuple[str, ...], keep: bool) -> OutputTree:
-        """What the block gives at its end."""
+    def ending(self, tree: Tree, path: tuple[str, ...]) -> OutputTree:
+        """What the program gives at its end, at a place in what it returns: streams are kept."""
         match tree:
-            case Value(type=Type.STREAM) if keep:
+            case Value(type=Type.STREAM):
                 return self.kept(tree, ".".join(path))
-            case tuple() if keep:
-                return tuple(self.ending(part, (*path, str(i)), keep) for i, part in enumerate(tree))
-            case Mapping() if keep:
-                return {key: self.ending(part, (*path, key), keep) for key, part in tree.items()}
+            case tuple():
+                return tuple(self.ending(part, (*path, str(i))) for i, part in enumerate(tree))
+            case Mapping():
+                return {key: self.ending(part, (*path, key)) for key, part in tree.items()}
             case _:
                 return self.scope.tree(tree)
 

@@ -145,13 +145,8 @@ class LoweringScope:
 
     def joined(self, items: Iterable[str | Slot | Value]) -> OutputTree:
         """Texts as one, to be read when the segments before have ended."""
-        match joined(self.outside(part) for part in items):
-            case ():
-                return ""
-            case (only,):
-                return only
-            case parts:
-                return Joined(parts)
+        parts = joined(map(self.outside, items))
+        return Joined(parts) if len(parts) > 1 else parts[0] if parts else ""
 
 
 class Nodes:

@@ -12,7 +12,6 @@ from sglc.ir.core import (
     Type,
     Value,
     inputs,
-    kinds,
     values_in,
     walk,
     with_fields,
@@ -25,14 +24,12 @@ from sglc.ir.ops import (
     Control,
     Format,
     Gen,
-    HostCall,
     Prompt,
     RoleClose,
     RoleOpen,
     Select,
     Switch,
     TextOf,
-    Tool,
     hands_over,
 )
 from sglc.ir.plan.segment import RoleMark
@@ -42,18 +39,19 @@ _READERS, _BRANCHES = (TextOf, Prompt), (Cond, Switch)
 PromptTexts = dict[Value, tuple[Value | str, ...]]  # by the stream that a `prompt` reads
 
 
-def with_texts(program: Program, ids: Iterator[int]) -> tuple[Program, PromptTexts]:
+def with_texts(program: Program, ids: Iterator[int], *, acts: bool) -> tuple[Program, PromptTexts]:
     """The program without `text_of`, and what its `prompt` ops say.
 
         s1 = append(s0, 'Q: '); s2, t0 = gen(s1, 'x'); t1 = text_of(s2)  ->  ...; t1 = format('Q: ', t0)
 
-    Streams that are read for their texts alone are no results of blocks any more. `ids` are free. A `prompt`
-    op stands also before each op in which the program may end, in blocks that end with one.
+    Streams that are read for their texts alone are no results of blocks any more. `ids` are free. Where there
+    are tools, or places where Python may take over (`acts`), a `prompt` op stands also before each op in which
+    the program may end, in blocks that end with one.
     """
     asked = [op for op in walk(program.ops) if isinstance(op, _READERS)]
     if not asked:
         return program, {}
-    if not kinds(program).isdisjoint((Tool, HostCall)):
+    if acts:
         program = with_fields(
             program, ops=_with_stood(program.ops, StreamParts(program, _part, Type.TEXT, ids))
         )
