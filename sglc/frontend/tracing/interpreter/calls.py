@@ -333,9 +333,11 @@ def _constructed(frame: CallFrame, kind: type, args: list[Any], named: dict[str,
             if isinstance(made, types.FunctionType):  # its defaults may change
                 frame.tracer.outside.enter(made)
         return kind(*args, **named)
-    elif kind is contextlib.nullcontext or kind is collections.deque:
-        return kind(*args)
-    elif kind is collections.defaultdict and args and args[0] in (list, dict, set, int, str, float):
+    elif (
+        kind is contextlib.nullcontext
+        or kind is collections.deque
+        or (kind is collections.defaultdict and args and args[0] in (list, dict, set, int, str, float))
+    ):
         return kind(*args, **named)
     elif kind.__module__ not in ("builtins", "collections", "datetime", "itertools", "fractions", "decimal"):
         raise undeclared(frame, kind)

@@ -35,9 +35,9 @@ from sglc.frontend.tracing.interpreter.operations import (
     truth,
     unary,
 )
+from sglc.frontend.tracing.interpreter.python_calls import goes_through
 from sglc.frontend.values.graph_breaks import ASYNC, FOREIGN, ITERATION, NO_RULE, SPREAD, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicList, SymbolicText, joined
-from sglc.ir.pure import name_of
 
 MOST_TURNS = 1000  # of one loop, each of which is recorded by itself
 
@@ -56,6 +56,8 @@ def evaluate(frame: CallFrame, node: ast.expr, *, at_once: bool = False) -> Any:
     if isinstance(value, OnceOver):
         if at_once:
             return value.items
+        if value.kept is not None:
+            return value.kept()
         frame.node = node
         reason, hint = "an iterator over what only a run knows is kept", "keep `list(...)` of it"
         raise GraphBreak(reason, frame.loc(), ITERATION, hint)
@@ -172,17 +174,13 @@ def _slice(frame: CallFrame, node: ast.Slice) -> slice:
     return slice(*parts)
 
 
-_THROUGH = (all, any, dict, enumerate, filter, list, map, max, min, set, frozenset, sorted, sum, tuple, zip)
-_THROUGH_OF = ("collections.", "itertools.", "math.", "statistics.")
-
-
 def _goes_through(function: Any) -> bool:
     """Whether a function goes through what it is given at once, or gives an iterator that does."""
     if isinstance(function, DataMethod):
         return function.name == "join"
     if isinstance(function, BuiltinFunctionType) and function.__name__ in ("join", "extend", "update"):
         return True
-    return any(function is one for one in _THROUGH) or name_of(function).startswith(_THROUGH_OF)
+    return goes_through(function)
 
 
 def _items(frame: CallFrame, nodes: list[ast.expr], function: Any = None) -> list[Any]:
