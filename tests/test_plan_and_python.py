@@ -32,6 +32,11 @@ def handed(value: Any) -> Any:
     return value
 
 
+@sgl.tool
+def extended(words: Any) -> Any:
+    words.append("end")
+
+
 @sgl.pure
 def same(value: Any) -> Any:
     return value
@@ -124,6 +129,23 @@ def list_in_a_sorted_list_is_changed(s: Any) -> Any:
     made = sorted(rows)
     rows[0].append("end")
     return made
+
+
+@sgl.function
+def tool_changes_what_an_arm_gave(s: Any) -> Any:
+    s += sgl.gen("word")
+    held = [s["word"]]
+    made = sgl.cond(sgl.contains("e", s["word"]), lambda: held, list)
+    extended(held)
+    s["made"] = made
+
+
+@sgl.function
+def tool_changes_what_was_stored(s: Any) -> Any:
+    s += sgl.gen("word")
+    words = s["word"].split()
+    s["words"] = words
+    extended(words)
 
 
 # -- what the arms of a form change ------------------------------------------------------------------
@@ -224,6 +246,41 @@ def argument_is_extended(s: Any, words: list[str]) -> Any:
     s += sgl.gen("word")
     words += ["end"]
     return words
+
+
+# -- what is done for each item ----------------------------------------------------------------------
+
+
+@sgl.function
+def any_ends_early(s: Any) -> Any:
+    s += sgl.gen("word")
+    return any(handed(word) for word in s["word"].split())
+
+
+@sgl.function
+def membership_ends_early(s: Any) -> Any:
+    s += sgl.gen("word")
+    return "a" in map(handed, s["word"].split())
+
+
+@sgl.function
+def conditions_stand_between_items(s: Any) -> Any:
+    s += sgl.gen("word")
+    return [handed(word) for word in s["word"].split() if handed(word + "?")]
+
+
+@sgl.function
+def items_are_made_one_by_one(s: Any) -> Any:
+    s += sgl.gen("word")
+    return [handed(word) for word in (handed(other + "!") for other in s["word"].split())]
+
+
+@sgl.function
+def items_are_made_all_at_once(s: Any) -> Any:
+    s += sgl.gen("word")
+    words = s["word"].split()
+    listed = any([handed(word) == "a" for word in words]), [handed(word) for word in words if "e" in word]  # noqa: C419  # all of them
+    return listed, ",".join(handed(word) for word in words), [word for word in words if handed(word)]
 
 
 # -- types -------------------------------------------------------------------------------------------
@@ -338,6 +395,8 @@ PROGRAMS = [
     (mapped_list_is_changed, PYTHON),
     (carried_list_is_changed, PYTHON),
     (list_in_a_sorted_list_is_changed, PYTHON),
+    (tool_changes_what_an_arm_gave, PYTHON),
+    (tool_changes_what_was_stored, PYTHON),
     (variable_is_changed_in_an_arm, PLAN | PYTHON),
     (field_is_changed_in_an_arm, PYTHON),
     (default_is_changed_in_an_arm, PLAN | PYTHON),
@@ -348,6 +407,11 @@ PROGRAMS = [
     (item_is_extended, PYTHON),
     (set_is_extended, PYTHON),
     (argument_is_extended, PYTHON),
+    (any_ends_early, PYTHON),
+    (membership_ends_early, PYTHON),
+    (conditions_stand_between_items, PYTHON),
+    (items_are_made_one_by_one, PYTHON),
+    (items_are_made_all_at_once, PLAN),
     (tuples_of_arms, PLAN),
     (forms_are_traced_once_more, PLAN),
     (tuple_or_list_is_stored, PLAN),

@@ -135,6 +135,23 @@ class Evaluation:
         """A plan gets what a value holds now: who changes it behind that would be seen by Python alone."""
         reachable([value], self.copied)
 
+    def hand(self, values: Iterable[Any], name: str) -> None:
+        """A tool is about to be given these, which it may change.
+
+        Raises:
+            GraphBreak: a plan has a copy of one.
+        """
+        found: dict[int, Any] = {}
+        reachable(values, found)
+        for item in (self.copied[key] for key in found.keys() & self.copied.keys()):
+            data = (
+                item.kind in (list, dict, set)
+                if isinstance(item, SymbolicJson)
+                else isinstance(item, SymbolicList)
+            )
+            if data or not isinstance(item, Symbolic | tuple):
+                raise GraphBreak(f"`{name}` may change what a plan has a copy of", self.place(), OUTSIDE)
+
     def may_move(self, value: Any) -> bool:
         """Whether it was made in the program, and in the block that is recorded."""
         return not (self.outside.is_outside(value) or any(id(value) in ids for ids in self.standing))

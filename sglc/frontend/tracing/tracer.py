@@ -251,9 +251,8 @@ class Tracer(Evaluation, FiniteValues):
         if len(self.calls) > 1:
             return
         for name, variable in state._variables.items():
-            self.outside.not_replaced(self, variable, name=name)
+            self.outside.unchanged(self, variable, name=name)
             if not isinstance(variable, Unsettled) and not _is_settled(variable):
-                self.outside.unchanged(self, variable, name=name)
                 self.recorder.ops.append(Store(name, self.as_data(self, variable, "stored"), loc=self.at))
         self.recorder.ops.append(Prompt(state._stream.value, loc=self.at))
 

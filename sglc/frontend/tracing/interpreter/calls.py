@@ -245,6 +245,7 @@ def _declared(frame: CallFrame, function: Declared, args: list[Any], named: dict
     outside, name, given = frame.tracer.outside, function.function.__name__, (*args, *named.values())
     if function.effects:
         outside.give(frame.tracer, name, given)
+        frame.tracer.hand(given, name)
         frame.tracer.may_fail(f"`{name}(...)`")
         frame.tracer.before_tool(name)
     made = function(*args, **named)
