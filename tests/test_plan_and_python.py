@@ -372,6 +372,18 @@ def iterators_are_returned(s: Any) -> Any:
 
 
 @sgl.function
+def error_has_a_context(s: Any) -> Any:
+    s += sgl.gen("word")
+    try:
+        try:
+            raise KeyError("one")
+        except KeyError:
+            raise ValueError("other")  # noqa: B904  # what this is about
+    except ValueError as error:
+        s += f"{error!r} {error.__context__!r} {error.__cause__!r}"
+
+
+@sgl.function
 def inner(s: Any, first: Any, /, second: Any, *others: Any, key: Any = "k", **more: Any) -> Any:
     s += f"{first} {second} {others} {key} {more}" + sgl.gen("word")
     return first, second, others, key, more
@@ -420,6 +432,7 @@ PROGRAMS = [
     (views_of_an_argument, PLAN),
     (what_is_not_gone_through, PLAN),
     (iterators_are_returned, PYTHON),
+    (error_has_a_context, PLAN),
     (called_with_more_arguments, PLAN),
 ]
 
