@@ -72,8 +72,8 @@ METHODS: Mapping[type, Mapping[str, PureFunction]] = {
     float: {**_named("is_integer", bool), **_named("hex", str)},
     list: {**_named("copy", list, fails=False), **_named("count", int, fails=False), **_named("index", int)},
     tuple: _named("count index", int),
-    dict: {**_named("copy", dict, fails=False), **_named("items keys values", list, fails=False),
-           **_named("get", object)},
+    dict: {**_named("copy", dict, fails=False), **_named("get", object),
+           **{each: PureFunction(type(getattr({}, each)()), False) for each in ("items", "keys", "values")}},
     set: {**_named("union intersection difference symmetric_difference copy", set),
           **_named("issubset issuperset isdisjoint", bool)},
 }  # fmt: skip
@@ -127,7 +127,8 @@ _OWN = {
     **_named("sglc.template", str),
     **_named("sglc.arrange", list),
     **_named("sglc.compress sglc.unpack", list),
-    **_named("sglc.zip sglc.enumerate sglc.reversed sglc.range", list),
+    **_named("sglc.zip sglc.enumerate sglc.reversed", list),
+    **_named("sglc.range", range),
 }
 
 PURE: Mapping[str, PureFunction] = {
@@ -179,7 +180,7 @@ def function_of(name: str) -> Callable[..., Any]:
         owner = importlib.import_module(module)
         owner = getattr(owner, inner) if inner else owner
     made = getattr(owner, last)
-    return _listed(made) if head == "itertools" or last in ("items", "keys", "values") else made
+    return _listed(made) if head == "itertools" else made
 
 
 _FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, type)
@@ -225,7 +226,7 @@ def _method(value: Any, name: str, *args: Any, **named: Any) -> Any:
     if name not in known and name not in _MORE_METHODS.get(kind.__name__, ()):
         raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}' that a plan may call")
     made = getattr(value, name)(*args, **named)
-    return list(made) if name in ("items", "keys", "values", "elements") else made
+    return list(made) if name == "elements" else made
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,5 +378,5 @@ _MADE: Mapping[str, Callable[..., Any]] = {
     "sglc.zip": lambda *items: list(zip(*items, strict=False)),
     "sglc.enumerate": lambda items, start=0: list(enumerate(items, start)),
     "sglc.reversed": lambda items: list(reversed(items)),
-    "sglc.range": lambda *bounds: list(range(*bounds)),
+    "sglc.range": range,
 }

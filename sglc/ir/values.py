@@ -125,8 +125,7 @@ def returned(name: str, given: object, gives: str, loc: Loc) -> Plain:
         return value  # type: ignore[return-value]
     raise RunError(
         "SGLC463", f"`{name}` gave a `{type(given).__name__}` instead of a {gives}", place(loc),
-        note="a text is a `str`, a list holds plain data; JSON is made of `dict` with texts as keys, "
-        "`list`, `str`, `int`, `float`, `bool` and `None`",
+        note="a text is a `str`, a list holds plain data",
     )  # fmt: skip
 
 

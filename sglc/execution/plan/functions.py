@@ -79,7 +79,7 @@ class Functions:
             problem: Exception | None = None
             try:
                 made = await self._called(step, args, named)
-                exact = step.gives == "object"
+                exact = step.gives in ("json", "object")  # what the program itself would go on with
                 value = Exact(made) if exact else returned(step.function, made, step.gives, step.loc)
             except Exception as error:
                 problem = error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
@@ -17,6 +17,7 @@ from typing import Any
 
 from sglc.errors import Loc
 from sglc.frontend.source import source_of
+from sglc.frontend.tracing.evaluation import Holder
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.graph_breaks import ASSIGNED, NO_SOURCE, OTHER, OUTSIDE, GraphBreak
 
@@ -204,7 +205,7 @@ class CallFrame:
         raise GraphBreak(f"{what} changes what outlives the program", self.loc(), OUTSIDE)
 
 
-class Closure:
+class Closure(Holder):
     """A function whose calls are interpreted: one that the program defines, or a helper of the user's."""
 
     def __init__(self, frame: CallFrame, signature: inspect.Signature, name: str) -> None:
@@ -225,6 +226,14 @@ class Closure:
         if isinstance(frame.scope, ast.AsyncFunctionDef):
             return Coroutine(lambda: self._run(frame))
         return self._run(frame)
+
+    def held(self) -> Iterator[Any]:
+        """Its defaults, and what the names around it stand for."""
+        yield from (parameter.default for parameter in self.signature.parameters.values())
+        frame = self._frame.outer
+        while frame is not None:
+            yield from frame.values.values()
+            frame = frame.outer
 
     def _run(self, frame: CallFrame) -> Any:
         frames = frame.tracer.calling

@@ -19,7 +19,7 @@ from sglc.frontend.program.state import State
 from sglc.frontend.recorder.form import Form
 from sglc.frontend.tracing.merge_arms import Merged, merge
 from sglc.frontend.tracing.paths import PathEnded
-from sglc.frontend.tracing.pytree import tree_of, unwrapped
+from sglc.frontend.tracing.pytree import unwrapped
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.block_exit import (
     BlockExit,
@@ -91,32 +91,55 @@ def _branch(
 ) -> Any:
     returned: list[Any] = []
     inside = [partial(form.inside, arm=number) for number in range(len(arms))]
-    bodies = [partial(_run, tracer, *each, loc, returned) for each in zip(arms, inside, strict=True)]
-    blocks = [tracer.block(body, loc) for body in bodies]
+    for whole in (False, True):
+        returned.clear()
+        bodies = [
+            partial(_run, tracer, *each, loc, returned, whole=whole) for each in zip(arms, inside, strict=True)
+        ]
+        blocks = [tracer.block(body, loc) for body in bodies]
+        tuples = [len(made) for made in returned if type(made) is tuple]
+        if not tuples or (len(tuples) == len(returned) and len(set(tuples)) == 1):
+            break
+    else:
+        tuples = []
     merged = merge(blocks, tracer.recorder.new_value, tracer.streams(), loc, tails=False)
     tracer.recorder.ops.append(make(merged))
     if merged.exit is None:
         raise PathEnded
     tracer.go_on(merged.exit)
     if not any(map(_is_state, returned)):
-        return unwrapped(merged.exit.tree)
+        made = unwrapped(merged.exit.tree)
+        return tuple(made) if tuples else made
     return returned[0] if all(item is returned[0] for item in returned) else ReturnedState()
 
 
 def _run(
-    tracer: Tracer, body: BlockBody | None, inside: Inside, loc: Loc, returned: list[Any], *args: Any
+    tracer: Tracer, body: BlockBody | None, inside: Inside, loc: Loc, returned: list[Any], *, whole: bool = True
 ) -> Tree:
-    made = _returned(tracer, body, inside, loc, returned, *args)
-    return None if _is_state(made) else tree_of(tracer, made, loc, "returned by a block")
+    """`whole`: a tuple is made there; else its items are handed on, as those of lists are."""
+    made = _returned(tracer, body, inside, loc, returned)
+    if type(made) is tuple and not whole:
+        return tuple([tracer.as_data(tracer, item, "a block") for item in made])
+    return None if _is_state(made) else tracer.as_data(tracer, made, "a block")
 
 
 def _returned(
     tracer: Tracer, body: BlockBody | None, inside: Inside, loc: Loc, returned: list[Any], *args: Any
 ) -> Any:
     made = None
+    states = [(state, dict(state._variables)) for state in tracer.instance.states]
     if body is not None:
-        with inside(), tracer.inside_block(body):
+        stored = [variable for _, variables in states for variable in variables.values()]
+        with inside(), tracer.inside_block(body, stored):
             made = tracer.enter(body, loc)(*args)
+    for number, (state, before) in enumerate(states):
+        for name, item in state._variables.items():
+            if item is not before.get(name) and type(item) in (list, tuple, dict):
+                if not number:
+                    tracer.store(name, item, loc)  # it may have changed since
+                tracer.copy(item)
+                state._variables[name] = in_one_value(tracer, item)
+    tracer.copy(made)
     returned.append(made)
     return made
 
@@ -222,9 +245,6 @@ def _iteration(
             states[number]._variables[name] = Unsettled(name, reason, loc)
     returned: list[Any] = []
     tree = _run(tracer, body, form.inside, loc, returned)
-    for number, name in carried.variables:
-        variables = states[number]._variables
-        variables[name] = in_one_value(tracer, variables[name])
     if isinstance(returned[0], ReturnedState):
         returned[0].observe(CONDITION)
     return truth(tracer, True if tree is None else tree, loc)

@@ -11,12 +11,20 @@ from typing import Any
 
 from sglc.errors import Loc
 from sglc.frontend.locate import of_node
-from sglc.frontend.tracing.outside import Frame, OutsideState, held_in
+from sglc.frontend.tracing.outside import Frame, OutsideState, held_in, in_fields_of
 from sglc.frontend.values.graph_breaks import ITERATION, OUTSIDE, TRIED, ArmsApart, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
 from sglc.ir.core import NOWHERE, Value
 
 _MOST_STEPS = 50_000
+
+
+class Holder:
+    """What holds values of the program, and is no container of Python's."""
+
+    def held(self) -> Iterable[Any]:
+        """These values."""
+        raise NotImplementedError
 
 
 @dataclass(eq=False, kw_only=True)
@@ -38,6 +46,7 @@ class Evaluation:
     guarded: int = 0  # `try` statements around that could see a failure
     handling: list[Exception] = field(default_factory=list)  # in `except` blocks, innermost last
     standing: list[frozenset[int]] = field(default_factory=list)  # per block: ids of what was made before it
+    copied: dict[int, Any] = field(default_factory=dict)  # by their ids, kept alive
     _places: dict[int, tuple[BaseException, Loc]] = field(default_factory=dict)
     _locs: dict[int, tuple[ast.AST, Loc]] = field(default_factory=dict)  # arms and turns come again
 
@@ -110,8 +119,10 @@ class Evaluation:
             GraphBreak: the change could be seen behind the program, or behind the block that is recorded.
         """
         self.about_to_change()
-        if self.outside.is_outside(value) or any(id(value) in ids for ids in self.standing):
+        if not self.may_move(value):
             raise GraphBreak(f"{what} changes what outlives the program", self.place(), OUTSIDE)
+        if id(value) in self.copied:
+            raise GraphBreak(f"{what} changes what a plan has a copy of", self.place(), OUTSIDE)
         if isinstance(value, Symbolic):
             reason = f"{what} changes a value that only exists when the program runs"
             raise GraphBreak(reason, self.place(), OUTSIDE)
@@ -120,10 +131,40 @@ class Evaluation:
             reason = f"{what} of a `{type(value).__name__}` runs code of its own"
             raise GraphBreak(reason, self.place(), OUTSIDE)
 
-    @contextmanager
-    def inside_block(self, body: Callable[..., Any]) -> Iterator[None]:
-        """What is made from here on belongs to a block; what was there before is not changed in it."""
+    def copy(self, value: Any) -> None:
+        """A plan gets what a value holds now: who changes it behind that would be seen by Python alone."""
+        reachable([value], self.copied)
+
+    def hand(self, values: Iterable[Any], name: str) -> None:
+        """A tool is about to be given these, which it may change.
+
+        Raises:
+            GraphBreak: a plan has a copy of one.
+        """
         found: dict[int, Any] = {}
+        reachable(values, found)
+        for item in (self.copied[key] for key in found.keys() & self.copied.keys()):
+            data = (
+                item.kind in (list, dict, set)
+                if isinstance(item, SymbolicJson)
+                else isinstance(item, SymbolicList)
+            )
+            if data or not isinstance(item, Symbolic | tuple):
+                raise GraphBreak(f"`{name}` may change what a plan has a copy of", self.place(), OUTSIDE)
+
+    def may_move(self, value: Any) -> bool:
+        """Whether it was made in the program, and in the block that is recorded."""
+        return not (self.outside.is_outside(value) or any(id(value) in ids for ids in self.standing))
+
+    @contextmanager
+    def inside_block(self, body: Callable[..., Any], stored: Iterable[Any]) -> Iterator[None]:
+        """What is made from here on belongs to a block; what was there before is not changed in it.
+
+        Args:
+            stored: the variables of all states.
+        """
+        found: dict[int, Any] = {}
+        reachable(stored, found)
         for frame in self.calling:
             outer: Frame | None = frame
             while outer is not None:
@@ -143,4 +184,5 @@ def reachable(items: Iterable[Any], found: dict[int, Any]) -> None:
     for item in items:
         if id(item) not in found and not isinstance(item, str | int | float | bool | None):
             found[id(item)] = item
-            reachable(held_in(item), found)
+            held = item.held() if isinstance(item, Holder) else (*held_in(item), *in_fields_of(item))
+            reachable(held, found)

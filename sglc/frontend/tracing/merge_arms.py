@@ -253,7 +253,7 @@ class _Joint:
                 return {key: self.item(tuple(item[key] for item in items), texts) for key in first}
             case Region():
                 return self.inner(items)
-            case _ if all(item == first for item in items):
+            case _ if _equal(items):
                 return first
             case _:
                 raise _Differ
@@ -400,7 +400,10 @@ def _is_text(item: object) -> bool:
 
 
 def _equal(items: Sequence[object]) -> bool:
-    return all(type(item) is type(items[0]) and item == items[0] for item in items)
+    """Whether they are the same to Python: 0.0 is not -0.0, and True not 1."""
+    first = items[0]
+    alike = all(type(item) is type(first) and item == first for item in items)
+    return alike and (type(first) is not float or len(set(map(str, items))) == 1)
 
 
 def _reads(tree: object, bound: Container[Value]) -> bool:

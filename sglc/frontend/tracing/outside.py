@@ -93,6 +93,7 @@ class OutsideState:
     gave: set[Value] = field(default_factory=set)
     handed: set[Value] = field(default_factory=set)
     reads: Reads = field(default_factory=Reads)
+    replaced: frozenset[Value] = frozenset()
     constants: list[tuple[str, Mapping[str, Any] | None, Mapping[str, Any]]] = field(default_factory=list)
     stores: Stores = field(default_factory=Stores)
 
@@ -114,7 +115,7 @@ class OutsideState:
         new = self.seen.keys() - before
         self.given |= new
         for key in new:
-            for item in _fields_of(self.seen[key]):
+            for item in in_fields_of(self.seen[key]):
                 self.note_given(item)
 
     def give(self, tracer: Place, name: str, args: Iterable[Any]) -> None:
@@ -254,6 +255,7 @@ class OutsideState:
         Raises:
             GraphBreak: the tool may have changed it.
         """
+        self.not_replaced(tracer, *values, name=name)
         if not tracer.called_tool:
             return
         for value in values:
@@ -261,6 +263,18 @@ class OutsideState:
             if found is not None:
                 what = "what it was given" if isinstance(found, Symbolic) else f"a `{type(found).__name__}`"
                 raise behind_tool(tracer, f"`{name}`" if name else what)
+
+    def not_replaced(self, tracer: Place, *values: Any, name: str = "") -> None:
+        """Raises GraphBreak: a value was changed in place, by another name, and a plan made a new one."""
+        if self.replaced and any(map(self._is_replaced, values)):
+            what = f"`{name}`" if name else "a value"
+            raise GraphBreak(f"{what} was changed in place, by another name", tracer.place(), OUTSIDE)
+
+    def _is_replaced(self, value: Any, depth: int = 0) -> bool:
+        """Whether it is or holds what was changed in place in Python, and not in the plan."""
+        if isinstance(value, SymbolicJson | SymbolicList):
+            return value.value in self.replaced
+        return depth <= _DEEPEST and any(self._is_replaced(item, depth + 1) for item in held_in(value))
 
     def _reached(self, value: Any, depth: int) -> Any:
         """What is outside, and could be changed, of a value and what it holds."""
@@ -274,7 +288,7 @@ class OutsideState:
         if hasattr(type(value), "__next__") or isinstance(value, VIEWS):
             within = gc.get_referents(value)
         elif dataclasses.is_dataclass(value):
-            within = _fields_of(value)
+            within = in_fields_of(value)
         elif not isinstance(value, _CONTAINERS) and not self.is_outside(value):
             return None
         if self.is_outside(value) and not isinstance(value, tuple | frozenset | functools.partial):
@@ -328,7 +342,7 @@ def held_in(value: Any) -> Iterable[Any]:
             return ()
 
 
-def _fields_of(value: Any) -> Iterable[Any]:
+def in_fields_of(value: Any) -> Iterable[Any]:
     """What an object of a dataclass holds."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type) or not hasattr(value, "__dict__"):
         return ()

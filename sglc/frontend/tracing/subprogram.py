@@ -96,6 +96,7 @@ def arguments_of(
                     if any(True for _ in values_in(tree)):
                         what = f"a `{type(value).__name__}` with recorded values"
                         raise GraphBreak(f"{what} is given to `{definition.name}`", loc, NO_DATA)
+                tracer.copy(value)
                 default = Bound(value)
         parameters.append(parameter.replace(default=default, kind=inspect.Parameter.KEYWORD_ONLY))
     return replace(definition, parameters=tuple(parameters)), texts

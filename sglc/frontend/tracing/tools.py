@@ -171,7 +171,8 @@ def tool(
     """Declare a function with effects: a compiled program calls it once, in order, when it runs.
 
     What it returns is a text, a truth value or a list of texts if its annotation says so (`-> str`,
-    `-> bool`, `-> list[str]`), else a JSON value. It is given texts, truth values, lists and JSON data.
+    `-> bool`, `-> list[str]`), else anything, which is handed on as it is. It is given texts, truth values,
+    lists and JSON data.
 
     Args:
         idempotent: to call it twice does what to call it once does. A run that goes on then calls it again

@@ -233,9 +233,10 @@ def _split(
 ) -> tuple[list[Any], dict[str, Any]]:
     positional: list[Any] = []
     named: dict[str, Any] = {}
+    kinds = inspect.signature(definition.call).parameters  # those of a called program are told by name
     for parameter in definition.parameters:
         value = arguments[parameter.name]
-        match parameter.kind:
+        match kinds[parameter.name].kind:
             case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.VAR_KEYWORD if value is None:
                 raise GraphBreak(f"`{parameter}` has no fixed number of arguments", definition.loc, VARIADIC)
             case inspect.Parameter.KEYWORD_ONLY:

@@ -32,7 +32,7 @@ from sglc.frontend.values.block_exit import BlockExit, Stored, TracedBlock, Unse
 from sglc.frontend.values.graph_breaks import GUARDED, ArmsDiffer, GraphBreak
 from sglc.frontend.values.known import Known
 from sglc.frontend.values.recorded import Generated, Mark, RecordedStream, Turns
-from sglc.frontend.values.symbolic import TRACING, Symbolic, SymbolicJson, SymbolicText
+from sglc.frontend.values.symbolic import TRACING, Symbolic, SymbolicJson, SymbolicList, SymbolicText
 from sglc.ir.core import Op, Tree, Type, Value, inputs
 from sglc.ir.facts import spell
 from sglc.ir.ops import Arg, Gen, Guard, HostCall, Lower, Prompt, PureCall, Select, Store, Strip, TextOf
@@ -66,6 +66,7 @@ class Snapshot:
     """Where the recorder and every state stand."""
 
     mark: Mark
+    replaced: frozenset[Value]
     states: tuple[
         tuple[PromptState, RecordedStream, Value, Turns, tuple[bool, bool], dict[str, Any], History | None], ...
     ]
@@ -166,6 +167,28 @@ class Tracer(Evaluation, FiniteValues):
             self.outside.note_given(real)
         return real
 
+    def replace(self, value: Any, what: str, *, sure: bool) -> None:
+        """`value` is about to be changed in place, where a plan makes a new one: nobody may read the old one.
+
+        Args:
+            sure: it is nothing that Python makes anew, too, so what it is a part of changes as well.
+
+        Raises:
+            GraphBreak: the change could be seen behind the program.
+        """
+        data = isinstance(value, SymbolicJson | SymbolicList)
+        op = self.made_by(value.value) if data else None
+        if not data or (value.known is not None and not (isinstance(op, PureCall) and op.name in _MAKE_NEW)):
+            self.change(value, what)
+            return
+        todo, found = [value.value], {value.value}
+        while todo and sure:
+            op = self.made_by(todo.pop())
+            if isinstance(op, PureCall):
+                todo += inputs(op)
+                found.update(inputs(op))
+        self.outside.replaced |= found
+
     def stands(self) -> tuple[Any, ...]:
         """How much is recorded: the ops of this block, decisions, guards; and what was read outside."""
         ops, reads = self.recorder.ops, self.outside.reads
@@ -228,8 +251,8 @@ class Tracer(Evaluation, FiniteValues):
         if len(self.calls) > 1:
             return
         for name, variable in state._variables.items():
+            self.outside.unchanged(self, variable, name=name)
             if not isinstance(variable, Unsettled) and not _is_settled(variable):
-                self.outside.unchanged(self, variable, name=name)
                 self.recorder.ops.append(Store(name, self.as_data(self, variable, "stored"), loc=self.at))
         self.recorder.ops.append(Prompt(state._stream.value, loc=self.at))
 
@@ -343,6 +366,7 @@ class Tracer(Evaluation, FiniteValues):
     def snapshot(self) -> Snapshot:
         return Snapshot(
             self.recorder.mark(),
+            self.outside.replaced,
             tuple(
                 (
                     s,
@@ -359,6 +383,7 @@ class Tracer(Evaluation, FiniteValues):
 
     def restore(self, before: Snapshot) -> None:
         self.recorder.go_back(before.mark)
+        self.outside.replaced = before.replaced
         del self.instance.states[len(before.states) :]
         for state, stream, value, turns, joined, variables, history in before.states:
             stream.value, stream.turns = value, turns
@@ -391,9 +416,18 @@ class Tracer(Evaluation, FiniteValues):
                 state._variables = {name: items_of(item) for (n, name), item in stored if n == number}
 
 
+# Functions that make a new container, whatever they are given.
+_MAKE_NEW = (
+    "list", "dict", "set", "sorted", "sglc.slice", "list.copy", "dict.copy", "set.copy", "operator.add",
+    "operator.mul", "operator.or_", "operator.and_", "operator.sub", "operator.xor",
+)  # fmt: skip
+
+
 def _is_settled(value: Any) -> bool:
     """Whether nothing that the program does can change a variable's value any more."""
     known = str | int | float | bool | bytes | None | Symbolic | Enum
     if isinstance(value, tuple | frozenset):
         return all(map(_is_settled, value))
-    return isinstance(value, known | Generated | Gathered | Scoped | Awaited)
+    if isinstance(value, Gathered):
+        return all(map(_is_settled, value.entries))
+    return isinstance(value, known | Generated | Scoped | Awaited)

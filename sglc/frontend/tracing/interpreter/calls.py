@@ -245,6 +245,7 @@ def _declared(frame: CallFrame, function: Declared, args: list[Any], named: dict
     outside, name, given = frame.tracer.outside, function.function.__name__, (*args, *named.values())
     if function.effects:
         outside.give(frame.tracer, name, given)
+        frame.tracer.hand(given, name)
         frame.tracer.may_fail(f"`{name}(...)`")
         frame.tracer.before_tool(name)
     made = function(*args, **named)
@@ -333,9 +334,11 @@ def _constructed(frame: CallFrame, kind: type, args: list[Any], named: dict[str,
             if isinstance(made, types.FunctionType):  # its defaults may change
                 frame.tracer.outside.enter(made)
         return kind(*args, **named)
-    elif kind is contextlib.nullcontext or kind is collections.deque:
-        return kind(*args)
-    elif kind is collections.defaultdict and args and args[0] in (list, dict, set, int, str, float):
+    elif (
+        kind is contextlib.nullcontext
+        or kind is collections.deque
+        or (kind is collections.defaultdict and args and args[0] in (list, dict, set, int, str, float))
+    ):
         return kind(*args, **named)
     elif kind.__module__ not in ("builtins", "collections", "datetime", "itertools", "fractions", "decimal"):
         raise undeclared(frame, kind)

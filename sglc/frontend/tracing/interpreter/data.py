@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
@@ -14,9 +15,9 @@ from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine
 from sglc.frontend.tracing.control_blocks import record_map
 from sglc.frontend.tracing.guards import of_a_library
 from sglc.frontend.tracing.makers import declare_class
-from sglc.frontend.tracing.outside import behind_tool
+from sglc.frontend.tracing.outside import behind_tool, held_in
 from sglc.frontend.tracing.pytree import tree_of
-from sglc.frontend.tracing.reads import RUN_BY_PYTHON
+from sglc.frontend.tracing.reads import RUN_BY_PYTHON, VIEWS
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.graph_breaks import (
     FOREIGN,
@@ -49,6 +50,7 @@ _LIBRARY = frozenset(
     ("builtins", "collections", "datetime", "decimal", "fractions", "functools", "itertools", "operator", "re")
 )
 _FORMS: Mapping[Any, Type] = {str: Type.TEXT, bool: Type.BOOL, TEXTS: Type.LIST, list[str]: Type.LIST}
+_OWN_VALUES = (str, bytes, int, float, bool, TEXTS, list[str])  # hold nothing of what a function is given
 _NO_METHODS = ("len", "operator.getitem")  # call no method of what a list holds
 _EMPTY: dict[Any, Any] = {}
 _ITERATORS = (
@@ -60,9 +62,13 @@ _ITERATORS = (
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class OnceOver:
-    """An iterator over a list that only a run knows: there is none in a plan, so it is gone through at once."""
+    """An iterator over a list that only a run knows: there is none in a plan, so it is gone through at once.
+
+    What is no iterator, but has other items in other runs, can be kept as what `kept` makes.
+    """
 
     items: Any
+    kept: Callable[[], Any] | None = None
 
 
 def is_ours(value: Any) -> bool:
@@ -132,7 +138,7 @@ def refuse_foreign(tracer: Tracer, what: str, *values: Any, kind: BreakKind = FO
         if is_foreign(tracer, value):
             reason = f"{what} of a `{type(value).__name__}` could run code of its own"
             raise GraphBreak(reason, tracer.place(), kind)
-        if hasattr(type(value), "__next__") and tracer.outside.is_outside(value):
+        if hasattr(type(value), "__next__") and not tracer.may_move(value):
             raise GraphBreak("an iterator from outside goes on where it is", tracer.place(), kind)
 
 
@@ -190,6 +196,10 @@ def pure_call(tracer: Tracer, name: str, *args: Any, kind: Any = None, **named: 
         tracer.guard(f"sglc.type({known.fact})", type_name(known.real), loc)
     trees = tuple(operand(tracer, arg, name) for arg in args)
     keywords = {key: operand(tracer, item, name) for key, item in named.items()}
+    if gives not in _OWN_VALUES:
+        for arg in (*args, *named.values()):
+            for part in held_in(arg):
+                tracer.copy(part)
     form = _FORMS.get(gives, Type.JSON)
     value = tracer.recorder.emit(form, PureCall, name, trees, keywords, str(form), loc=loc)
     if known is not None:
@@ -315,7 +325,10 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
                 return _object(tracer, kind, (), held)
         case list() | tuple() | dict() | set():
             raise GraphBreak(f"a `{type(item).__name__}` is given to `{name}`", tracer.place(), NO_DATA)
-        case Iterable() if isinstance(item, (*_ITERATORS, GeneratorType)):
+        case _ if isinstance(item, VIEWS):
+            (held,) = gc.get_referents(item)
+            return _made(tracer, type(item).__name__.replace("_", "."), (operand(tracer, held, name),))
+        case Iterable() if name in PURE and isinstance(item, (*_ITERATORS, GeneratorType)):
             refuse_foreign(tracer, "an iterator", item)
             return operand(tracer, list(item), name)
     return tree_of(tracer, item, tracer.place(), f"given to `{name}`")

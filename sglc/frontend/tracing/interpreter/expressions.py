@@ -35,8 +35,11 @@ from sglc.frontend.tracing.interpreter.operations import (
     truth,
     unary,
 )
+from sglc.frontend.tracing.interpreter.python_calls import goes_through
 from sglc.frontend.values.graph_breaks import ASYNC, FOREIGN, ITERATION, NO_RULE, SPREAD, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicList, SymbolicText, joined
+from sglc.ir.core import walk
+from sglc.ir.ops import Call, Gen, Map, Select, Tool
 from sglc.ir.pure import name_of
 
 MOST_TURNS = 1000  # of one loop, each of which is recorded by itself
@@ -56,6 +59,8 @@ def evaluate(frame: CallFrame, node: ast.expr, *, at_once: bool = False) -> Any:
     if isinstance(value, OnceOver):
         if at_once:
             return value.items
+        if value.kept is not None:
+            return value.kept()
         frame.node = node
         reason, hint = "an iterator over what only a run knows is kept", "keep `list(...)` of it"
         raise GraphBreak(reason, frame.loc(), ITERATION, hint)
@@ -64,6 +69,41 @@ def evaluate(frame: CallFrame, node: ast.expr, *, at_once: bool = False) -> Any:
 
 # What an expression gives whose items are gone through at once, and never again.
 iterated = partial(evaluate, at_once=True)
+
+
+_ONE_BY_ONE = (all, any, enumerate, filter, map, zip)  # may end early, or do something between two items
+_EFFECTS = (Call, Gen, Select, Tool)
+
+
+def _one_by_one(frame: CallFrame, node: ast.expr) -> Any:
+    """What an expression gives whose items are gone through at once, and perhaps not to the end.
+
+    Raises:
+        GraphBreak: making an item does something, which a plan would do for all of them first.
+    """
+    begun = len(frame.tracer.recorder.ops)
+    items = iterated(frame, node)
+    if _acts_for_each(frame, node, items, begun):
+        raise _in_turns(frame, node)
+    return items
+
+
+def _acts_for_each(frame: CallFrame, node: ast.expr, items: Any, begun: int) -> bool:
+    """Whether an expression, whose ops begin there, is an iterator of which each item does something."""
+    lazy = isinstance(node, ast.GeneratorExp | ast.Call) and isinstance(items, Symbolic)
+    return lazy and _acts(frame, begun)
+
+
+def _acts(frame: CallFrame, begun: int) -> bool:
+    """Whether the items of a `map` that was recorded since then do something."""
+    maps = [op.body for op in frame.tracer.recorder.ops[begun:] if isinstance(op, Map)]
+    return any(isinstance(op, _EFFECTS) for body in maps for op in walk(body.ops))
+
+
+def _in_turns(frame: CallFrame, node: ast.AST) -> GraphBreak:
+    frame.node = node
+    reason = "what is done for one item is done before the next one is made"
+    return GraphBreak(reason, frame.loc(), ITERATION, "make a list of the items first")
 
 
 def turns(frame: CallFrame, node: ast.AST, items: Any) -> Iterator[Any]:
@@ -117,7 +157,7 @@ def _compare(frame: CallFrame, node: ast.Compare) -> Any:
     left = evaluate(frame, node.left)
     made: Any = True
     for number, (op, comparator) in enumerate(zip(node.ops, node.comparators, strict=True)):
-        right = (iterated if isinstance(op, ast.In | ast.NotIn) else evaluate)(frame, comparator)
+        right = (_one_by_one if isinstance(op, ast.In | ast.NotIn) else evaluate)(frame, comparator)
         frame.node = node
         frame.tracer.outside.unchanged(frame.tracer, left)
         made = compare(frame, op, left, right)
@@ -172,17 +212,13 @@ def _slice(frame: CallFrame, node: ast.Slice) -> slice:
     return slice(*parts)
 
 
-_THROUGH = (all, any, dict, enumerate, filter, list, map, max, min, set, frozenset, sorted, sum, tuple, zip)
-_THROUGH_OF = ("collections.", "itertools.", "math.", "statistics.")
-
-
 def _goes_through(function: Any) -> bool:
     """Whether a function goes through what it is given at once, or gives an iterator that does."""
     if isinstance(function, DataMethod):
         return function.name == "join"
     if isinstance(function, BuiltinFunctionType) and function.__name__ in ("join", "extend", "update"):
         return True
-    return any(function is one for one in _THROUGH) or name_of(function).startswith(_THROUGH_OF)
+    return goes_through(function)
 
 
 def _items(frame: CallFrame, nodes: list[ast.expr], function: Any = None) -> list[Any]:
@@ -195,7 +231,8 @@ def _items(frame: CallFrame, nodes: list[ast.expr], function: Any = None) -> lis
                 spread = spread.observe(SPREAD)
             made += listed(frame.tracer, spread)
         elif isinstance(node, ast.GeneratorExp | ast.Call) and _goes_through(function):
-            made.append(iterated(frame, node))
+            lazy = any(function is one for one in _ONE_BY_ONE) or name_of(function).startswith("itertools.")
+            made.append((_one_by_one if lazy else iterated)(frame, node))
         else:
             made.append(evaluate(frame, node))
     return made
@@ -371,11 +408,13 @@ def _generated(frame: CallFrame, node: Any, first: Any) -> Iterator[CallFrame]:
 
 
 def _comprehension(frame: CallFrame, node: Any) -> Any:
-    first = iterated(frame, node.generators[0].iter)  # now, as in Python
+    source, begun = node.generators[0].iter, len(frame.tracer.recorder.ops)
+    first = iterated(frame, source)  # now, as in Python
+    acting = [_acts_for_each(frame, source, first, begun)]
     pairs = isinstance(node, ast.DictComp)
     made = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node) if pairs else node.elt
     if isinstance(first, SymbolicList | SymbolicJson) and not is_known(first):
-        items = _over_data(frame, node, made, first)
+        items = _over_data(frame, node, made, first, acting)
         if isinstance(node, ast.GeneratorExp):
             return OnceOver(items)
         kind = "dict" if pairs else "set" if isinstance(node, ast.SetComp) else ""
@@ -392,8 +431,12 @@ def _comprehension(frame: CallFrame, node: Any) -> Any:
     return pure_call(frame.tracer, "set", items) if holds_symbols(items) else set(items)
 
 
-def _over_data(frame: CallFrame, node: Any, made: ast.expr, source: Any) -> Any:
-    """A comprehension over a list that only a run knows: a `map` of what it makes, and one of what it asks."""
+def _over_data(frame: CallFrame, node: Any, made: ast.expr, source: Any, acting: list[bool]) -> Any:
+    """A comprehension over a list that only a run knows: a `map` of what it makes, and one of what it asks.
+
+    Args:
+        acting: of what is done for each item before, whether it does something.
+    """
     frame.node = node
     if len(node.generators) != 1:
         raise GraphBreak("two loops over what only a run knows", frame.loc(), ITERATION)
@@ -406,11 +449,17 @@ def _over_data(frame: CallFrame, node: Any, made: ast.expr, source: Any) -> Any:
 
     if generator.ifs:
         test = ast.BoolOp(ast.And(), generator.ifs)
+        begun = len(frame.tracer.recorder.ops)
         flags = over(frame, source, lambda item: _boolean(turn(item), test))
+        acting.append(_acts(frame, begun))
         kind = list[str] if isinstance(source, SymbolicList) else list
         source = pure_call(frame.tracer, "sglc.compress", source, flags, kind=kind)
         frame.node = node
-    return over(frame, source, lambda item: evaluate(turn(item), made))
+    begun = len(frame.tracer.recorder.ops)
+    items = over(frame, source, lambda item: evaluate(turn(item), made))
+    if sum((*acting, _acts(frame, begun))) > 1:
+        raise _in_turns(frame, node)
+    return items
 
 
 def _awaited(frame: CallFrame, node: ast.Await) -> Any:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from sglc.frontend.tracing.call_frame import CallFrame
 from sglc.frontend.tracing.interpreter.data import (
+    OnceOver,
     holds_symbols,
     is_known,
     is_plain,
@@ -111,11 +113,12 @@ def _joined(frame: CallFrame, separator: str, items: Any) -> Any:
 def data_method(frame: CallFrame, value: Symbolic, name: str, args: list[Any], named: dict[str, Any]) -> Any:
     """A method of something that only a run knows."""
     if is_known(value) and kind_of(value) is dict and name in ("items", "keys", "values") and not args:
+        kept = partial(pure_call, frame.tracer, f"dict.{name}", value)
         keys = unrolled(frame.tracer, value)
         if name == "keys":
-            return keys
+            return OnceOver(keys, kept)
         held = [pure_call(frame.tracer, "operator.getitem", value, key) for key in keys]
-        return held if name == "values" else list(zip(keys, held, strict=True))
+        return OnceOver(held if name == "values" else list(zip(keys, held, strict=True)), kept)
     if isinstance(value, SymbolicText):
         known = value.settled()
         if known is not None:

@@ -104,6 +104,9 @@ def binary(frame: CallFrame, node: ast.operator, left: Any, right: Any, *, inpla
         made: Callable[[Any, Any], Any] = getattr(operator, _in_place(name) if inplace else name)
         return made(left, right)
     if isinstance(left, Symbolic) or isinstance(right, Symbolic):
+        if inplace and _changes_in_place(name, left, right):
+            sure = kind_of(right) in _CHANGED_IN_PLACE or kind_of(left) in _CHANGED_IN_PLACE
+            frame.tracer.replace(left, f"`{_shown(frame)}`", sure=sure)
         return _data_binary(frame, name, left, right)
     if name == "mod" and isinstance(left, str) and holds_symbols(right):
         return pure_call(frame.tracer, "operator.mod", left, right, kind=str)
@@ -112,6 +115,15 @@ def binary(frame: CallFrame, node: ast.operator, left: Any, right: Any, *, inpla
         frame.tracer.change(left, f"`{_shown(frame)}`")
         return getattr(operator, _in_place(name))(left, right)
     return getattr(operator, name)(left, right)
+
+
+_CHANGED_IN_PLACE = (list, dict, set, list[str])
+
+
+def _changes_in_place(name: str, left: Any, right: Any) -> bool:
+    """Whether `left += right` and its like may change what `left` is, for all who hold it."""
+    number = kind_of(right) in (int, float, bool, type(None)) and name != "mul"
+    return kind_of(left) in (object, *_CHANGED_IN_PLACE) and not number
 
 
 def _in_place(name: str) -> str:

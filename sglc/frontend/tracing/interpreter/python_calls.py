@@ -54,7 +54,7 @@ def python_call(frame: CallFrame, function: Any, args: list[Any], named: dict[st
         if function is dict and kind_of(args[0]) is dict:
             return entries(frame.tracer, args[0])
         return function(unrolled(frame.tracer, args[0]))
-    if name:  # what is listed sees every item of an iterator
+    if name and goes_through(function):  # what is listed sees every item of an iterator
         args = [list(a) if isinstance(a, (*VIEWS, deque)) or hasattr(type(a), "__next__") else a for a in args]
     args = [settled(arg) for arg in args]
     if function in (sorted, max, min) and ("key" in named or holds_symbols(args)):
@@ -89,6 +89,15 @@ def python_call(frame: CallFrame, function: Any, args: list[Any], named: dict[st
     args = [int(arg) if isinstance(arg, re.RegexFlag) else arg for arg in args]
     made = pure_call(frame.tracer, name, *args, kind=kind, **named)
     return OnceOver(made) if name.startswith("itertools.") else made
+
+
+_THROUGH = (all, any, dict, enumerate, filter, list, map, max, min, set, frozenset, sorted, sum, tuple, zip)
+_THROUGH_OF = ("collections.", "itertools.", "math.", "statistics.")
+
+
+def goes_through(function: Any) -> bool:
+    """Whether a function of Python's goes through what it is given."""
+    return any(function is one for one in _THROUGH) or name_of(function).startswith(_THROUGH_OF)
 
 
 def arranged(frame: CallFrame, how: str, items: Any, named: dict[str, Any]) -> Any:

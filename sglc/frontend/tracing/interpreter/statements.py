@@ -191,6 +191,8 @@ def _raise(frame: CallFrame, node: ast.Raise) -> None:
         raise TypeError("exceptions must derive from BaseException")
     if not isinstance(error, Exception):
         raise GraphBreak(f"`{type(error).__name__}` ends more than the program", frame.loc(), OUTSIDE)
+    if (handling := frame.tracer.handling) and error is not handling[-1]:
+        error.__context__ = handling[-1]
     if cause is not None:
         raise error from cause
     raise error

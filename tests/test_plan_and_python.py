@@ -1,0 +1,469 @@
+"""Programs whose plans once gave other values than their Python: each runs both ways, and all is compared."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import sglc as sgl
+from sglc.execution.result import Result
+from tests.source_fuzz.observe import ASKED, RESULT, differences, seen
+
+SEEDS = range(6)
+CALLS: list[str] = []
+LISTED = r'(\["a","b"\]|\["c"\])'
+KEYED = r'\{"a":[12],"b":\[2\]\}'
+
+
+@dataclass
+class Point:
+    x: Any
+    held: Any = None
+
+
+@sgl.tool
+def handed(value: Any) -> Any:
+    CALLS.append(repr(value))
+    return value
+
+
+@sgl.tool
+def extended(words: Any) -> Any:
+    words.append("end")
+
+
+@sgl.pure
+def same(value: Any) -> Any:
+    return value
+
+
+# -- what Python changes behind a copy ---------------------------------------------------------------
+
+
+@sgl.function
+def joined_list_is_changed(s: Any) -> Any:
+    held: list[Any] = []
+    forks = s.fork(2)
+    for fork in forks:
+        fork["held"] = held
+        fork += sgl.gen("word")
+        held.append(fork["word"])
+    forks.join()
+    held.append("end")
+
+
+@sgl.function
+def returned_list_is_changed(s: Any) -> Any:
+    s += sgl.gen("word")
+    held = [s["word"]]
+    made = sgl.cond(sgl.contains("e", s["word"]), lambda: held, lambda: ["other"])
+    held.append("end")
+    return made
+
+
+@sgl.function
+def object_is_changed(s: Any) -> Any:
+    s += sgl.gen("word")
+    held = Point(1)
+    made = sgl.cond(sgl.contains("e", s["word"]), lambda: held, lambda: None)
+    held.x = 2
+    return made
+
+
+@sgl.function
+def stored_list_is_changed(s: Any) -> Any:
+    s += sgl.gen("word")
+    s["held"], held = 1, [s["word"]]
+
+    def arm() -> None:
+        s["held"] = held
+
+    sgl.cond(sgl.contains("e", s["word"]), arm)
+    held.append("end")
+    s += f"{s['held']}"
+
+
+@sgl.function
+def list_is_changed_where_it_was_stored(s: Any) -> Any:
+    s += sgl.gen("word")
+    s["held"] = ["a"]
+
+    def arm() -> Any:
+        s["held"] = s["held"] + ["b"]
+        s["held"].append("c")
+        return s["held"]
+
+    return sgl.cond(sgl.contains("e", s["word"]), arm, list)
+
+
+@sgl.function
+def mapped_list_is_changed(s: Any) -> Any:
+    held = ["k"]
+    made = sgl.map(["a", "b"], lambda item: (item, held))
+    held.append("end")
+    return made
+
+
+@sgl.function
+def carried_list_is_changed(s: Any) -> Any:
+    s += sgl.gen("word")
+    s["held"], held = 1, [s["word"]]
+
+    def body() -> Any:
+        s["held"] = held
+        return sgl.contains("e", s["word"])
+
+    sgl.loop(body, max_iters=2)
+    held.append("end")
+
+
+@sgl.function
+def list_in_a_sorted_list_is_changed(s: Any) -> Any:
+    s += sgl.gen("word")
+    rows = [[s["word"], 1], ["b", 2]]
+    made = sorted(rows)
+    rows[0].append("end")
+    return made
+
+
+@sgl.function
+def tool_changes_what_an_arm_gave(s: Any) -> Any:
+    s += sgl.gen("word")
+    held = [s["word"]]
+    made = sgl.cond(sgl.contains("e", s["word"]), lambda: held, list)
+    extended(held)
+    s["made"] = made
+
+
+@sgl.function
+def tool_changes_what_was_stored(s: Any) -> Any:
+    s += sgl.gen("word")
+    words = s["word"].split()
+    s["words"] = words
+    extended(words)
+
+
+# -- what the arms of a form change ------------------------------------------------------------------
+
+
+@sgl.function
+def variable_is_changed_in_an_arm(s: Any) -> Any:
+    s += sgl.gen("word")
+    s["held"] = ["a"]
+    sgl.cond(sgl.contains("e", s["word"]), lambda: s["held"].append("b"))
+
+
+@sgl.function
+def field_is_changed_in_an_arm(s: Any) -> Any:
+    s += sgl.gen("word")
+    s["held"] = Point("a", [])
+    sgl.cond(sgl.contains("e", s["word"]), lambda: s["held"].held.append("b"))
+
+
+@sgl.function
+def default_is_changed_in_an_arm(s: Any) -> Any:
+    s += sgl.gen("word")
+
+    def add(word: str, held: list[str] = []) -> list[str]:  # noqa: B006  # what this is about
+        held.append(word)
+        return list(held)
+
+    sgl.cond(sgl.contains("e", s["word"]), lambda: add("a") and None)
+    return add("b")
+
+
+@sgl.function
+def closure_is_changed_in_an_arm(s: Any) -> Any:
+    s += sgl.gen("word")
+
+    def adding() -> Callable[[str], list[str]]:
+        held: list[str] = []
+
+        def add(word: str) -> list[str]:
+            held.append(word)
+            return list(held)
+
+        return add
+
+    add = adding()
+    sgl.cond(sgl.contains("e", s["word"]), lambda: add("a") and None)
+    return add("b")
+
+
+@sgl.function
+def iterator_goes_on_in_an_arm(s: Any) -> Any:
+    s += sgl.gen("word")
+    words = iter("abc")
+    sgl.cond(sgl.contains("e", s["word"]), lambda: next(words) and None)
+    return next(words)
+
+
+# -- `+=` of what only a run knows -------------------------------------------------------------------
+
+
+@sgl.function
+def other_name_of_a_list(s: Any) -> Any:
+    s += sgl.gen("data", regex=LISTED)
+    words = json.loads(s["data"])
+    other = words
+    words += ["end"]
+    return other
+
+
+@sgl.function
+def stored_list_is_extended(s: Any) -> Any:
+    s += sgl.gen("word")
+    words = s["word"].split()
+    s["words"] = words
+    words += ["end"]
+
+
+@sgl.function
+def item_is_extended(s: Any) -> Any:
+    s += sgl.gen("data", regex=KEYED)
+    data = json.loads(s["data"])
+    items = data["b"]
+    items += [3]
+    return data
+
+
+@sgl.function
+def set_is_extended(s: Any) -> Any:
+    s += sgl.gen("word")
+    words = {s["word"]}
+    other = words
+    words |= {"end"}
+    return len(other)
+
+
+@sgl.function
+def argument_is_extended(s: Any, words: list[str]) -> Any:
+    s += sgl.gen("word")
+    words += ["end"]
+    return words
+
+
+# -- what is done for each item ----------------------------------------------------------------------
+
+
+@sgl.function
+def any_ends_early(s: Any) -> Any:
+    s += sgl.gen("word")
+    return any(handed(word) for word in s["word"].split())
+
+
+@sgl.function
+def membership_ends_early(s: Any) -> Any:
+    s += sgl.gen("word")
+    return "a" in map(handed, s["word"].split())
+
+
+@sgl.function
+def conditions_stand_between_items(s: Any) -> Any:
+    s += sgl.gen("word")
+    return [handed(word) for word in s["word"].split() if handed(word + "?")]
+
+
+@sgl.function
+def items_are_made_one_by_one(s: Any) -> Any:
+    s += sgl.gen("word")
+    return [handed(word) for word in (handed(other + "!") for other in s["word"].split())]
+
+
+@sgl.function
+def items_are_made_all_at_once(s: Any) -> Any:
+    s += sgl.gen("word")
+    words = s["word"].split()
+    listed = any([handed(word) == "a" for word in words]), [handed(word) for word in words if "e" in word]  # noqa: C419  # all of them
+    return listed, ",".join(handed(word) for word in words), [word for word in words if handed(word)]
+
+
+# -- types -------------------------------------------------------------------------------------------
+
+
+@sgl.function
+def tuples_of_arms(s: Any) -> Any:
+    s += sgl.gen("word")
+    asked = sgl.contains("e", s["word"])
+    both = sgl.cond(asked, lambda: ("a", s["word"]), lambda: ("b", ("c",)))
+    mixed = sgl.cond(asked, lambda: ("a", "b"), lambda: ["a", "b"])
+    inner = sgl.cond(asked, lambda: {"k": (1,)}, lambda: {"k": [s["word"]]})
+    nothing = sgl.cond(asked, tuple, list)
+    zero = sgl.cond(asked, lambda: 0.0, lambda: -0.0)
+    first, second = both
+    s += first + f"{second} {both} {mixed} {inner} {nothing} {zero}" + sgl.gen("more")
+    return both, mixed, inner, nothing, zero
+
+
+@sgl.function
+def forms_are_traced_once_more(s: Any) -> Any:
+    s += sgl.gen("word")
+
+    def one() -> Any:
+        s.__iadd__(sgl.gen("same"))
+        return s["same"], 1
+
+    made = sgl.cond(sgl.contains("e", s["word"]), one, lambda: [*one()])
+    s += f"{made}" + sgl.gen("same")
+    return made
+
+
+@sgl.function
+def tuple_or_list_is_stored(s: Any) -> Any:
+    s += sgl.gen("word")
+
+    def one() -> None:
+        s["held"] = ()
+
+    def other() -> None:
+        s["held"] = []
+
+    sgl.cond(sgl.contains("e", s["word"]), one, other)
+    s += f"{s['held']}"
+
+
+@sgl.function
+def what_tools_give(s: Any) -> Any:
+    s += sgl.gen("word")
+    word = s["word"]
+    values = [handed((word, 1)), handed({"a": (word,)}), handed({1: word}), handed({word})]
+    first, _ = values[0]
+    s += f"{values}" + first + same((word, [(1,)]))[0]
+    s["mapped"] = sgl.map(handed((word, "b")), lambda item: item + "!")
+    return values, same((word, [(1,)]))
+
+
+@sgl.function
+def views_and_ranges(s: Any) -> Any:
+    s += sgl.gen("data", regex=KEYED)
+    data = json.loads(s["data"])
+    s += f"{data.keys()} {data.items()} {data.values()} {range(data['a'])} {len(data.items())}"
+    s += f"{sorted(data.keys())} {[k for k, _ in data.items()]} {'a' in (k for k in data)}"
+    s["keys"] = data.keys()
+    return data.items(), range(data["a"]), {"k": s["data"]}.items()
+
+
+@sgl.function
+def views_of_an_argument(s: Any, data: dict[str, Any]) -> Any:
+    s += f"{data.keys()} {data.items()} {[*data.values()]} {len(data.items())}"
+    for key, value in data.items():
+        s += f"{key}={value}"
+    return data.items()
+
+
+@sgl.function
+def what_is_not_gone_through(s: Any) -> Any:
+    s += sgl.gen("word")
+    words = deque(["a", "b"], maxlen=2)
+    words.append(s["word"])
+    found = str({"a": 1}.keys()), repr(deque([1])), bool(iter("")), str({"a": s["word"]}.keys())
+    return list(words), found
+
+
+@sgl.function
+def iterators_are_returned(s: Any) -> Any:
+    s += sgl.gen("word")
+    return reversed([s["word"]])
+
+
+@sgl.function
+def error_has_a_context(s: Any) -> Any:
+    s += sgl.gen("word")
+    try:
+        try:
+            raise KeyError("one")
+        except KeyError:
+            raise ValueError("other")  # noqa: B904  # what this is about
+    except ValueError as error:
+        s += f"{error!r} {error.__context__!r} {error.__cause__!r}"
+
+
+@sgl.function
+def inner(s: Any, first: Any, /, second: Any, *others: Any, key: Any = "k", **more: Any) -> Any:
+    s += f"{first} {second} {others} {key} {more}" + sgl.gen("word")
+    return first, second, others, key, more
+
+
+@sgl.function
+def called_with_more_arguments(s: Any) -> Any:
+    s += sgl.gen("word")
+    made = inner(s["word"], 2, 3, (4,), key=s["word"], more=[5])
+    s += f"{made.ret_value}"
+    return made.ret_value, inner("a", s["word"]).ret_value
+
+
+PLAN, PYTHON = {"plan"}, {"python"}
+PROGRAMS = [
+    (joined_list_is_changed, PLAN),
+    (returned_list_is_changed, PYTHON),
+    (object_is_changed, PYTHON),
+    (stored_list_is_changed, PYTHON),
+    (list_is_changed_where_it_was_stored, PLAN),
+    (mapped_list_is_changed, PYTHON),
+    (carried_list_is_changed, PYTHON),
+    (list_in_a_sorted_list_is_changed, PYTHON),
+    (tool_changes_what_an_arm_gave, PYTHON),
+    (tool_changes_what_was_stored, PYTHON),
+    (variable_is_changed_in_an_arm, PLAN | PYTHON),
+    (field_is_changed_in_an_arm, PYTHON),
+    (default_is_changed_in_an_arm, PLAN | PYTHON),
+    (closure_is_changed_in_an_arm, PLAN | PYTHON),
+    (iterator_goes_on_in_an_arm, PLAN | PYTHON),
+    (other_name_of_a_list, PYTHON),
+    (stored_list_is_extended, PYTHON),
+    (item_is_extended, PYTHON),
+    (set_is_extended, PYTHON),
+    (argument_is_extended, PYTHON),
+    (any_ends_early, PYTHON),
+    (membership_ends_early, PYTHON),
+    (conditions_stand_between_items, PYTHON),
+    (items_are_made_one_by_one, PYTHON),
+    (items_are_made_all_at_once, PLAN),
+    (tuples_of_arms, PLAN),
+    (forms_are_traced_once_more, PLAN),
+    (tuple_or_list_is_stored, PLAN),
+    (what_tools_give, PLAN),
+    (views_and_ranges, PLAN),
+    (views_of_an_argument, PLAN),
+    (what_is_not_gone_through, PLAN),
+    (iterators_are_returned, PYTHON),
+    (error_has_a_context, PLAN),
+    (called_with_more_arguments, PLAN),
+]
+
+
+def arguments_of(program: Any) -> Iterator[dict[str, Any]]:
+    if program is argument_is_extended:
+        yield {"words": ["a"]}
+    elif program is views_of_an_argument:
+        yield {"data": {"a": 1, "b": [2]}}
+    else:
+        yield {}
+
+
+@pytest.mark.parametrize(("program", "modes"), PROGRAMS, ids=[made.__name__ for made, _ in PROGRAMS])
+def test_a_plan_gives_what_python_gives(program: Any, modes: set[str]) -> None:
+    ran: set[str] = set()
+    for seed in SEEDS:
+        outcomes = []
+        for mode in ("python", "auto"):
+            CALLS.clear()
+            (given,) = arguments_of(program)
+
+            def run(backend: Any, mode: Any = mode, given: Any = given, seed: int = seed) -> list[Result]:
+                return [program.run(**given, backend=backend, mode=mode, seed=seed)]
+
+            def more(result: Result, mode: str = mode) -> dict[str, Any]:
+                if mode == "auto":
+                    ran.add(result.mode)
+                return {"calls of tools": list(CALLS)}
+
+            outcomes.append(seen(run, None, given, more))
+        aspects = (*RESULT, *ASKED, "calls of tools", "arguments")
+        assert differences(outcomes[0], outcomes[1], aspects) == {}
+    assert ran == modes
