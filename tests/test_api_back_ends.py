@@ -535,9 +535,8 @@ def test_connecting_to_google_takes_no_longer(
 
     def connect(self: GeminiBackend) -> Any:
         client, end = connecting(self)
-        asks = client._api_client._async_httpx_client
-        hooks = asks._client_kwargs["event_hooks"] if hasattr(asks, "_client_kwargs") else asks.event_hooks
-        hooks["request"].append(note)
+        hooks = client._api_client._async_httpx_client._client_kwargs.setdefault("event_hooks", {})
+        hooks.setdefault("request", []).append(note)
         return client, end
 
     monkeypatch.setattr(GeminiBackend, "connect", connect)

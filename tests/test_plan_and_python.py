@@ -6,6 +6,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -397,6 +398,69 @@ def called_with_more_arguments(s: Any) -> Any:
     return made.ret_value, inner("a", s["word"]).ret_value
 
 
+# -- what is no copy, and no iterator, and stays a plan ----------------------------------------------
+
+
+@sgl.function
+def numbers_are_added_up(s: Any) -> Any:
+    total, sums = 0, []
+    for number in range(3):
+        s += sgl.gen("word")
+        total += handed(number)
+        sums.append(total)
+    before = total
+    total -= len(s["word"])
+    text = {"a": s["word"]}["a"]
+    texts = [text]
+    text += "!"
+    s += f"{sums} {before} {total} {texts} {text}"
+    return sums
+
+
+@sgl.function
+def new_containers_are_extended(s: Any) -> Any:
+    s += sgl.gen("listed", regex=LISTED)
+    words = json.loads(s["listed"])
+    found: dict[str, Any] = {}
+    first = words[:1]
+    first += ["end"]
+    for key in ("a", "b"):
+        s += sgl.gen("word")
+        found |= {key: s["word"]}
+    s += f"{words} {first} {found}"
+    return words, found
+
+
+@sgl.function
+def lists_are_whole_before_they_are_gone_through(s: Any) -> Any:
+    def made(words: Any) -> Any:
+        return [handed(word) for word in words]
+
+    s += sgl.gen("word")
+    words = s["word"].split()
+    again = [handed(word) for word in made(words)]
+    pairs = dict(zip(words, sgl.map(words, lambda word: handed(word + "!"))))  # noqa: B905
+    placed = [f"{number}{word}" for number, word in enumerate(handed(word) for word in words)]
+    behind = list(chain(map(handed, words), map(handed, words)))
+    return again, pairs, placed, behind, any(made(words)), "a" in made(words)
+
+
+@sgl.function
+def error_is_raised_again(s: Any) -> Any:
+    s += sgl.gen("word")
+    try:
+        try:
+            raise KeyError("one")
+        except KeyError as error:
+            try:
+                raise ValueError("other") from None
+            except ValueError as other:
+                hidden = other.__suppress_context__
+                raise error  # noqa: B904  # what this is about
+    except KeyError as error:
+        return hidden, repr(error.__context__), repr(error.__context__.__context__)
+
+
 PLAN, PYTHON = {"plan"}, {"python"}
 PROGRAMS = [
     (joined_list_is_changed, PLAN),
@@ -434,6 +498,10 @@ PROGRAMS = [
     (iterators_are_returned, PYTHON),
     (error_has_a_context, PLAN),
     (called_with_more_arguments, PLAN),
+    (numbers_are_added_up, PLAN),
+    (new_containers_are_extended, PLAN),
+    (lists_are_whole_before_they_are_gone_through, PLAN),
+    (error_is_raised_again, PLAN),
 ]
 
 

@@ -117,7 +117,7 @@ _OPTIONS = {
         _Option("--model", str, None, "M", "what `local:` takes, or scripted:FILE"),
         _Option("--name", str, None, "NAME", "what requests call the model; M if it is not said"),
         _Option(
-            *("--reasoning-parser", tuple(REASONING), None, None),
+            *("--reasoning-parser", tuple(sorted(REASONING)), None, None),
             "have reasoning apart from answers, as models of this name write it",
         ),
         _Option("--device", ("auto", "cpu", "cuda"), "auto", None, "where it runs"),

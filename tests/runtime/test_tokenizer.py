@@ -432,8 +432,11 @@ def test_neither_torch_nor_transformers_is_imported() -> None:
 
 
 @pytest.mark.parametrize("text", ["x" * 50_000, "你好" * 20_000, "1 2 " * 10_000, "a\n" * 20_000])
-def test_others_go_on_while_a_long_text_is_encoded(tokenizer: LocalTokenizer, text: str) -> None:
+def test_others_go_on_while_a_long_text_is_encoded(
+    tokenizer: LocalTokenizer, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever it is: it may have no place to be cut at. Here a thread goes on only when another lets it."""
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # as in the runtime's process and the server's
     turns, over = 0, False
 
     def go_on() -> None:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from sglc.backends.gemini.gemini_wire import bodies, pieces_of, replies_of, usage_of
@@ -124,11 +123,10 @@ class GeminiBackend(ApiBackend):
         except ImportError as error:
             raise missing(name, "google-genai", self.kind, error) from None
         # A redirect may lead to somebody else, and the key would go there, too.
-        asks: Any = {"follow_redirects": False, "event_hooks": {"request": [self._connects_soon]}}
         http: dict[str, Any] = {
-            "timeout": round(self.options.patience.attempt_s * 1000), "async_client_args": asks,
-        }  # fmt: skip
-        own: Any = None
+            "timeout": round(self.options.patience.attempt_s * 1000),
+            "async_client_args": {"follow_redirects": False, "event_hooks": {"request": [self._connects_soon]}},
+        }
         if self.options.base_url is not None:
             http["base_url"] = self.options.base_url
         given: dict[str, Any] = {"http_options": http, **self.options.client}
@@ -138,14 +136,11 @@ class GeminiBackend(ApiBackend):
             given["vertexai"] = True
         see_options(name, GoogleClient, given)
         try:
-            if find_spec("aiohttp"):  # through which the SDK would ask, and follow redirects
-                import httpx2
-
-                own = http["httpx_async_client"] = httpx2.AsyncClient(**asks)
             client = GoogleClient(**given)
         except (ValueError, ImportError, GoogleAuthError) as error:
             raise unreachable(name, error, hint) from None
         see_keys(name, client._api_client.api_key)
+        own = _through_httpx(client._api_client)
 
         async def end() -> None:
             await client.aio.aclose()
@@ -153,6 +148,19 @@ class GeminiBackend(ApiBackend):
                 await own.aclose()
 
         return client, end
+
+
+def _through_httpx(inner: Any) -> Any:
+    """The client of httpx that the SDK has made, which is to be closed; None, if the user gave one.
+
+    Where it finds aiohttp it would ask through that, and follow redirects. It does not if it has a client of
+    somebody's: here its own, with its certificates.
+    """
+    options = inner._http_options
+    if options.aiohttp_client is not None or options.httpx_async_client is not None:
+        return None
+    options.httpx_async_client = inner._async_httpx_client
+    return inner._async_httpx_client
 
 
 def _asked_wait(details: Any) -> str:

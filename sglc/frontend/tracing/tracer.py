@@ -178,11 +178,12 @@ class Tracer(Evaluation, FiniteValues):
         """
         data = isinstance(value, SymbolicJson | SymbolicList)
         op = self.made_by(value.value) if data else None
-        if not data or (value.known is not None and not (isinstance(op, PureCall) and op.name in _MAKE_NEW)):
+        new = isinstance(op, PureCall) and op.name in _MAKE_NEW
+        if not data or (value.known is not None and not new):
             self.change(value, what)
             return
         todo, found = [value.value], {value.value}
-        while todo and sure:
+        while todo and sure and not new:
             op = self.made_by(todo.pop())
             if isinstance(op, PureCall):
                 todo += inputs(op)

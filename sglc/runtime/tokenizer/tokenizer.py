@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from array import array
 from collections import defaultdict
@@ -159,7 +160,8 @@ class LocalTokenizer:
 
     def encode_whole(self, text: str) -> list[int]:
         """`encode` in one go: the same ids, however often parts of the text have come."""
-        if len(text) <= _AT_ONCE:
+        # A batch begins a thread for each processor, which a program of the user's should not have from here.
+        if len(text) <= _AT_ONCE or os.environ.get("TOKENIZERS_PARALLELISM") != "false":
             return self._raw.encode(text, add_special_tokens=False).ids
         return self._raw.encode_batch_fast([text], add_special_tokens=False)[0].ids
 

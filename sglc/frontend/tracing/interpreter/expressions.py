@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -45,20 +44,14 @@ from sglc.ir.pure import name_of
 MOST_TURNS = 1000  # of one loop, each of which is recorded by itself
 
 
-def evaluate(frame: CallFrame, node: ast.expr, *, at_once: bool = False) -> Any:
+def evaluate(frame: CallFrame, node: ast.expr) -> Any:
     """What an expression gives.
 
     Raises:
         GraphBreak: before anything that has no rule, or whose value only a run can know.
     """
-    rule = _RULES.get(type(node))
-    if rule is None:
-        frame.node = node
-        raise GraphBreak(f"`{ast.unparse(node)}` has no rule", frame.loc(), NO_RULE)
-    value = rule(frame, node)
+    value = _given(frame, node)
     if isinstance(value, OnceOver):
-        if at_once:
-            return value.items
         if value.kept is not None:
             return value.kept()
         frame.node = node
@@ -67,11 +60,21 @@ def evaluate(frame: CallFrame, node: ast.expr, *, at_once: bool = False) -> Any:
     return value
 
 
-# What an expression gives whose items are gone through at once, and never again.
-iterated = partial(evaluate, at_once=True)
+def _given(frame: CallFrame, node: ast.expr) -> Any:
+    rule = _RULES.get(type(node))
+    if rule is None:
+        frame.node = node
+        raise GraphBreak(f"`{ast.unparse(node)}` has no rule", frame.loc(), NO_RULE)
+    return rule(frame, node)
 
 
-_ONE_BY_ONE = (all, any, enumerate, filter, map, zip)  # may end early, or do something between two items
+def iterated(frame: CallFrame, node: ast.expr) -> Any:
+    """What an expression gives whose items are gone through at once, and never again."""
+    value = _given(frame, node)
+    return value.items if isinstance(value, OnceOver) else value
+
+
+_ONE_BY_ONE = (all, any, filter, map, zip)  # may end early, or do something between two items
 _EFFECTS = (Call, Gen, Select, Tool)
 
 
@@ -81,17 +84,17 @@ def _one_by_one(frame: CallFrame, node: ast.expr) -> Any:
     Raises:
         GraphBreak: making an item does something, which a plan would do for all of them first.
     """
-    begun = len(frame.tracer.recorder.ops)
-    items = iterated(frame, node)
-    if _acts_for_each(frame, node, items, begun):
+    items, acts = _lazily(frame, node)
+    if acts:
         raise _in_turns(frame, node)
     return items
 
 
-def _acts_for_each(frame: CallFrame, node: ast.expr, items: Any, begun: int) -> bool:
-    """Whether an expression, whose ops begin there, is an iterator of which each item does something."""
-    lazy = isinstance(node, ast.GeneratorExp | ast.Call) and isinstance(items, Symbolic)
-    return lazy and _acts(frame, begun)
+def _lazily(frame: CallFrame, node: ast.expr) -> tuple[Any, bool]:
+    """As `iterated`, and whether it is an iterator that does something for each of its items."""
+    begun = len(frame.tracer.recorder.ops)
+    value = _given(frame, node)
+    return (value.items, _acts(frame, begun)) if isinstance(value, OnceOver) else (value, False)
 
 
 def _acts(frame: CallFrame, begun: int) -> bool:
@@ -231,7 +234,9 @@ def _items(frame: CallFrame, nodes: list[ast.expr], function: Any = None) -> lis
                 spread = spread.observe(SPREAD)
             made += listed(frame.tracer, spread)
         elif isinstance(node, ast.GeneratorExp | ast.Call) and _goes_through(function):
-            lazy = any(function is one for one in _ONE_BY_ONE) or name_of(function).startswith("itertools.")
+            name = name_of(function)
+            ends = name.startswith("itertools.") and name != "itertools.chain"
+            lazy = ends or any(function is one for one in _ONE_BY_ONE)
             made.append((_one_by_one if lazy else iterated)(frame, node))
         else:
             made.append(evaluate(frame, node))
@@ -408,13 +413,11 @@ def _generated(frame: CallFrame, node: Any, first: Any) -> Iterator[CallFrame]:
 
 
 def _comprehension(frame: CallFrame, node: Any) -> Any:
-    source, begun = node.generators[0].iter, len(frame.tracer.recorder.ops)
-    first = iterated(frame, source)  # now, as in Python
-    acting = [_acts_for_each(frame, source, first, begun)]
+    first, acts = _lazily(frame, node.generators[0].iter)  # now, as in Python
     pairs = isinstance(node, ast.DictComp)
     made = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node) if pairs else node.elt
     if isinstance(first, SymbolicList | SymbolicJson) and not is_known(first):
-        items = _over_data(frame, node, made, first, acting)
+        items = _over_data(frame, node, made, first, [acts])
         if isinstance(node, ast.GeneratorExp):
             return OnceOver(items)
         kind = "dict" if pairs else "set" if isinstance(node, ast.SetComp) else ""

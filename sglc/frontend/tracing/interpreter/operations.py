@@ -41,7 +41,7 @@ from sglc.frontend.values.symbolic import (
 )
 from sglc.ir.core import Type, Value
 from sglc.ir.facts import fields_of
-from sglc.ir.ops import Eq, In, Not
+from sglc.ir.ops import Eq, In, Not, PureCall
 from sglc.ir.pure import METHODS, type_name
 
 BINARY: Mapping[type[ast.operator], str] = {
@@ -104,7 +104,7 @@ def binary(frame: CallFrame, node: ast.operator, left: Any, right: Any, *, inpla
         made: Callable[[Any, Any], Any] = getattr(operator, _in_place(name) if inplace else name)
         return made(left, right)
     if isinstance(left, Symbolic) or isinstance(right, Symbolic):
-        if inplace and _changes_in_place(name, left, right):
+        if inplace and _changes_in_place(frame, name, left, right):
             sure = kind_of(right) in _CHANGED_IN_PLACE or kind_of(left) in _CHANGED_IN_PLACE
             frame.tracer.replace(left, f"`{_shown(frame)}`", sure=sure)
         return _data_binary(frame, name, left, right)
@@ -120,10 +120,28 @@ def binary(frame: CallFrame, node: ast.operator, left: Any, right: Any, *, inpla
 _CHANGED_IN_PLACE = (list, dict, set, list[str])
 
 
-def _changes_in_place(name: str, left: Any, right: Any) -> bool:
+_ARITHMETIC = ("operator.add", "operator.sub", "operator.truediv", "operator.floordiv")
+
+
+def _changes_in_place(frame: CallFrame, name: str, left: Any, right: Any) -> bool:
     """Whether `left += right` and its like may change what `left` is, for all who hold it."""
-    number = kind_of(right) in (int, float, bool, type(None)) and name != "mul"
-    return kind_of(left) in (object, *_CHANGED_IN_PLACE) and not number
+    if kind_of(left) in _CHANGED_IN_PLACE:
+        return True
+    plain = kind_of(right) in (int, float, bool, str, type(None)) and name != "mul"
+    return kind_of(left) is object and not plain and not _is_number(frame, left)
+
+
+def _is_number(frame: CallFrame, value: Any) -> bool:
+    """Whether it is what a number became by arithmetic."""
+    held: Any = value.value if isinstance(value, SymbolicJson) else None
+    while isinstance(held, Value):
+        op = frame.tracer.made_by(held)
+        if not isinstance(op, PureCall) or op.name not in _ARITHMETIC:
+            return False
+        if any(isinstance(arg, int | float) for arg in op.args):
+            return True
+        held = op.args[0]
+    return False
 
 
 def _in_place(name: str) -> str:

@@ -191,11 +191,24 @@ def _raise(frame: CallFrame, node: ast.Raise) -> None:
         raise TypeError("exceptions must derive from BaseException")
     if not isinstance(error, Exception):
         raise GraphBreak(f"`{type(error).__name__}` ends more than the program", frame.loc(), OUTSIDE)
-    if (handling := frame.tracer.handling) and error is not handling[-1]:
-        error.__context__ = handling[-1]
-    if cause is not None:
+    if frame.tracer.handling:
+        _in_context(error, frame.tracer.handling[-1])
+    if node.cause is not None:
         raise error from cause
     raise error
+
+
+def _in_context(error: BaseException, handled: BaseException) -> None:
+    """Note what was handled when an error was raised, as Python does: no error is in a context of its own."""
+    if error is handled:
+        return
+    at = handled
+    while (before := at.__context__) is not None:
+        if before is error:
+            at.__context__ = None
+            break
+        at = before
+    error.__context__ = handled
 
 
 # -- statements that hold others -------------------------------------------------------------------
