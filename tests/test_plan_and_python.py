@@ -438,10 +438,10 @@ def lists_are_whole_before_they_are_gone_through(s: Any) -> Any:
 
     s += sgl.gen("word")
     words = s["word"].split()
+    behind = list(chain(map(handed, words), map(handed, words)))
     again = [handed(word) for word in made(words)]
     pairs = dict(zip(words, sgl.map(words, lambda word: handed(word + "!"))))  # noqa: B905
     placed = [f"{number}{word}" for number, word in enumerate(handed(word) for word in words)]
-    behind = list(chain(map(handed, words), map(handed, words)))
     return again, pairs, placed, behind, any(made(words)), "a" in made(words)
 
 
@@ -516,7 +516,7 @@ def arguments_of(program: Any) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize(("program", "modes"), PROGRAMS, ids=[made.__name__ for made, _ in PROGRAMS])
 def test_a_plan_gives_what_python_gives(program: Any, modes: set[str]) -> None:
-    ran: set[str] = set()
+    ran, whys = set[str](), set[str]()
     for seed in SEEDS:
         outcomes = []
         for mode in ("python", "auto"):
@@ -529,9 +529,10 @@ def test_a_plan_gives_what_python_gives(program: Any, modes: set[str]) -> None:
             def more(result: Result, mode: str = mode) -> dict[str, Any]:
                 if mode == "auto":
                     ran.add(result.mode)
+                    whys.add(str(result.why_python))
                 return {"calls of tools": list(CALLS)}
 
             outcomes.append(seen(run, None, given, more))
         aspects = (*RESULT, *ASKED, "calls of tools", "arguments")
         assert differences(outcomes[0], outcomes[1], aspects) == {}
-    assert ran == modes
+    assert ran == modes, whys
