@@ -233,10 +233,11 @@ def _split(
 ) -> tuple[list[Any], dict[str, Any]]:
     positional: list[Any] = []
     named: dict[str, Any] = {}
-    kinds = inspect.signature(definition.call).parameters  # those of a called program are told by name
+    # The parameters of a called program are told by name, and stand here as they are written.
+    written = inspect.signature(definition.call).parameters if len(tracer.calls) > 1 else {}
     for parameter in definition.parameters:
         value = arguments[parameter.name]
-        match kinds[parameter.name].kind:
+        match written.get(parameter.name, parameter).kind:
             case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.VAR_KEYWORD if value is None:
                 raise GraphBreak(f"`{parameter}` has no fixed number of arguments", definition.loc, VARIADIC)
             case inspect.Parameter.KEYWORD_ONLY:
