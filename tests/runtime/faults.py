@@ -113,7 +113,7 @@ def evict_locked_page(patch: pytest.MonkeyPatch) -> None:
     """Eviction takes a leaf that a row still reads."""
     original = RadixTree.evict
 
-    def evict(self: RadixTree) -> None:
+    def evict(self: RadixTree, most: int = 1) -> None:
         stack = [self.root]
         while stack:
             node = stack.pop()
@@ -124,7 +124,7 @@ def evict_locked_page(patch: pytest.MonkeyPatch) -> None:
                 self._remove(node, node.parent)
                 node.refs = refs
                 return
-        original(self)
+        original(self, most)
 
     patch.setattr(RadixTree, "evict", evict)
 
@@ -343,7 +343,7 @@ def duplicate_insert_overwrites(patch: pytest.MonkeyPatch) -> None:
     ) -> tuple[PageNode, bool]:
         node, new = original(self, parent, key, page, step, locked=locked)
         if not new and node.page != page:
-            node.page = page
+            node.pages[:] = [page]
             return node, True
         return node, new
 
@@ -631,6 +631,41 @@ def pins_lost_by_eviction(patch: pytest.MonkeyPatch) -> None:
         successor.pins = before
 
     patch.setattr(RadixTree, "_remove", remove)
+
+
+def split_unlocks_what_is_above(patch: pytest.MonkeyPatch) -> None:
+    """What a locked run is split from is not locked."""
+    original = RadixTree._split
+
+    def split(self: RadixTree, node: PageNode, tokens: int) -> PageNode:
+        upper = original(self, node, tokens)
+        upper.refs -= upper is not node and upper.refs > 0
+        return upper
+
+    patch.setattr(RadixTree, "_split", split)
+
+
+def split_mixes_up_pages(patch: pytest.MonkeyPatch) -> None:
+    """The pages behind a cut are one too far ahead."""
+    original = RadixTree._split
+
+    def split(self: RadixTree, node: PageNode, tokens: int) -> PageNode:
+        upper = original(self, node, tokens)
+        if upper is not node:
+            node.pages = [*node.pages[1:], node.pages[0]]
+        return upper
+
+    patch.setattr(RadixTree, "_split", split)
+
+
+def path_outlives_its_pages(patch: pytest.MonkeyPatch) -> None:
+    """What is remembered of the way to a node has pages that eviction took from its end."""
+    original = KVAllocator._pages_to
+
+    def pages_to(self: KVAllocator, node: PageNode) -> I32:
+        return self._paths.get(node, original(self, node))
+
+    patch.setattr(KVAllocator, "_pages_to", pages_to)
 
 
 def penalties_one_token_late(patch: pytest.MonkeyPatch) -> None:
@@ -959,6 +994,9 @@ FAULTS: tuple[Fault, ...] = (
     penalties_without_the_run,
     stretched_prompt_shared_whole,
     pins_lost_by_eviction,
+    split_unlocks_what_is_above,
+    split_mixes_up_pages,
+    path_outlives_its_pages,
     penalties_one_token_late,
     penalties_of_the_prompt,
     repetition_of_the_text_alone,

@@ -42,7 +42,7 @@ from sglc.runtime.engine.engine import (
 )
 from sglc.runtime.engine.matcher_threads import MatcherThreads, _Call
 from sglc.runtime.scheduler.kv_allocator import Lengths
-from sglc.runtime.scheduler.requests import PartKind
+from sglc.runtime.scheduler.requests import PartKind, RequestPart
 from sglc.runtime.scheduler.samples import Likely, listed
 from sglc.runtime.step import Step, StepResult
 from tests.reference.oracle import Oracle, history_hashes
@@ -286,6 +286,13 @@ class Driver:
     def _meanwhile(self) -> bool:
         """One random call while a step is not over: what programs ask for, whatever they have been told of."""
         self.acted_meanwhile += 1
+        # What gave way, and what has ended, may be gone before this step is over.
+        for part in self._resumed():
+            self._allow(self.jobs[part.request.id], part.ids)
+        for event in self.engine._events:
+            if isinstance(event, SampleDone) and event.request in self.jobs:
+                job = self.jobs[event.request]
+                self._allow(job, job.ids + event.ids)
         calls = [self.new, self.grow, self.gen, self.gen, self.score, self.warm, self.abort, self.fork]
         self.rng.choice([*calls, self.release, self.forget, self.expect, self.hold, self.turn])()
         return self.rng.random() < 0.5
@@ -500,12 +507,14 @@ class Driver:
         assert all(end >= self.engine.steps for end in ends), "a hold has no end"
         assert all(end <= self.engine.steps + reservations.longest for end in ends)
 
+    def _resumed(self) -> list[RequestPart]:
+        """Samples whose row gave way, which go on, or wait for that."""
+        parts = self.engine.queue.parts + [work.part for work in self.engine.allocator.work.values()]
+        return [part for part in parts if part.logprobs is not None]
+
     def _gave_way(self) -> None:
         """What a row that gave way has made so far is the beginning of its sample, and may be cached."""
-        parts = self.engine.queue.parts + [work.part for work in self.engine.allocator.work.values()]
-        for part in parts:
-            if part.logprobs is None:
-                continue
+        for part in self._resumed():
             job = self.jobs[part.request.id]
             assert job.sampling is not None
             made = part.ids[len(job.ids) :]
@@ -627,12 +636,14 @@ class Driver:
         class Checked(RadixTree):
             __slots__ = ()
 
-            def evict(self) -> None:
+            def evict(self, most: int = 1) -> None:
                 leaves = [node for node in driver._nodes() if not node.children and not node.refs]
                 victim = min(leaves, key=_value, default=None)
-                RadixTree.evict(self)
                 assert victim is not None
-                assert victim.moved is not None, "another leaf is worth less than the evicted one"
+                had, end, before = len(victim.pages), victim.end, self.evictable
+                RadixTree.evict(self, most)
+                assert victim.moved or victim.end < end, "another leaf is worth less than the evicted one"
+                assert before - self.evictable == min(had, most), "more pages are evicted than were asked for"
 
         self.engine.tree.__class__ = Checked
 
@@ -653,9 +664,11 @@ class Driver:
         while stack:
             node = stack.pop()
             assert node.keys == sorted(node.keys), "children are out of order"
-            assert node.keys == [child.key for child in node.children]
+            assert node.keys == [child.key[: self.setup.page_size] for child in node.children]
             assert all(child.parent is node for child in node.children)
             if node.parent is not None:
+                whole = len(node.key) == len(node.pages) * self.setup.page_size
+                assert whole or len(node.pages) == 1, "a partial page in a run"
                 yield node
             stack += node.children
 
@@ -675,7 +688,7 @@ class Driver:
             rows.table[row, work.shared : rows.held[row]] for row, work in self.engine.allocator.work.items()
         ]
         waiting = [pages for _, pages in pool._waiting]
-        node_pages = np.array([node.page for node in nodes], np.int32)
+        node_pages = np.array([page for node in nodes for page in node.pages], np.int32)
         for kind, groups in (
             (Owner.NODE, [node_pages]),
             (Owner.PRIVATE, private),
@@ -691,7 +704,7 @@ class Driver:
         flying = np.flatnonzero(self.oracle._touched > self.oracle._drained) // self.setup.page_size
         assert (owner[flying] != Owner.FREE).all(), "a page is free that a step in flight touches"
         locked = np.zeros(self.setup.pages, np.bool_)
-        locked[node_pages] = [node.refs > 0 for node in nodes]
+        locked[node_pages] = [node.refs > 0 for node in nodes for _ in node.pages]
         assert (locked | (owner != Owner.NODE))[flying].all(), "a step in flight touches an unlocked node"
 
     def _check_counts(self, nodes: list[PageNode]) -> None:
@@ -730,7 +743,8 @@ class Driver:
                 assert node.queued is not None, "an evictable leaf is not queued"
                 assert entries.get(id(node)) == node.queued, "an evictable leaf is not queued"
                 assert node.queued <= engine.tree._rank(node)
-        assert engine.tree.evictable == sum(not node.refs for node in nodes), "evictable pages are miscounted"
+        evictable = sum(len(node.pages) for node in nodes if not node.refs)
+        assert engine.tree.evictable == evictable, "evictable pages are miscounted"
         assert allocator.available >= 0, "more pages are promised than there are"
         assert allocator.reserved == int(engine.rows.reserved[list(allocator.work)].sum()), (
             "reserved pages do not add up"
@@ -751,7 +765,7 @@ class Driver:
             path: list[int] = []
             node = work.node
             while node.parent is not None:
-                path.append(node.page)
+                path += reversed(node.pages)
                 node = node.parent
             assert work.shared * size == work.node.end == len(path) * size
             held = int(rows.held[row])
@@ -808,10 +822,10 @@ class Driver:
             assert path[0].parent is not None
             allowed = sequences[names.get(id(path[0].parent))]
             ids = tuple(token for part in path for token in part.key)
-            assert all(len(part.key) == size for part in path[:-1]), "a partial page has children"
+            assert all(len(part.key) % size == 0 for part in path[:-1]), "a partial page has children"
             assert len(ids) == node.end
             at = np.arange(len(ids))
-            slots = np.array([part.page for part in path])[at // size] * size + at % size
+            slots = np.array([page for part in path for page in part.pages])[at // size] * size + at % size
             assert tuple(self.oracle._ids[slots].tolist()) == ids, "a node's page holds other tokens"
             assert (self.oracle._hash[slots] == history_hashes(ids)).all(), "a node's page has another history"
             where = bisect_left(allowed, ids)
@@ -822,6 +836,7 @@ class Driver:
 
     def finish(self) -> None:
         """Let everything run out; nothing may be left but evictable pages."""
+        self.busy = False  # nobody asks for more
         for _ in range(20_000):
             if self.engine.idle:
                 break

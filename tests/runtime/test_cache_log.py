@@ -58,9 +58,10 @@ def cached(tree: RadixTree) -> Pages:
 
     def walk(node: PageNode, before: tuple[int, ...], namespace: str) -> None:
         for child in node.children:
-            if len(child.key) == tree.page_size:
-                found.add((namespace, (*before, *child.key)))
-                walk(child, (*before, *child.key), namespace)
+            whole = (*before, *child.key)
+            ends = range(len(before) + tree.page_size, len(whole) + 1, tree.page_size)
+            found.update((namespace, whole[:end]) for end in ends)
+            walk(child, whole, namespace)
 
     for namespace, root in tree._roots.items():
         walk(root, (), namespace)

@@ -39,7 +39,7 @@ def tree_pages(bench: Bench) -> list[int]:
     while stack:
         node = stack.pop()
         assert node.refs >= 0
-        pages.append(node.page)
+        pages += node.pages
         stack += node.children
     return pages
 

@@ -395,6 +395,29 @@ def test_a_node_that_took_over_is_found_at_once() -> None:
     assert leaf.moved is cache.tree.root
 
 
+def test_a_prompt_is_a_few_nodes_that_go_page_by_page() -> None:
+    cache, ids = Cache(2), tuple(range(300))
+    last, count = cache.tree.insert_pages(cache.tree.root, ids, range(150), 0)
+    assert (count, last.end) == (150, 300)
+    nodes, node = 0, last
+    while node.parent is not None:
+        nodes, node = nodes + 1, node.parent
+    assert nodes == 3
+    assert cache.tree.evictable == 0
+    half = cache.tree.match(ids, 101, cache.tree.root)  # parts it, whoever holds it
+    assert (half.length, half.node.end, half.source and half.source.page) == (101, 100, 50)
+    cache.tree.unlock(last)
+    assert cache.tree.evictable == 150
+    cache.tree.lock(half.node)
+    cache.tree.evict(3)
+    assert cache.gone == [149, 148, 147]
+    assert (last.end, cache.known(ids)) == (294, 294)
+    assert sorted(cache.evict_all()) == list(range(50, 150))
+    cache.tree.unlock(half.node)
+    assert cache.evict_all()[100:] == list(range(49, -1, -1))
+    assert cache.tree.root.children == []
+
+
 @pytest.mark.parametrize("page_size", [1, 3, 4])
 def test_match_is_the_longest_common_prefix_with_anything_inserted(page_size: int) -> None:
     rng = random.Random(page_size)

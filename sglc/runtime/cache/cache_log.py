@@ -1,6 +1,6 @@
 """What a prefix tree stores and removes, for whoever follows it from outside, such as a gateway that routes.
 
-Only whole pages are told of. Each is named by its node's serial number, which no other node of the tree has.
+Only whole pages are told of. Each is named by its serial number, which no other page of the tree has.
 While nobody follows, there is no log, and the tree looks no further than that.
 """
 
@@ -18,11 +18,13 @@ MOST = 1 << 16  # changes that wait for who follows; who comes later begins anew
 Change = tuple[int, int, Key, str] | tuple[int] | tuple[()]
 
 
-class Page(Protocol):
-    """A node of the tree."""
+class Run(Protocol):
+    """A node of the tree: pages one behind the other, `serial` the last one's."""
 
+    parent: Any
     serial: int
     key: Key
+    pages: list[int]
     namespace: str
     children: list[Any]
 
@@ -36,17 +38,9 @@ class CacheLog:
         self.count = 0  # changes in all
         self._changes: deque[Change] = deque(maxlen=most)
 
-    def stored(self, page: Page, parent: int) -> None:
-        """A whole page, which stands behind another one."""
-        self._add((page.serial, parent, page.key, page.namespace))
-
-    def removed(self, page: Page) -> None:
-        """A whole page is gone."""
-        self._add((page.serial,))
-
     def cleared(self) -> None:
         """All are gone."""
-        self._add(())
+        self.add(())
 
     def since(self, count: int) -> list[Change] | None:
         """The changes behind the first `count`; None if not all of them are here any more."""
@@ -55,17 +49,25 @@ class CacheLog:
             return None
         return [self._changes[at] for at in range(len(self._changes) - new, len(self._changes))]
 
-    def _add(self, change: Change) -> None:
+    def add(self, change: Change) -> None:
+        """One more."""
         self.count += 1
         self._changes.append(change)
 
 
-def whole(roots: Mapping[str, Page], page_size: int) -> Iterator[Change]:
+def stored(run: Run, page_size: int) -> Iterator[Change]:
+    """Whole pages of a node, each behind the one before it."""
+    first, parent = run.serial - len(run.pages) + 1, run.parent.serial
+    for number in range(len(run.key) // page_size):
+        yield first + number, parent, run.key[number * page_size : (number + 1) * page_size], run.namespace
+        parent = first + number
+
+
+def whole(roots: Mapping[str, Run], page_size: int) -> Iterator[Change]:
     """What there is, as if it were stored now: all is gone, then each page behind the one before it."""
     yield ()
-    waiting = [(child, 0) for root in roots.values() for child in root.children]
+    waiting = [child for root in roots.values() for child in root.children]
     while waiting:
-        page, parent = waiting.pop()
-        if len(page.key) == page_size:
-            yield page.serial, parent, page.key, page.namespace
-            waiting += [(child, page.serial) for child in page.children]
+        run = waiting.pop()
+        yield from stored(run, page_size)
+        waiting += run.children

@@ -1,11 +1,13 @@
 """The prefix tree: which token sequences have their KV in which pages.
 
-One node is one page: `page_size` ids, or fewer in a leaf. A node's children are sorted by their ids,
-so the best match of a page, whole or in part, is a neighbour of its place in that order.
+A radix tree: one node is a run of pages with no branch inside, of `page_size` ids each, or one page of fewer
+in a leaf. It is split where sequences part, and where somebody's ends: locks, pins and marks are of whole runs.
+A node's children are sorted by the ids of their first pages, so the best match of a page, whole or in part, is
+a neighbour of its place in that order.
 `refs` counts the locks on a node, and its children that have any: one with such is never evicted. Of the other
-leaves the one with the lowest (worth, next use, last use) goes: first what the program has released, then the
-rest, then what is pinned, its farthest next use first. Time is a logical tick. Every namespace has a root:
-nothing is shared between two of them.
+leaves the one with the lowest (worth, next use, last use) loses its last pages: first what the program has
+released, then the rest, then what is pinned, its farthest next use first. Time is a logical tick. Every
+namespace has a root: nothing is shared between two of them.
 No node is reachable whose page a step that is not launched yet will write.
 """
 
@@ -19,12 +21,13 @@ from enum import IntEnum
 from weakref import WeakValueDictionary
 
 from sglc.ir.made_often import made_often
-from sglc.runtime.cache.cache_log import CacheLog, Change, whole
+from sglc.runtime.cache.cache_log import CacheLog, Change, stored, whole
 from sglc.runtime.cache.cache_log import Key as Key
 from sglc.runtime.ids import common_prefix
 
 _Rank = tuple[int, int, int, int]  # (worth, -next use, last use, serial): the lowest is evicted first
 
+_MOST_PAGES = 64  # of one node: what is split or shortened is copied
 SOME_DAY = 1 << 62  # a next use that nobody knows: later than any that somebody does
 DUE = -(1 << 40)  # plus the place in a queue: a next use before any that has a time
 
@@ -42,20 +45,29 @@ _DEAD, _NORMAL, _PINNED = int(Worth.DEAD), int(Worth.NORMAL), int(Worth.PINNED)
 
 
 class PageNode:
-    """One page of a cached sequence. `end` is the length of the sequence up to and with this page."""
+    """Pages of a cached sequence, one behind the other, which ends with them at `end`.
+
+    `serial` is the last page's; those before it have the numbers before it.
+    """
 
     __slots__ = (
         "__weakref__", "children", "end", "key", "keys", "last_use", "moved", "namespace", "next_uses",
-        "page", "parent", "pins", "queued", "refs", "scratch", "serial", "shared", "step", "worth",
+        "pages", "parent", "pins", "queued", "refs", "scratch", "serial", "shared", "step", "worth",
     )  # fmt: skip
 
     def __init__(
-        self, parent: PageNode | None, key: Key, page: int = -1, step: int = -1, serial: int = 0, tick: int = 0
+        self,
+        parent: PageNode | None,
+        key: Key,
+        pages: list[int],
+        step: int = -1,
+        serial: int = 0,
+        tick: int = 0,
     ) -> None:
         self.parent = parent
         self.key = key
-        self.page = page
-        self.step = step  # the step whose launch writes the page
+        self.pages = pages
+        self.step = step  # the step whose launch writes the pages
         self.serial = serial
         self.end: int
         self.scratch: bool
@@ -64,7 +76,7 @@ class PageNode:
             self.end, self.scratch, self.namespace = 0, False, ""
         else:
             self.end, self.scratch, self.namespace = parent.end + len(key), parent.scratch, parent.namespace
-        self.keys: list[Key] = []
+        self.keys: list[Key] = []  # of the children, the ids of their first pages
         self.children: list[PageNode] = []
         self.refs = 0
         self.pins = 0
@@ -75,11 +87,16 @@ class PageNode:
         self.queued: _Rank | None = None  # its valid entry in the eviction heap
         self.moved: PageNode | None = None  # after removal: the node that took over its pins
 
+    @property
+    def page(self) -> int:
+        """The only page, or the last."""
+        return self.pages[-1]
+
 
 @made_often
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """The longest known prefix: `node` is matched whole, then `tokens` ids of `source`'s page."""
+    """The longest known prefix: `node` is matched whole, then `tokens` ids of `source`, which is one page."""
 
     node: PageNode
     source: PageNode | None
@@ -121,7 +138,7 @@ class RadixTree:
         """The root of a namespace: a model, an adapter, a salt, or whatever must not share."""
         root = self._roots.get(namespace)
         if root is None:
-            root = PageNode(None, ())
+            root = PageNode(None, (), [])
             root.namespace = namespace
             self._roots[namespace] = root
         return root
@@ -145,7 +162,7 @@ class RadixTree:
 
     def scratch(self) -> PageNode:
         """A root of its own. What is below it goes as soon as nobody locks or pins it."""
-        root = PageNode(None, ())
+        root = PageNode(None, (), [])
         root.scratch = True
         return root
 
@@ -155,6 +172,9 @@ class RadixTree:
         What matches whole is in use again, if it was dead.
         """
         size, node = self.page_size, start
+        while node.end > limit:
+            assert node.parent is not None
+            node = node.parent
         source, tokens = None, 0
         while keys := node.keys:
             begin = node.end
@@ -162,8 +182,15 @@ class RadixTree:
             key = ids[begin:end] if end <= limit else ids[begin:limit]
             at = bisect_left(keys, key)
             if at < len(keys) and keys[at] == key and len(key) == size:
-                node = node.children[at]
-                continue
+                child = node.children[at]
+                if len(child.pages) == 1 or child.key == ids[begin : min(child.end, limit)]:
+                    node = child
+                    continue
+                common = common_prefix(child.key, ids[begin:limit])
+                tokens = common % size
+                node = self._split(child, common - tokens)
+                source = self._first_page(child) if tokens else None
+                break
             for i in (at, at - 1) if key else ():
                 if not 0 <= i < len(keys) or keys[i][0] != key[0]:
                     continue
@@ -171,6 +198,8 @@ class RadixTree:
                     source, tokens = node.children[i], common
                     if common == len(key):  # the other cannot have more of it
                         break
+            if source is not None:
+                source = self._first_page(source)
             break
         self._tick += 1
         deepest = node
@@ -186,7 +215,7 @@ class RadixTree:
     def insert(
         self, parent: PageNode, key: Key, page: int, step: int, *, locked: bool = False
     ) -> tuple[PageNode, bool]:
-        """The node that holds `key` below `parent`, and whether it is new and now owns `page`.
+        """The node of one page that holds `key` below `parent`, and whether it is new and now owns `page`.
 
         An existing node that begins with `key` is left as it is: the caller keeps its page. A leaf
         that `key` only continues makes room for the new node, unless it is locked.
@@ -199,9 +228,10 @@ class RadixTree:
         keys = parent.keys
         at = bisect_left(keys, key) if keys else 0
         if at < len(keys) and keys[at][: len(key)] == key:
-            _revive(parent.children[at])
-            return parent.children[at], False
-        node = self._added(parent, at, key, page, step)
+            node = self._first_page(parent.children[at])
+            _revive(node)
+            return node, False
+        node = self._added(parent, at, key, [page], step)
         if locked:
             assert parent.parent is None or parent.refs, "a lock is handed on that nobody holds"
             node.refs = 1
@@ -218,60 +248,76 @@ class RadixTree:
         return node, True
 
     def insert_pages(self, parent: PageNode, ids: Key, pages: Sequence[int], step: int) -> tuple[PageNode, int]:
-        """`insert` of whole pages, each below the one before it, the first below `parent`.
+        """`insert` of whole pages, which hold `ids`, each behind the one before it, the first below `parent`.
 
-        They hold what is behind it in `ids`, and have the lock that the caller holds on it. That ends before a
-        page that is there already. Gives the last node, and how many are new.
+        They have the lock that the caller holds on that. It ends before a page that is there already. Gives the
+        last node, and how many are new.
         """
         count, size = 0, self.page_size
         assert parent.parent is None or parent.refs, "a lock is handed on that nobody holds"
         while count < len(pages) and parent.keys:
-            key = ids[parent.end : parent.end + size]
+            key = ids[count * size : (count + 1) * size]
             node, new = self.insert(parent, key, pages[count], step, locked=True)
             if not new:
                 return parent, count
             parent = node
             count += 1
-        if count < len(pages):  # all below one without children is new
-            parent = self._chain(parent, ids, pages[count:], step)
-        return parent, len(pages)
+        while count < len(pages):  # all below one without children is new
+            run = list(pages[count : count + _MOST_PAGES])
+            key = ids[count * size : (count + len(run)) * size]
+            parent = self._added(parent, 0, key, run, step)
+            parent.refs = 1
+            count += len(run)
+        return parent, count
 
-    def _chain(self, parent: PageNode, ids: Key, pages: Sequence[int], step: int) -> PageNode:
-        """`_added` of whole pages, each below the one before it: all of them only children."""
-        if parent.worth == _DEAD:
-            _revive(parent)
-        size, end, serial, tick, first = self.page_size, parent.end, self._serial, self._tick, parent
-        for page in pages:
-            serial += 1
-            tick += 1
-            key = ids[end : end + size]
-            end += size
-            node = PageNode(parent, key, page, step, serial, tick)
-            node.refs = 1
-            parent.keys.append(key)
-            parent.children.append(node)
-            parent = node
-        self._serial, self._tick = serial, tick
-        self._nodes += len(pages)
-        if self.log is not None and not first.scratch:
-            while first is not parent:
-                (node,) = first.children
-                self.log.stored(node, first.serial)
-                first = node
-        return parent
-
-    def _added(self, parent: PageNode, at: int, key: Key, page: int, step: int) -> PageNode:
+    def _added(self, parent: PageNode, at: int, key: Key, pages: list[int], step: int) -> PageNode:
         """A new child of `parent`, `at` its place."""
         if parent.worth == _DEAD:
             _revive(parent)
         self._tick += 1
-        self._serial += 1
-        node = PageNode(parent, key, page, step, self._serial, self._tick)
-        parent.keys.insert(at, key)
+        self._serial += len(pages)
+        node = PageNode(parent, key, pages, step, self._serial, self._tick)
+        parent.keys.insert(at, key[: self.page_size])
         parent.children.insert(at, node)
         self._nodes += 1
         if self.log is not None and self._is_told(node):
-            self.log.stored(node, parent.serial)
+            for change in stored(node, self.page_size):
+                self.log.add(change)
+        return node
+
+    def _split(self, node: PageNode, tokens: int) -> PageNode:
+        """Cut a run behind its first `tokens` ids, if that is inside: gives the node that has these.
+
+        `node` itself has the rest, and whatever was told of its end. Above it all is as it was.
+        """
+        if tokens == len(node.key):
+            return node
+        parent, count = node.parent, tokens // self.page_size
+        assert parent is not None
+        at = bisect_left(parent.keys, node.key[: self.page_size])
+        assert parent.children[at] is node
+        serial = node.serial - len(node.pages) + count
+        upper = PageNode(parent, node.key[:tokens], node.pages[:count], node.step, serial, node.last_use)
+        upper.worth, upper.shared, upper.refs = node.worth, node.shared, int(node.refs > 0)
+        parent.children[at] = upper
+        node.parent, node.key, node.pages = upper, node.key[tokens:], node.pages[count:]
+        upper.keys.append(node.key[: self.page_size])
+        upper.children.append(node)
+        self._nodes += 1
+        return upper
+
+    def _first_page(self, node: PageNode) -> PageNode:
+        """The first page of a run, as a node of its own."""
+        return node if len(node.pages) == 1 else self._split(node, self.page_size)
+
+    def until(self, node: PageNode, tokens: int) -> PageNode:
+        """The last whole page on the way to `node` that ends within so many tokens, as the end of a node."""
+        while node.end > tokens:
+            begin = node.end - len(node.key)
+            assert node.parent is not None
+            if whole := (tokens - begin) // self.page_size * self.page_size if tokens > begin else 0:
+                return self._split(node, whole)
+            node = node.parent
         return node
 
     def lock(self, node: PageNode, held: PageNode | None = None) -> None:
@@ -282,7 +328,7 @@ class RadixTree:
             node.refs += 1
             if node.refs > 1:  # what is above it is kept already
                 break
-            self.evictable -= 1
+            self.evictable -= len(node.pages)
             node = node.parent
         if held is not None and held.parent is not None:
             assert held.refs > 1, "a lock is traded in that nobody holds, or for a node elsewhere"
@@ -298,7 +344,7 @@ class RadixTree:
             node.refs = refs = node.refs - 1
             if refs:
                 break
-            free += 1
+            free += len(node.pages)
             node = parent
         self.evictable += free
         if not (leaf.refs or leaf.children):
@@ -351,8 +397,8 @@ class RadixTree:
         if not (leaf.refs or leaf.children):
             self._queue(leaf)
 
-    def evict(self) -> None:
-        """Free one page. There is one: the caller has looked at `evictable`."""
+    def evict(self, most: int = 1) -> None:
+        """Free a page, or up to `most` of one node's. There is one: the caller has looked at `evictable`."""
         while True:
             assert self._heap, "nothing left to evict"
             rank, _, node = heapq.heappop(self._heap)
@@ -366,8 +412,15 @@ class RadixTree:
                 continue
             parent = node.parent
             assert parent is not None
-            self._remove(node, parent)
-            self._settle(parent)
+            if most < len(node.pages):
+                self._give_back(node, most)
+                del node.pages[-most:]
+                tokens = most * self.page_size
+                node.key, node.end, node.serial = node.key[:-tokens], node.end - tokens, node.serial - most
+                self._queue(node)
+            else:
+                self._remove(node, parent)
+                self._settle(parent)
             return
 
     def clear(self) -> None:
@@ -383,27 +436,33 @@ class RadixTree:
             self.log.cleared()
 
     def _is_told(self, node: PageNode) -> bool:
-        return len(node.key) == self.page_size and not node.scratch
+        return len(node.key) >= self.page_size and not node.scratch
 
     def _remove(self, node: PageNode, successor: PageNode) -> None:
         assert not node.refs, "a locked node is removed"
         assert not node.children, "a node with children is removed"
         parent = node.parent
         assert parent is not None
-        at = bisect_left(parent.keys, node.key)
+        at = bisect_left(parent.keys, node.key[: self.page_size])
         assert parent.children[at] is node
         del parent.keys[at], parent.children[at]
-        self._drop(node.page)
-        self.evictable -= 1
+        self._give_back(node, len(node.pages))
         self._nodes -= 1
-        if self.log is not None and self._is_told(node):
-            self.log.removed(node)
         node.moved = successor
         successor.pins += node.pins
         if node.next_uses:
             successor.next_uses = sorted(successor.next_uses + node.next_uses)
         successor.last_use = max(successor.last_use, node.last_use)
         node.pins, node.next_uses = 0, []
+
+    def _give_back(self, node: PageNode, count: int) -> None:
+        """The last `count` pages of a leaf are anybody's, the last one first."""
+        for page in reversed(node.pages[-count:]):
+            self._drop(page)
+        self.evictable -= count
+        if self.log is not None and self._is_told(node):
+            for serial in range(node.serial, node.serial - count, -1):
+                self.log.add((serial,))
 
     def _settle(self, node: PageNode) -> None:
         """Queue a node for eviction that became a free leaf; in a scratch tree it goes at once."""
@@ -422,7 +481,7 @@ class RadixTree:
             return None
         at = bisect_left(parent.keys, node.key) + 1
         if at < len(parent.keys) and parent.keys[at][: len(node.key)] == node.key:
-            return parent.children[at]
+            return self._first_page(parent.children[at])
         return None
 
     def _queue(self, node: PageNode) -> None:

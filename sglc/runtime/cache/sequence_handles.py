@@ -85,13 +85,13 @@ class Handles:
                 return self._add(before.ids, before.array, before.root, resolve(before.node))
             ids, array, root = before.ids + added, np.concatenate((before.array, array)), before.root
             before.node = known = resolve(before.node)
-            near = known.parent or known  # the last page may match in part only
+            near = _whole(known)
         else:
             root = near = known = self._tree.root_of(namespace)
             ids = added
         node = self._deepest(ids, near) if self._follows else known
         if isinstance(base, Prefix) and node is not known:  # the next one finds it sooner
-            base.node = _at_most(node, len(base.ids))
+            base.node = self._tree.until(node, len(base.ids))
         return self._add(ids, array, root, node)
 
     def prefix(self, base: Handle | Prefix | None, ids: Key, array: I32, namespace: str = "") -> Prefix:
@@ -147,16 +147,13 @@ class Handles:
         if node.moved is not None:
             node = resolve(node)
         if node.end > len(sequence.ids):  # where it matches in part, it is another sequence's page
-            node = _at_most(node, len(sequence.ids))
+            node = self._tree.until(node, len(sequence.ids))
         alone = node
         while alone.parent is not None and not (alone.pins or alone.shared):
             alone = alone.parent
         kept = wanted(sequence.ids, alone.end, sequence.root) if alone is not node else 0
         if kept > alone.end:
-            shared = node
-            while shared.parent is not None and shared.end > kept:  # of a page in part there will be others
-                shared = shared.parent
-            shared.shared = True
+            self._tree.until(node, kept).shared = True  # of a page in part there will be others
         self._tree.demote(node)
 
     def forget(self, handle: Handle) -> None:
@@ -199,7 +196,7 @@ class Handles:
             return root
         if sequence.node.moved is not None:
             sequence.node = resolve(sequence.node)
-        return sequence.node.parent or sequence.node  # the last page may match in part only
+        return _whole(sequence.node)
 
     def pinned(self) -> list[PageNode]:
         """The pinned node of every handle."""
@@ -220,9 +217,6 @@ class Handles:
         return self._made
 
 
-def _at_most(node: PageNode, tokens: int) -> PageNode:
-    """`node`, or the first above it that ends within so many tokens."""
-    while node.end > tokens:
-        assert node.parent is not None
-        node = node.parent
-    return node
+def _whole(node: PageNode) -> PageNode:
+    """A node that matches whole where `node` was found: a run does, and a single page maybe in part."""
+    return node if len(node.pages) > 1 else node.parent or node

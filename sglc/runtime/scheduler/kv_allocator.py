@@ -161,13 +161,13 @@ class KVAllocator:
 
     def _pages_to(self, node: PageNode) -> I32:
         """The pages down to `node`, all of them whole: int32 [n]. Rows that begin alike walk what differs."""
-        known, behind, at = self._paths, [], node
+        known, behind, at = self._paths, list[list[int]](), node
         while at.parent is not None and at not in known:
-            behind.append(at.page)
+            behind.append(at.pages)
             at = at.parent
-        pages = known.get(at, _NO_PAGES)
+        pages = known.get(at, _NO_PAGES)[: at.end // self.page_size]  # of more, if eviction has shortened it
         if behind:
-            pages = np.concatenate((pages, np.array(behind[::-1], np.int32)))
+            pages = np.concatenate((pages, *(np.array(run, np.int32) for run in reversed(behind))))
             if len(known) == _MOST_PATHS:
                 del known[next(iter(known))]
             known[node] = pages
@@ -285,7 +285,7 @@ class KVAllocator:
         if not total:
             return
         while self.pool.free < total:
-            self.tree.evict()
+            self.tree.evict(total - self.pool.free)
         self.rows.add_pages(rows, counts, self.pool.take(total))
         self.reserved -= total
 
@@ -327,7 +327,8 @@ class KVAllocator:
         ids = work.part.ids
         if not work.diverged:
             pages = self.rows.table[row, work.shared : done // size]
-            work.node, count = self.tree.insert_pages(work.node, ids, pages.tolist(), step)
+            behind = ids[work.shared * size : done // size * size]
+            work.node, count = self.tree.insert_pages(work.node, behind, pages.tolist(), step)
             if count:
                 self.pool.adopt_all(pages[:count])
                 work.shared += count
@@ -355,10 +356,12 @@ class KVAllocator:
         size, last = self.page_size, int(self.rows.last_step[row])
         pages = self.rows.table[row, work.shared : self.rows.held[row]].tolist()
         spare: list[int] = []
-        node = work.node
         kept = tuple(self.rows.tokens[row, work.shared * size : keep].tolist())
         entering = -(-len(kept) // size)
-        for i, page in enumerate(pages[:entering]):
+        node, count = self.tree.insert_pages(work.node, kept, pages[: len(kept) // size], last)
+        if count:
+            self.pool.adopt_all(np.array(pages[:count], np.int32))
+        for i, page in enumerate(pages[count:entering], count):
             child, new = self.tree.insert(node, kept[i * size : (i + 1) * size], page, last, locked=True)
             if new:
                 self.pool.adopt(page)
