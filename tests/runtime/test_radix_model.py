@@ -232,6 +232,15 @@ class TreeMachine(RuleBasedStateMachine):
         assert self.tree.until(self.node(self.a_place(pick)), tokens) is self.node((name, ids))
 
     @precondition(lambda self: self.pages_of())
+    @rule(pick=PICK, tokens=st.integers(1, 8))
+    def through(self, pick: int, tokens: int) -> None:
+        """Somebody goes a way with a node, and into the page behind that."""
+        name, ids = place = self.a_place(pick)
+        tokens = min(tokens, len(ids))
+        page = min(-(-tokens // self.size) * self.size, len(ids))
+        assert self.tree.through(self.node(place), tokens) is self.node((name, ids[:page]))
+
+    @precondition(lambda self: self.pages_of())
     @rule(pick=PICK)
     def lock(self, pick: int) -> None:
         place = self.a_place(pick)

@@ -320,6 +320,21 @@ class RadixTree:
             node = node.parent
         return node
 
+    def through(self, node: PageNode, tokens: int) -> PageNode:
+        """The last page that the first `tokens` ids of the way to `node` reach into, as `match` finds it.
+
+        They are some, and no more than that way has.
+        """
+        while (parent := node.parent) is not None and parent.end >= tokens:
+            node = parent
+        behind = tokens - node.end + len(node.key)
+        whole = behind // self.page_size * self.page_size
+        if whole == behind:
+            return self._split(node, whole)
+        if whole:
+            self._split(node, whole)
+        return self._first_page(node)
+
     def lock(self, node: PageNode, held: PageNode | None = None) -> None:
         """Keep `node` and all above it. A caller that holds a lock on the ancestor `held` trades it in."""
         if node is held:

@@ -181,7 +181,10 @@ class Handles:
 
     def _deepest(self, ids: Key, near: PageNode) -> PageNode:
         """The deepest node of `ids` as the tree is now. `near` as of `follow`."""
-        while near.end > len(ids) or near.end % self._tree.page_size:
+        near = resolve(near)
+        if near.end >= len(ids) > 0:
+            return self._tree.through(near, len(ids))
+        if near.end % self._tree.page_size:
             assert near.parent is not None
             near = near.parent
         if not near.keys:

@@ -427,7 +427,9 @@ class Engine:
                 node = self.allocator.retire(row, keep)
                 flight.ended.append(part.request)
             if part.kind is not PartKind.CHOICE:
-                self.handles.follow(part.request.handle, node)
+                # Of one sample that is told when its row ends: till then the row holds its pages.
+                if part.kind is not PartKind.SAMPLE or len(part.request.samples) > 1:
+                    self.handles.follow(part.request.handle, node)
                 if part.request.pending > 1 and not part.request.forked:
                     self.queue.fork(part)
 
@@ -654,7 +656,7 @@ class Engine:
         if request.pending:
             self.queue.drop(request)
             for row in [row for row, work in self.allocator.work.items() if work.part.request is request]:
-                self.allocator.retire(row, 0)
+                self.handles.follow(request.handle, self.allocator.retire(row, 0))
         if request.pinned is not None:
             self.tree.unpin(request.pinned)
 

@@ -29,7 +29,13 @@ from sglc.ir.plan.events import Event
 from sglc.runtime.engine import wire
 from sglc.runtime.engine.failures import broken, closed, refuse, unloadable
 from sglc.runtime.engine.loading import LocalOptions, cache_tokens, describe, flush, followed, load
-from sglc.runtime.engine.own_process import end_with_parent, keep_answering, spare_transformers
+from sglc.runtime.engine.own_process import (
+    collect_if_due,
+    end_with_parent,
+    keep_answering,
+    put_off_collections,
+    spare_transformers,
+)
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -106,6 +112,8 @@ class Worker:
         try:
             while not self._closing:
                 left, began_s = self._machine.engine.new_rows, 0.0
+                if self._machine.idle:
+                    collect_if_due()
                 for frame in self._link.commands(wait=self._machine.idle):
                     began_s = began_s or time.perf_counter()
                     self._obey(frame)
@@ -139,7 +147,9 @@ class Worker:
     def _meanwhile(self) -> bool:
         """Obey one command while the device computes; whether there was one."""
         frame = None if self._closing else next(self._link.commands(wait=False), None)
-        if frame is not None:
+        if frame is None:
+            collect_if_due()
+        else:
             self._obey(frame)
         return frame is not None
 
@@ -235,6 +245,8 @@ def _run(made: Callable[[], Machine], options: LocalOptions, link: Link, parent:
     except Exception as error:
         raise unloadable(options.model, error) from None
     keep_answering()
+    if machine.engine.executor.depth > 1:
+        put_off_collections()  # while the device computes there is time for them
     end_with_parent()  # for what standard input does not tell: a fork of the program may hold its other end
     if os.getppid() != parent:
         os._exit(1)

@@ -165,7 +165,7 @@ class RequestQueue:
         request = part.request
         ids, logprobs = rows.sampled(row)
         written = min(len(request.ids) + len(ids), int(rows.seq_len[row]))
-        self.allocator.retire(row, 0 if request.root.scratch else written)
+        self._handles.follow(request.handle, self.allocator.retire(row, 0 if request.root.scratch else written))
         request.samples[part.index].row = -1
         request.samples[part.index].run = None
         insort(self.parts, resumed(part, ids, logprobs), key=_ORDER)
