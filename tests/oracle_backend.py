@@ -58,6 +58,9 @@ class Characters:
     def cut(self, text: str) -> int:
         return len(text)
 
+    def first_cut(self, text: str) -> int:
+        return min(1, len(text))
+
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(_CHARACTERS[i - len(_CONTROL)] for i in ids if i >= len(_CONTROL))
 

@@ -54,6 +54,10 @@ class Pairs(Characters):
         whole = self.encode(text)
         return len(text) - len(self.decode(whole[-1:]))  # the last one may become a pair
 
+    def first_cut(self, text: str) -> int:
+        """Behind two characters that are no pair it does not matter where the first pair began."""
+        return next((at for at in range(1, len(text)) if text[at - 1 : at + 1] not in PAIRS), 0)
+
     def decode(self, ids: Sequence[int]) -> str:
         spelled = self.token_bytes()
         return b"".join(spelled[i] for i in ids).decode()

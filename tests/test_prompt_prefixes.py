@@ -5,22 +5,28 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
 
 import sglc as sgl
 from sglc.backends.local import prompt_encoding
 from sglc.backends.local.prompt_encoding import PromptEncoder
 from sglc.execution.result import Result
+from sglc.ir.plan.dataflow import encode_behind, filled_parts
 from sglc.ir.plan.events import PackedIds
-from sglc.ir.plan.segment import EncodedText
-from sglc.ir.target import Target
+from sglc.ir.plan.segment import EncodedText, Made, NodeResult, Part
+from sglc.ir.target import ControlText, Target
 from sglc.runtime.engine import prompt_prefixes
 from sglc.runtime.engine.engine import Engine, EngineConfig
+from sglc.runtime.engine.generation import EngineModel
 from sglc.runtime.engine.machine import Machine
-from sglc.runtime.engine.prompt_prefixes import PromptPrefixes
+from sglc.runtime.engine.prompt_prefixes import PromptPrefixes, TokenStream
+from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, TokenizerFiles
 from tests.depth import at_depth
 from tests.oracle_backend import OracleBackend, PacedOracle
 from tests.soak_explain import PAIRS, Pairs
@@ -84,6 +90,18 @@ def compare(s: Any, rules: str, essay: str, question: str) -> None:
     branches.join()
 
 
+@sgl.function
+def go_on(s: Any, rules: str, essay: str, question: str) -> None:
+    s += rules + sgl.gen("first", max_tokens=4, stop=list("aeiou"))
+    s += essay + question + sgl.select("chosen", ["x" + question, rules])
+    s += essay + s["first"] + rules + s["chosen"]
+    branches = s.fork(2)
+    for number, branch in enumerate(branches):
+        branch += LETTERS[number] + essay + sgl.gen("second", max_tokens=2, ignore_eos=True) + question
+        branch += essay + sgl.gen("third", max_tokens=2)
+    branches.join()
+
+
 def text(rng: random.Random, length: int) -> str:
     return "".join(rng.choices(LETTERS, k=length))
 
@@ -100,7 +118,8 @@ def rows_of(rng: random.Random, count: int, length: int) -> list[dict[str, str]]
 def run(rows: list[dict[str, str]], backend: Backend, function: Any = ask) -> list[Any]:
     results: list[Result] = function.run_batch(rows, backend=backend, seed=1)
     assert all(result.error() is None for result in results)
-    return [(result.text(), [call.prompt_ids for call in result.calls]) for result in results]
+    # Branches may end in any order.
+    return [(result.text(), sorted([tuple(call.prompt_ids) for call in result.calls])) for result in results]
 
 
 def test_what_rows_begin_with_is_encoded_once(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +151,7 @@ def differing(seeds: range) -> int:
                     patch.setattr(PromptEncoder, "encoded", lambda self, segment: segment)
                 used = Backend(pages=200 if seed % 3 else 8_000)  # where it is small, what was cached goes
                 try:
-                    found.append([run(rows, used, function) for function in (ask, compare)])
+                    found.append([run(rows, used, function) for function in (ask, compare, go_on)])
                 finally:
                     used.close()
         differ += found[0] != found[1]
@@ -143,9 +162,73 @@ def test_it_changes_nothing() -> None:
     assert differing(range(at_depth(4, 8, 200))) == 0
 
 
-def test_a_wrong_cut_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pairs, "cut", lambda self, text: len(text))
+@pytest.mark.parametrize(("name", "place"), [("cut", len), ("first_cut", lambda text: min(1, len(text)))])
+def test_a_wrong_cut_is_found(name: str, place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pairs, name, lambda self, text: place(text))
     assert differing(range(6))
+
+
+def test_no_long_text_is_left_to_the_runtime(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it stands, of a text only its ends are encoded where all wait for it."""
+    given: list[int] = []
+    encode = EngineModel.encode_behind
+
+    def counted(self: EngineModel, ids: Any, text: str) -> tuple[int, ...]:
+        given.append(len(text))
+        return encode(self, ids, text)
+
+    monkeypatch.setattr(EngineModel, "encode_behind", counted)
+    rng = random.Random(4)
+    run([{"rules": "Be kind.", "essay": text(rng, 1_100), "question": "Who?"}], backend, go_on)
+    assert given
+    assert max(given) < 100
+
+
+@pytest.fixture(scope="session", params=[False, True])
+def real(request: pytest.FixtureRequest, default_tokenizer: LocalTokenizer) -> LocalTokenizer:
+    """The default model's; one that puts a space before what begins a text."""
+    if not request.param:
+        return default_tokenizer
+    raw = type(default_tokenizer._raw).from_str(default_tokenizer._raw.to_str())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    files = TokenizerFiles(raw.to_str(), None, (), (0,), add_bos=False)
+    spaced = LocalTokenizer(files)
+    assert spaced.encode("a") != spaced.encode_within("a")
+    assert spaced.first_cut("a b")
+    return spaced
+
+
+TEXTS = st.lists(
+    st.sampled_from(
+        ["the", " fox", " jumps", ",", ". ", ": ", "'s", "  ", "\n", "12", " 345", "e\u0301", " \u0301", "你好"]
+    ),
+    max_size=12,
+).map("".join)
+NAMED = [NodeResult(0), NodeResult(1), ControlText("<|im_end|>", (2,)), ControlText("", ())]
+MADE = [Made("the", (1195,)), Made("fox", (1195,), "fox"), Made(" jumps")]
+PARTS = st.lists(TEXTS | st.sampled_from([*NAMED, *MADE]), min_size=1, max_size=6).map(tuple)
+
+
+@settings(max_examples=at_depth(200, 500, 5_000), deadline=None, derandomize=True)
+@given(
+    before=st.lists(st.integers(0, 49_151), max_size=2), tail=TEXTS, parts=PARTS, texts=st.tuples(TEXTS, TEXTS),
+    more=st.just("") | TEXTS,
+)  # fmt: skip
+def test_long_texts_behind_others_have_the_same_ids(
+    real: LocalTokenizer, before: list[int], tail: str, parts: tuple[Part, ...], texts: Any, more: str
+) -> None:
+    encode = partial(encode_behind, real)
+
+    def ids(given: tuple[Part, ...]) -> list[int]:
+        stream = TokenStream(tuple(before), tail)
+        filled = filled_parts((*given, more), dict(enumerate(texts)))
+        stream = stream.followed_by(filled, before, encode)
+        return [*stream.ids, *encode(stream.ids, stream.tail)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prompt_encoding, "_LONG", 1)
+        encoded = PromptEncoder(real).behind(parts, whole=not more)
+    assert ids(encoded) == ids(parts)
 
 
 @pytest.mark.parametrize(("kind", "name"), [(PromptPrefixes, "longest"), (PromptEncoder, "_longest")])

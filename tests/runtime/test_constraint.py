@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import random
 import re
+import tracemalloc
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +22,7 @@ from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints import constraint, token_automaton
 from sglc.runtime.constraints.alike_states import alike_states
 from sglc.runtime.constraints.constraint import Constraints
+from sglc.runtime.constraints.pushdown_automaton import PushdownAutomaton
 from sglc.runtime.constraints.token_automaton import TokenAutomaton, Vocabulary, build
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer
 from tests.constraints.random_patterns import goal_states, random_pattern
@@ -114,7 +119,7 @@ def test_states_of_a_counted_repeat_have_one_mask() -> None:
     for state in range(82):
         alone = TokenAutomaton(build(compile_regex("[a-c]{1,80}!"), vocabulary), vocabulary, "")
         assert automaton.mask(state).tolist() == alone.mask(state).tolist()
-    assert automaton._made.cache_info().misses == 6
+    assert len(automaton._masks) == 6
 
 
 @pytest.mark.slow
@@ -160,13 +165,44 @@ def test_patterns_are_compiled_once() -> None:
 def test_of_large_automata_fewer_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     constraints = Constraints(BYTES, 256)
     monkeypatch.setattr(constraint, "_BYTES", 3 * constraints.regex("a").size_bytes)
+    oldest = weakref.ref(constraints.regex("a"))
     for letter in "abcd":
         constraints.regex(letter)
     assert [constraints.at_hand(Sampling(regex=letter)) for letter in "abcd"] == [False, True, True, True]
+    gc.collect()
+    assert oldest() is None
     first = constraints.of(Sampling(regex="b"))
     assert constraints.of(Sampling(regex="b")) is first
     constraints.regex("[ab]{1,50}c{50}")  # larger than all of these
     assert [constraints.at_hand(Sampling(regex=letter)) for letter in "bcd"].count(True) < 3
+
+
+@pytest.mark.parametrize("kind", ["regex", "ebnf"])
+def test_what_automata_keep_is_within_a_bound(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their masks too: of each of some 50 states here a bit for every id, or four bytes for most of them."""
+    monkeypatch.setattr(token_automaton, "_MASK_BYTES", 1 << 20, raising=False)
+    monkeypatch.setattr(constraint, "_BYTES", 4 << 20)
+    letters = "abcdefghijklmnop"
+    tokens = [*BYTES, *("".join(four).encode() for four in itertools.product(letters, repeat=4))]
+    constraints = Constraints(tokens, len(tokens))
+    constraints.of(Sampling(**{kind: {"regex": "a", "ebnf": 'root ::= "a" root | "b"'}[kind]}))
+    tracemalloc.start()
+    try:
+        for form in range(10):
+            runs = [f"[a-p]{{4,9}}{at}" for at in range(10)]
+            pattern = f"{form}{''.join(runs)}"
+            calls = " ".join(f'[a-p] [a-p] [a-p] [a-p]+ "{at}"' for at in range(10))
+            grammar = f'root ::= "{form}" {calls} x\nx ::= "(" x ")" | "b"'
+            held = constraints.of(Sampling(**{kind: {"regex": pattern, "ebnf": grammar}[kind]}))
+            assert isinstance(held, TokenAutomaton | PushdownAutomaton)
+            moves = held._dfa.moves if isinstance(held, TokenAutomaton) else held._form.moves
+            for state in range(len(moves)):
+                held.mask(state)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 6 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(constraints._automata) > 2
 
 
 @pytest.mark.parametrize("pattern", ["", "(?:)|(?:){3}", "c|ccc"])

@@ -19,7 +19,7 @@ from sglc.runtime.constraints.grammar_matcher import XGrammarMatcher
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine import lookahead
 from sglc.runtime.engine.matcher_threads import MatcherThreads
-from sglc.runtime.step import Bool
+from sglc.runtime.step import I32
 from tests.runtime import test_engine, test_segments
 from tests.runtime.soak import SlowAutomaton
 from tests.runtime.test_constrained import CONSTRAINTS, PIECES
@@ -48,11 +48,11 @@ class Stuck(SlowAutomaton):
         self.left = first
         self.released = Released()
 
-    def mask(self, state: int) -> Bool:
+    def bits(self, state: int) -> I32:
         self.left -= 1
         if self.left < 0:
             self.released.work()
-        return super().mask(state)
+        return super().bits(state)
 
 
 class Bench(test_engine.Bench):

@@ -10,7 +10,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from sglc.bench.programs.vocabulary import shape_folder
 from sglc.ir.plan.events import PackedIds
 from sglc.runtime.model.registry import prepare
-from sglc.runtime.tokenizer.pretokenizer import cuts_into_words, in_pieces, last_cut, long_pieces
+from sglc.runtime.tokenizer.pretokenizer import cuts_into_words, first_cut, in_pieces, last_cut, long_pieces
 from sglc.runtime.tokenizer.tokenizer import LocalTokenizer, by_words, load_tokenizer
 from tests.depth import at_depth, some_of
 
@@ -80,6 +80,20 @@ def test_a_text_may_be_cut_whatever_follows(raw: Tokenizer, text: str, more: str
         cut = last_cut(begun)
         assert whole(raw, begun[:cut]) + whole(raw, begun[cut:] + more) == whole(raw, begun + more)
     assert cut
+
+
+@settings(max_examples=at_depth(12, 40, 1000), deadline=None, derandomize=True)
+@given(before=_TEXT, text=_TEXT)
+def test_a_text_may_be_cut_whatever_is_before_it(raw: Tokenizer, before: str, text: str) -> None:
+    for goes_on in (text, text + " and some more words" + text):
+        cut, together = first_cut(goes_on), whole(raw, before + goes_on)
+        assert not cut or whole(raw, before + goes_on[:cut]) + whole(raw, goes_on[cut:]) == together
+    assert cut
+
+
+def test_a_cut_far_from_the_end_is_found() -> None:
+    assert last_cut("two words" + "0" * 5_000) == 3
+    assert last_cut("0" * 5_000) == first_cut("0" * 5_000) == 0
 
 
 def test_what_texts_begin_with_is_encoded_once(raw: Tokenizer) -> None:

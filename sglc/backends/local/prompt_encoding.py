@@ -1,8 +1,11 @@
-"""The texts that prompts begin with, as ids before a runtime has them: encoding is the program's own work.
+"""Texts of prompts as ids before a runtime has them: encoding is the program's own work.
 
 Rows of a batch begin with the same long arguments. Such a beginning is encoded once, and a part of its own:
 under it the runtime finds what it has of it. It is known by its content, whoever asks. A row's own work is what
 comes behind it.
+
+What is before another text may not be known yet, and the text may begin with an id that is of both. A long one
+is encoded from its first place on behind which that is of no account.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from sglc.errors import SglcError
 from sglc.ir.made_often import made_often
 from sglc.ir.plan.dataflow import goes_on
 from sglc.ir.plan.events import PackedIds
-from sglc.ir.plan.segment import EncodedText, ExtendNode, GenNode, Node, OpenNode, Part, Segment, reads
+from sglc.ir.plan.segment import EncodedText, ExtendNode, GenNode, Node, OpenNode, Part, Segment, joined, reads
 from sglc.ir.target import ControlText, Tokenizer
 
 _GENERATIONS = frozenset((GenNode,))
@@ -27,10 +30,13 @@ _SEEN = 4096  # beginnings that came once
 
 
 class PackingTokenizer(Tokenizer, Protocol):
-    """One that gives ids as they are sent."""
+    """One that gives ids as they are sent, and knows where texts behind others begin anew."""
 
     def packed(self, text: str, *, within: bool) -> bytes:
         """`encode`, or `encode_within`, as int32."""
+
+    def first_cut(self, text: str) -> int:
+        """The first place of `text` behind which its ids are the same whatever is before; 0 if none is."""
 
 
 @made_often
@@ -46,7 +52,9 @@ _NOTHING = _Beginning()
 
 
 class PromptEncoder:
-    """Encodes what prompts begin with; a long beginning is remembered from the second time on, the newest ones.
+    """Encodes what prompts begin with, and long texts behind that.
+
+    A long beginning is remembered from the second time on, the newest ones.
 
     Safe to use from several threads.
     """
@@ -59,13 +67,20 @@ class PromptEncoder:
         self._seen: OrderedDict[int, None] = OrderedDict()  # hashes: who is taken for another is known too soon
 
     def encoded(self, segment: Segment) -> Segment:
-        """The segment, whose prompts begin with ids as far as their texts are known, and no more may follow."""
+        """The segment, whose prompts begin with ids as far as their texts are known, and no more may follow.
+
+        Long texts behind that are ids but for their ends, which may merge with others.
+        """
         nodes = list(segment.nodes)
         for index, node in enumerate(segment.nodes):
-            if type(node) is ExtendNode and _is_empty(nodes, node.stream):
+            if type(node) is not ExtendNode:
+                continue
+            begins = _is_empty(nodes, node.stream)
+            if begins or _size(node.parts) >= _LONG:
                 whole = _GENERATIONS.issuperset(map(type, _readers(segment, index)))
+                encoded = self.parts if begins else self.behind
                 try:
-                    nodes[index] = ExtendNode(node.stream, self.parts(node.parts, whole=whole))
+                    nodes[index] = ExtendNode(node.stream, encoded(node.parts, whole=whole))
                 except SglcError:
                     continue  # the runtime will meet it where the text is needed, and tell
         return Segment(
@@ -96,7 +111,42 @@ class PromptEncoder:
                 known, done = self._longest(parts, ends)
         found = self._behind(known, parts[done:end], whole=whole and end == len(parts))
         tail = (found.tail,) if found.tail else ()
-        return (*found.parts, *tail, *parts[end:])
+        return (*found.parts, *tail, *self.behind(parts[end:], whole=whole))
+
+    def behind(self, parts: tuple[Part, ...], *, whole: bool) -> tuple[Part, ...]:
+        """Parts behind others, of whose long texts all is ids but what may merge with a text beside it.
+
+        Args:
+            whole: no text follows them.
+
+        Raises:
+            SglcError: a text cannot be encoded.
+        """
+        given = joined(parts)
+        found: list[Part] = []
+        for at, part in enumerate(given):
+            if type(part) is str and len(part) >= _LONG:
+                before = given[at - 1] if at else None
+                ends = type(given[at + 1]) is ControlText if at + 1 < len(given) else whole
+                found += self._inner(before, part, whole=ends)
+            else:
+                found.append(part)
+        return tuple(found)
+
+    def _inner(self, before: Part | None, text: str, *, whole: bool) -> list[Part]:
+        """A text behind `before`, as ids from where that is of no account, up to the end or to its last cut."""
+        tokenizer = self._tokenizer
+        begin, within = 0, True
+        if isinstance(before, ControlText) and before.ids:  # with which nothing merges
+            within = goes_on(before.ids, tokenizer.token_bytes())
+        elif not (begin := tokenizer.first_cut(text)):
+            return [text]
+        rest = text[begin:]
+        end = len(rest) if whole else tokenizer.cut(rest)
+        if not end:
+            return [text]
+        ids = EncodedText(PackedIds(tokenizer.packed(rest[:end], within=within)))
+        return [part for part in (text[:begin], ids, rest[end:]) if part]
 
     def clear(self) -> None:
         """Forget all beginnings."""
@@ -174,4 +224,4 @@ def _readers(segment: Segment, index: int) -> Iterator[Node]:
 
 
 def _size(key: tuple[Part, ...]) -> int:
-    return sum(len(part) for part in key if isinstance(part, str))
+    return sum([len(part) for part in key if type(part) is str])

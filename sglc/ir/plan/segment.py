@@ -74,7 +74,7 @@ class Made:
 @made_often
 @dataclass(frozen=True, slots=True)
 class EncodedText:
-    """Literal text that a prompt begins with, as ids. The local back end makes it of other parts."""
+    """Literal text that merges with none beside it, as ids. The local back end makes it of other parts."""
 
     ids: Sequence[int]
 

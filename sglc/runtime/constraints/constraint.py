@@ -59,8 +59,10 @@ class Constraints:
         self._encode = encode
         self._folder = folder
         self._identity = identity
-        # By kind and text of a form, each as it is and in the tokenizer's spelling; the last used last.
-        self._automata: OrderedDict[tuple[str, str], tuple[_Automaton, Constraint]] = OrderedDict()
+        # By kind and text of a form, each as it is and in the tokenizer's spelling, and its bytes when it was
+        # last used; the last used last.
+        self._automata: OrderedDict[tuple[str, str], tuple[_Automaton, Constraint, int]] = OrderedDict()
+        self._bytes = 0  # of them all
         self._lock = threading.Lock()  # of them: automata may be read in several threads
 
     def prepare(self, *, ebnf: bool) -> None:
@@ -137,19 +139,27 @@ class Constraints:
         key = kind, text
         with self._lock:
             if key in self._automata and not self._automata[key][0].worn:
-                self._automata.move_to_end(key)
-                return self._automata[key]
+                return self._used(key, *self._automata[key][:2])
         made = self._made(kind, text)
         if made is None:
             return None
-        both = made, self._spelled(made)
+        spelled = self._spelled(made)
         with self._lock:
-            self._automata[key] = both
-            while len(self._automata) > _AUTOMATA or (
-                len(self._automata) > 1 and sum(one.size_bytes for one, _ in self._automata.values()) > _BYTES
-            ):
-                self._automata.popitem(last=False)
-        return both
+            return self._used(key, made, spelled)
+
+    def _used(
+        self, key: tuple[str, str], made: _Automaton, spelled: Constraint
+    ) -> tuple[_Automaton, Constraint]:
+        """Keep what is used now, and let those go that were used longest ago: while it is used it may grow."""
+        before = self._automata[key][2] if key in self._automata else 0
+        size = made.size_bytes
+        self._automata[key] = made, spelled, size
+        self._automata.move_to_end(key)
+        self._bytes += size - before
+        while len(self._automata) > _AUTOMATA or (len(self._automata) > 1 and self._bytes > _BYTES):
+            _, (*_, size) = self._automata.popitem(last=False)
+            self._bytes -= size
+        return made, spelled
 
     def _made(self, kind: str, text: str) -> _Automaton | None:
         """As `_automaton`. Raises LegalizeError as `compile_regex`; RunError: SGLC454, it cannot be spelled."""

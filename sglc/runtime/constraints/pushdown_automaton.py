@@ -7,7 +7,6 @@ of which there are few. Few tokens look far down the stack, so masks are kept by
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
 
@@ -20,10 +19,10 @@ from sglc.ir.grammar.pushdown import CALL, LEAVE, MOST_LEFT, MOST_NESTED, MOST_P
 from sglc.runtime.constraints.token_automaton import FEW, Level, TokenTrie, Vocabulary, only_one, token_trie
 from sglc.runtime.step import I32, Bool, ByteAutomaton, StackTables, pack_masks
 
-_MASKS = 512  # kept for each automaton: 3 MB for 49,152 tokens
 _MOST_PLACES = 100_000  # states with their stacks that are told apart; for more an automaton is made anew
 _MOST_STACKED = 2_000_000  # or for more states on these stacks
 _MOST_SPOTS = 20_000  # of a walk that are remembered
+_PLACE_BYTES = 250  # of a place, or a spot, and its number
 _MOST_MASKED = 512  # states of one that executors follow
 _UNKNOWN = -1
 _NO_SPOTS: NDArray[np.int64] = np.empty(0, np.int64)
@@ -54,7 +53,7 @@ class PushdownAutomaton:
         self._class_of = trie.nodes(self._size)
         self._levels = trie.by_depth()
         self._walk = _Walk(trie, self._levels, len(form.moves[0]), self._read)
-        self._masks: OrderedDict[tuple[_Kept, tuple[int, ...]], tuple[I32, int | None]] = OrderedDict()
+        self._masks: dict[tuple[_Kept, tuple[int, ...]], tuple[I32, int | None]] = {}
         self._depths: dict[_Kept, set[int]] = {}  # of a state: how much of the stack its masks depend on
         self._places: list[tuple[int, tuple[int, ...]]] = [(state, ()) for state in range(len(form.moves))]
         self._numbers = {place: number for number, place in enumerate(self._places)}
@@ -74,9 +73,13 @@ class PushdownAutomaton:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes to keep it, without its masks."""
-        nodes: int = sum(last - first for first, last, *_ in self._levels)
-        return 36 * nodes + 8 * self._size
+        """What it takes to keep it, without masks, which a `MaskRoom` bounds: its nodes and tokens, the places
+        that were come to, and what executors follow."""
+        nodes = self._trie.parent.size
+        places = _PLACE_BYTES * (len(self._places) + len(self._after)) + 8 * self._stacked
+        followed = self.__dict__.get("automaton")  # if anybody asked for it
+        masks = 0 if followed is None else followed.stack.base.nbytes
+        return 76 * nodes + 12 * self._size + places + self._walk.remembered_bytes + masks
 
     @property
     def worn(self) -> bool:
@@ -205,9 +208,8 @@ class PushdownAutomaton:
         depths = self._depths.setdefault(kept, set())
         for depth in depths:
             key = kept, seen[len(seen) - depth :]
-            if depth <= len(seen) and key in self._masks:
-                self._masks.move_to_end(key)
-                return self._masks[key]
+            if depth <= len(seen) and (known := self._masks.get(key)) is not None:
+                return known
         start: Spot = (state, seen, len(seen), max(0, len(seen) - MOST_LEFT))
         live = self._walk.live(start)
         behind = self._walk.behind(start) if live is None else _NO_SPOTS
@@ -223,9 +225,9 @@ class PushdownAutomaton:
             allowed[self._trie.ids_of([node for node, at in live[0] if lives[at]])] = True
         mask = pack_masks(allowed)
         depths.add(depth)
-        made = self._masks[kept, seen[len(seen) - depth :]] = mask, only_one(mask)
-        if len(self._masks) > _MASKS:
-            self._masks.popitem(last=False)
+        key = kept, seen[len(seen) - depth :]
+        made = self._masks[key] = mask, only_one(mask)
+        self._vocabulary.mask_room.take(self._masks, key, mask.nbytes)
         return made
 
     def _read(self, spot: Spot, kind: int, *, is_open: bool = False) -> Spot:
@@ -283,6 +285,11 @@ class _Walk:
         self.spots: list[Spot] = []
         self._numbers: dict[Spot, int] = {}
         self._moves: NDArray[np.int64] = np.zeros((0, self._kinds), np.int64)  # between spots, by class
+
+    @property
+    def remembered_bytes(self) -> int:
+        """About what the spots take that are remembered."""
+        return self._moves.nbytes + _PLACE_BYTES * len(self.spots)
 
     def live(self, start: Spot) -> tuple[list[tuple[int, int]], list[int]] | None:
         """The nodes that the root at `start` leads to alive, each with its spot, and all spots on the way, dead

@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from sglc.errors import RunError, shown
 from sglc.ir.grammar.dfa import DEAD, ByteDfa, forced_bytes, only_classes, run
 from sglc.runtime.constraints.alike_states import alike_states
+from sglc.runtime.constraints.mask_room import MaskRoom
 from sglc.runtime.step import I32, Bool, ByteAutomaton, pack_masks
 
-_MASKS = 512  # kept for each automaton: 3 MB for 49,152 tokens
+_MASK_BYTES = 128 << 20  # kept of all automata over a vocabulary: 6,700 masks of all of 152,000 tokens
 _CHILDREN = 4_096  # nodes and states of which the ways on are kept
+_NODE_BYTES, _WAY_BYTES = 400, 64  # of the children of a node; of one of the ways on from a state
 _SMALL = 1_024  # nodes of a trie that is gone through as a whole
 _MOST_MOVES = 1 << 20  # of an automaton that executors follow
 FEW = 48  # live nodes that are walked, and whose tokens are looked up, one by one
@@ -41,6 +43,7 @@ class Vocabulary:
 
     def __init__(self, token_bytes: Sequence[bytes], size: int) -> None:
         self.token_bytes = token_bytes[:size]
+        self.mask_room = MaskRoom(_MASK_BYTES)
         lengths = np.array([len(data) for data in self.token_bytes], np.int64)
         begins = np.cumsum(lengths) - lengths
         flat = np.frombuffer(b"".join(self.token_bytes), np.uint8)
@@ -212,6 +215,12 @@ class _VocabularyWalk:
         self._ways_of = lru_cache(maxsize=_CHILDREN)(self._ways)
         self._levels = tables.by_depth()
 
+    @property
+    def remembered_bytes(self) -> int:
+        """About what the ways on take that are kept."""
+        nodes, states = self._children_of.cache_info().currsize, self._ways_of.cache_info().currsize
+        return _NODE_BYTES * nodes + _WAY_BYTES * len(self._rows[0]) * states
+
     def live(self, state: int) -> list[tuple[int, int]] | None:
         """The nodes that `state` leads on to from the root, each with its state.
 
@@ -252,6 +261,10 @@ class _VocabularyWalk:
         return behind
 
 
+# A mask: packed bits, or the ids where they are few; and the one id that it allows, if it is one.
+_Mask = tuple["NDArray[np.uint8] | I32", "int | None"]
+
+
 class TokenAutomaton:
     """A `Constraint`: the tokens of a vocabulary along a byte automaton."""
 
@@ -269,7 +282,7 @@ class TokenAutomaton:
         self._size = vocabulary.node_of.size
         self._class_of = tables.nodes(self._size)
         self._alike: list[int] = tables.alike.tolist()
-        self._made = lru_cache(maxsize=_MASKS)(self._make)
+        self._masks: dict[int, _Mask] = {}
         self._only_class = only_classes(tables.dfa.classes, tables.dfa.moves)
         # The first mask is made with the rest: each text needs it, and what waits for this waits for that too.
         if not tables.is_open[0] or not self.mask(self.start).any():
@@ -281,8 +294,11 @@ class TokenAutomaton:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes to keep it, without its masks: its nodes, as tables and as indices, and its tokens."""
-        return 36 * self._tables.parent.size + 12 * self._size
+        """What it takes to keep it, without masks, which a `MaskRoom` bounds: its nodes, states and moves, as
+        tables and as indices, and its tokens."""
+        nodes, (states, kinds) = self._tables.parent.size, self._tables.moves.shape
+        tables: int = 36 * nodes + (200 + 25 * kinds) * states + 12 * self._size
+        return tables + self._walk.remembered_bytes
 
     @cached_property
     def automaton(self) -> ByteAutomaton | None:
@@ -329,10 +345,8 @@ class TokenAutomaton:
 
     def only(self, state: int) -> int | None:
         """The id that has to come next; None if there are several, or none."""
-        kept = self._kept(state)
-        if kept.dtype == np.uint8:
-            return only_one(self.bits(state))
-        return int(kept[0]) if kept.size == 1 else None
+        at = self._alike[state]
+        return (self._masks.get(at) or self._made(at))[1]
 
     def advance(self, state: int, token: int) -> int:
         """The state behind `token`, which `state` allows."""
@@ -350,19 +364,35 @@ class TokenAutomaton:
         return not (kept.any() if kept.dtype == np.uint8 else kept.size)
 
     def _kept(self, state: int) -> NDArray[np.uint8] | I32:
-        """The mask of `state`: packed bits, or the ids where it was made of few nodes."""
-        return self._made(self._alike[state])
+        at = self._alike[state]
+        return (self._masks.get(at) or self._made(at))[0]
 
-    def _make(self, state: int) -> NDArray[np.uint8] | I32:
+    def _made(self, state: int) -> _Mask:
+        made = self._masks[state] = self._make(state)
+        self._vocabulary.mask_room.take(self._masks, state, made[0].nbytes)
+        return made
+
+    def _make(self, state: int) -> _Mask:
         live = self._walk.live(state)
         if live is not None:
-            nodes = [node for node, at in live if self._tables.is_open[at]]
-            return self._tables.ids_of(nodes)
+            return self._mask_of([node for node, at in live if self._tables.is_open[at]])
         is_open = self._opens[self._walk.behind(state)]
         nodes = np.flatnonzero(is_open).tolist() if self._walk.is_small else []
-        if 0 < len(nodes) <= FEW:
-            return self._tables.ids_of(nodes)
-        return np.packbits(is_open[self._class_of], bitorder="little")
+        return self._mask_of(nodes) if 0 < len(nodes) <= FEW else _packed(is_open[self._class_of])
+
+    def _mask_of(self, nodes: Sequence[int]) -> _Mask:
+        """The mask that allows the tokens of `nodes`, each of which may have most of them."""
+        ids = self._tables.ids_of(nodes)
+        if 8 * ids.nbytes <= self._size:
+            return ids, int(ids[0]) if ids.size == 1 else None
+        mask = np.zeros(self._size, np.bool_)
+        mask[ids] = True
+        return _packed(mask)
+
+
+def _packed(mask: Bool) -> _Mask:
+    only = int(mask.argmax()) if np.count_nonzero(mask) == 1 else None
+    return np.packbits(mask, bitorder="little"), only
 
 
 def only_one(words: I32) -> int | None:

@@ -23,7 +23,7 @@ BETWEEN = re.compile(rf" (?<=[{_BEFORE}] )(?=[A-Za-z])")  # a space first: it is
 SHORT = 256  # characters of a text that has no long pieces
 # Characters of a long piece, at least, and how many are remembered of those that are hardly longer.
 _LONG = ((4096, 512), (SHORT, 8192))
-_NEAR = 256  # characters of a text's end
+_NEAR = 256  # characters of a text's end that are looked through first
 
 Encode = Callable[[str], bytes]  # gives a text's ids as int32, which are put end to end faster than numbers
 
@@ -64,10 +64,21 @@ def long_pieces(text: str, size: int) -> Iterator[int]:
         yield end
 
 
+def first_cut(text: str) -> int:
+    """The first place between two words of `text`; 0 if there is none."""
+    found = BETWEEN.search(text)
+    return found.start() if found is not None else 0
+
+
 def last_cut(text: str) -> int:
-    """The last place between two words of `text`; 0 if there is none near its end."""
-    near = max(len(text) - _NEAR, 0)
-    return max((found.start() for found in BETWEEN.finditer(text, near)), default=0)
+    """The last place between two words of `text`; 0 if there is none."""
+    near = _NEAR
+    while True:
+        begin = max(len(text) - near, 0)
+        found = max((found.start() for found in BETWEEN.finditer(text, begin)), default=0)
+        if found or not begin:
+            return found
+        near *= 4
 
 
 def cuts_into_words(raw: RawTokenizer) -> bool:

@@ -25,7 +25,15 @@ from tokenizers import Tokenizer as RawTokenizer
 from sglc.errors import BackendError, RunError
 from sglc.ir.target import ControlText, Objects
 from sglc.runtime.model_files import Json, damaged_hint, eos_ids, is_lfs_pointer, read_json
-from sglc.runtime.tokenizer.pretokenizer import BETWEEN, SHORT, Encode, cuts_into_words, in_pieces, last_cut
+from sglc.runtime.tokenizer.pretokenizer import (
+    BETWEEN,
+    SHORT,
+    Encode,
+    cuts_into_words,
+    first_cut,
+    in_pieces,
+    last_cut,
+)
 
 if TYPE_CHECKING:
     from sglc.runtime.tokenizer.chat_template import ChatTemplate
@@ -157,6 +165,10 @@ class LocalTokenizer:
     def cut(self, text: str) -> int:
         """The last place of `text` up to which its ids are the same whatever follows; 0 if none is known."""
         return 0 if self._words is None else last_cut(text)
+
+    def first_cut(self, text: str) -> int:
+        """The first place of `text` behind which its ids are the same whatever is before; 0 if none is."""
+        return 0 if self._words is None else first_cut(text)
 
     def encode_whole(self, text: str) -> list[int]:
         """`encode` in one go: the same ids, however often parts of the text have come."""
