@@ -19,7 +19,7 @@ from sglc.backends.local.prompt_encoding import PromptEncoder
 from sglc.execution.result import Result
 from sglc.ir.plan.dataflow import encode_behind, filled_parts
 from sglc.ir.plan.events import PackedIds
-from sglc.ir.plan.segment import EncodedText, Made, NodeResult, Part
+from sglc.ir.plan.segment import EncodedText, ExtendNode, Made, NodeResult, OpenNode, Part, Segment
 from sglc.ir.target import ControlText, Target
 from sglc.runtime.engine import prompt_prefixes
 from sglc.runtime.engine.engine import Engine, EngineConfig
@@ -182,6 +182,24 @@ def test_no_long_text_is_left_to_the_runtime(backend: Backend, monkeypatch: pyte
     run([{"rules": "Be kind.", "essay": text(rng, 1_100), "question": "Who?"}], backend, go_on)
     assert given
     assert max(given) < 100
+
+
+def test_what_cannot_be_encoded_is_left_as_it_is(default_tokenizer: LocalTokenizer) -> None:
+    """The runtime says which character of the whole text is none, and which generation needs it."""
+    words = " and the fox" * 120
+    for text in (f"\ud800 x y{words}", f"{words} x y \ud800"):
+        assert PromptEncoder(default_tokenizer).behind((text,), whole=True) == (text,)
+
+
+def test_of_many_long_texts_few_are_put_end_to_end_by_the_runtime(default_tokenizer: LocalTokenizer) -> None:
+    nodes = (
+        OpenNode(),
+        ExtendNode(0, (NodeResult(0), "a")),
+        *(ExtendNode(at, (" fox" * 300,)) for at in range(1, 101)),
+    )
+    made = PromptEncoder(default_tokenizer).encoded(Segment(nodes)).nodes
+    encoded = [any(type(part) is EncodedText for part in getattr(node, "parts", ())) for node in made]
+    assert sum(encoded) == 64
 
 
 @pytest.fixture(scope="session", params=[False, True])

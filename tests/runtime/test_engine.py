@@ -214,6 +214,26 @@ def test_a_short_common_beginning_is_not_worth_waiting() -> None:
     assert [step.rows.size for step in bench.oracle.steps] == [4]
 
 
+@pytest.mark.parametrize("held", ["fork", "nothing behind it"])
+def test_what_is_taken_from_a_prompt_whose_row_still_runs_keeps_it(held: str) -> None:
+    bench = Bench(pages=24)
+    engine = bench.engine
+    handle = engine.extend(None, LONG[:16])
+    engine.gen(handle, Sampling(max_tokens=8, ignore_eos=True), [1], eos_ids=EOS)
+    bench.step(3)
+    kept = engine.fork(handle, 1)[0] if held == "fork" else engine.extend(handle, ())
+    engine.release(handle)
+    bench.run()
+    for other in range(6):
+        warmed = engine.extend(None, (20 + other, *LONG[:15]))
+        engine.warm(warmed)
+        bench.run()
+        engine.forget(warmed)
+    again = engine.gen(kept, Sampling(max_tokens=1, ignore_eos=True), [1], eos_ids=EOS)
+    bench.run()
+    assert bench.usage(again)[0] == 15
+
+
 @pytest.mark.parametrize("length", few([1, 2, 16, 17, 19, 32], 3))
 @pytest.mark.parametrize("cache", [True, False])
 @pytest.mark.parametrize("depth", [1, 4])

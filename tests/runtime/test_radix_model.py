@@ -76,13 +76,6 @@ class TreeMachine(RuleBasedStateMachine):
                 stack += [(child, ids + child.key) for child in node.children]
         return found
 
-    def run_of(self, place: Place) -> list[Place]:
-        """The pages of the node that ends at a place."""
-        ends, run = self.ends(), [place]
-        while run[-1][1] and (above := self.above(run[-1])) not in ends:
-            run.append(above)
-        return run
-
     def a_place(self, pick: int, *, pages: bool = True, whole: bool = False) -> Place:
         """Where a node ends: of `pages`, no root; `whole`: pages may follow."""
         places = [place for place in self.model if place in self.ends()]
@@ -171,9 +164,7 @@ class TreeMachine(RuleBasedStateMachine):
                 same_sequence.append(other)
                 if not self.is_locked(other):
                     self.forget(other, child)
-        if any(other not in same_sequence for other in self.below(place)):
-            for gone_through in self.run_of(place):
-                self.model[gone_through].shared = True
+        self.model[place].shared |= any(other not in same_sequence for other in self.below(place))
         return child
 
     @rule(pick=PICK, ids=IDS)
@@ -239,6 +230,9 @@ class TreeMachine(RuleBasedStateMachine):
         tokens = min(tokens, len(ids))
         page = min(-(-tokens // self.size) * self.size, len(ids))
         assert self.tree.through(self.node(place), tokens) is self.node((name, ids[:page]))
+        self.tick += 1
+        self.model[name, ids[:page]].last_use = self.tick
+        self.revive((name, ids[:page]))
 
     @precondition(lambda self: self.pages_of())
     @rule(pick=PICK)
@@ -333,7 +327,8 @@ class TreeMachine(RuleBasedStateMachine):
                 at = min(begin + (number + 1) * self.size, len(ids))
                 entry = self.model[name, ids[:at]]
                 assert entry.page == page
-                assert (node.worth, node.shared) == (entry.worth, entry.shared)
+                shared = node.shared if at == len(ids) else node.shared_whole
+                assert (node.worth, shared) == (entry.worth, entry.shared)
                 assert bool(node.refs) == self.is_locked((name, ids[:at]))
                 assert at == len(ids) or not entry.pins, "a pin in a node"
             assert self.model[end].worth <= self.model[above].worth, "worth more than what is above it"

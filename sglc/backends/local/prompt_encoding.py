@@ -27,6 +27,7 @@ _GENERATIONS = frozenset((GenNode,))
 _LONG = 1024  # characters of a part, behind which a prompt is worth remembering
 _CHARACTERS = 4 << 20  # remembered in all
 _SEEN = 4096  # beginnings that came once
+_MOST_BEHIND = 64  # nodes with ids behind others: the runtime puts them end to end one by one
 
 
 class PackingTokenizer(Tokenizer, Protocol):
@@ -71,12 +72,14 @@ class PromptEncoder:
 
         Long texts behind that are ids but for their ends, which may merge with others.
         """
-        nodes = list(segment.nodes)
+        nodes, left = list(segment.nodes), _MOST_BEHIND
         for index, node in enumerate(segment.nodes):
             if type(node) is not ExtendNode:
                 continue
             begins = _is_empty(nodes, node.stream)
-            if begins or _size(node.parts) >= _LONG:
+            is_long = not begins and left > 0 and _size(node.parts) >= _LONG
+            if begins or is_long:
+                left -= is_long
                 whole = _GENERATIONS.issuperset(map(type, _readers(segment, index)))
                 encoded = self.parts if begins else self.behind
                 try:
@@ -125,7 +128,7 @@ class PromptEncoder:
         given = joined(parts)
         found: list[Part] = []
         for at, part in enumerate(given):
-            if type(part) is str and len(part) >= _LONG:
+            if type(part) is str and len(part) >= _LONG and _is_whole(part):
                 before = given[at - 1] if at else None
                 ends = type(given[at + 1]) is ControlText if at + 1 < len(given) else whole
                 found += self._inner(before, part, whole=ends)
@@ -221,6 +224,15 @@ def _readers(segment: Segment, index: int) -> Iterator[Node]:
     if segment.waits is not None:
         return map(segment.nodes.__getitem__, segment.waits.readers[index])
     return (node for node in segment.nodes[index + 1 :] if index in reads(node))
+
+
+def _is_whole(text: str) -> bool:
+    """Whether a text has no half of a pair: of one with such the runtime says where that is."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _size(key: tuple[Part, ...]) -> int:

@@ -47,12 +47,14 @@ _DEAD, _NORMAL, _PINNED = int(Worth.DEAD), int(Worth.NORMAL), int(Worth.PINNED)
 class PageNode:
     """Pages of a cached sequence, one behind the other, which ends with them at `end`.
 
-    `serial` is the last page's; those before it have the numbers before it.
+    `serial` is the last page's; those before it have the numbers before it. `shared` is of the last page, too,
+    where others branch off; `shared_whole` is of those before it.
     """
 
     __slots__ = (
         "__weakref__", "children", "end", "key", "keys", "last_use", "moved", "namespace", "next_uses",
-        "pages", "parent", "pins", "queued", "refs", "scratch", "serial", "shared", "step", "worth",
+        "pages", "parent", "pins", "queued", "refs", "scratch", "serial", "shared", "shared_whole", "step",
+        "worth",
     )  # fmt: skip
 
     def __init__(
@@ -82,7 +84,7 @@ class PageNode:
         self.pins = 0
         self.next_uses: list[int] = []  # of the pins that know theirs, in order
         self.worth = _NORMAL  # without its pins; never more than its parent's
-        self.shared = False  # more than one sequence has gone through it: no single one can release it
+        self.shared = self.shared_whole = False  # several have gone through it: no single one can release it
         self.last_use = tick
         self.queued: _Rank | None = None  # its valid entry in the eviction heap
         self.moved: PageNode | None = None  # after removal: the node that took over its pins
@@ -298,7 +300,8 @@ class RadixTree:
         assert parent.children[at] is node
         serial = node.serial - len(node.pages) + count
         upper = PageNode(parent, node.key[:tokens], node.pages[:count], node.step, serial, node.last_use)
-        upper.worth, upper.shared, upper.refs = node.worth, node.shared, int(node.refs > 0)
+        upper.worth, upper.refs = node.worth, int(node.refs > 0)
+        upper.shared = upper.shared_whole = node.shared_whole
         parent.children[at] = upper
         node.parent, node.key, node.pages = upper, node.key[tokens:], node.pages[count:]
         upper.keys.append(node.key[: self.page_size])
@@ -329,11 +332,14 @@ class RadixTree:
             node = parent
         behind = tokens - node.end + len(node.key)
         whole = behind // self.page_size * self.page_size
-        if whole == behind:
-            return self._split(node, whole)
         if whole:
-            self._split(node, whole)
-        return self._first_page(node)
+            upper = self._split(node, whole)
+        found = upper if whole == behind else self._first_page(node)
+        self._tick += 1
+        found.last_use = self._tick
+        if found.worth == _DEAD:
+            _revive(found)
+        return found
 
     def lock(self, node: PageNode, held: PageNode | None = None) -> None:
         """Keep `node` and all above it. A caller that holds a lock on the ancestor `held` trades it in."""
@@ -432,6 +438,7 @@ class RadixTree:
                 del node.pages[-most:]
                 tokens = most * self.page_size
                 node.key, node.end, node.serial = node.key[:-tokens], node.end - tokens, node.serial - most
+                node.shared = node.shared_whole
                 self._queue(node)
             else:
                 self._remove(node, parent)
@@ -536,7 +543,7 @@ def _end_use(node: PageNode, next_use: int) -> None:
 def _revive(node: PageNode) -> None:
     """`node` and all above it is in use (again)."""
     while node.worth == _DEAD:
-        node.shared = True  # somebody else came for it
+        node.shared = node.shared_whole = True  # somebody else came for it
         node.worth = _NORMAL
         assert node.parent is not None, "a root is always in use"
         node = node.parent

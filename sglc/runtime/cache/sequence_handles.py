@@ -175,9 +175,18 @@ class Handles:
             return
         node = self._deepest(sequence.ids, near or self.start(handle, sequence.root))
         if node is not sequence.node:
-            self._tree.pin(node, sequence.next_use)
-            self._tree.unpin(sequence.node, sequence.next_use)
-            sequence.node = node
+            self._move_pin(sequence, node)
+
+    def reached(self, handle: Handle, node: PageNode) -> None:
+        """Pin `node`, which is of a handle's ids, if it is deeper than what is. Nothing, if that has ended."""
+        sequence = self._sequences.get(handle)
+        if sequence is not None and self._follows and node.end > resolve(sequence.node).end:
+            self._move_pin(sequence, node)
+
+    def _move_pin(self, sequence: _Sequence, node: PageNode) -> None:
+        self._tree.pin(node, sequence.next_use)
+        self._tree.unpin(sequence.node, sequence.next_use)
+        sequence.node = node
 
     def _deepest(self, ids: Key, near: PageNode) -> PageNode:
         """The deepest node of `ids` as the tree is now. `near` as of `follow`."""
@@ -187,8 +196,6 @@ class Handles:
         if near.end % self._tree.page_size:
             assert near.parent is not None
             near = near.parent
-        if not near.keys:
-            return near
         match = self._tree.match(ids, len(ids), near)
         return match.source or match.node
 

@@ -427,8 +427,9 @@ class Engine:
                 node = self.allocator.retire(row, keep)
                 flight.ended.append(part.request)
             if part.kind is not PartKind.CHOICE:
-                # Of one sample that is told when its row ends: till then the row holds its pages.
-                if part.kind is not PartKind.SAMPLE or len(part.request.samples) > 1:
+                if part.kind is PartKind.SAMPLE and len(part.request.samples) == 1:
+                    self.handles.reached(part.request.handle, node)  # and its last page when its row ends
+                else:
                     self.handles.follow(part.request.handle, node)
                 if part.request.pending > 1 and not part.request.forked:
                     self.queue.fork(part)
@@ -656,7 +657,7 @@ class Engine:
         if request.pending:
             self.queue.drop(request)
             for row in [row for row, work in self.allocator.work.items() if work.part.request is request]:
-                self.handles.follow(request.handle, self.allocator.retire(row, 0))
+                self.allocator.retire(row, 0)
         if request.pinned is not None:
             self.tree.unpin(request.pinned)
 
