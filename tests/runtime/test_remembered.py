@@ -69,7 +69,8 @@ def test_what_an_engine_encodes() -> None:
         assert result.error().code == "SGLC440"  # the model has less room
 
     try:
-        assert kept_bytes(ask) < MOST_BYTES
+        last = 12 * CHARACTERS  # ids of the last one, as a tuple and as bytes, until another comes
+        assert kept_bytes(ask) < last + MOST_BYTES
     finally:
         backend.close()
 

@@ -114,7 +114,8 @@ class PromptEncoder:
                 known, done = self._longest(parts, ends)
         found = self._behind(known, parts[done:end], whole=whole and end == len(parts))
         tail = (found.tail,) if found.tail else ()
-        return (*found.parts, *tail, *self.behind(parts[end:], whole=whole))
+        behind = self.behind(parts[end:], whole=whole) if end < len(parts) else ()
+        return (*found.parts, *tail, *behind)
 
     def behind(self, parts: tuple[Part, ...], *, whole: bool) -> tuple[Part, ...]:
         """Parts behind others, of whose long texts all is ids but what may merge with a text beside it.
