@@ -6,7 +6,10 @@ import json
 import random
 import re
 import sys
+import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,7 @@ from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints import grammar_matcher
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.grammar_constraint import GrammarConstraint
-from sglc.runtime.constraints.grammar_matcher import Grammars
+from sglc.runtime.constraints.grammar_matcher import Grammars, XGrammarMatcher
 from sglc.runtime.constraints.protocol import Constraint
 from tests.depth import some_of
 from tests.runtime import test_engine, test_segments
@@ -325,6 +328,38 @@ def test_what_a_schema_has_to_go_on_with() -> None:
     assert constraint.ahead(constraint.start) == '{"é": null}'.encode()
     state, alive = read(constraint, '{"é": null}'.encode())
     assert (alive, constraint.done(state), constraint.only(state)) == (True, True, None)
+
+
+def test_few_look_at_once_for_what_has_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And who has waited for long does all the same: one that never ends may have a turn."""
+    constraints = [CONSTRAINTS._grammars.begun("ebnf", f'root ::= "{"x" * 40}{end}"') for end in range(6)]
+    at_once, most, lock = 0, 0, threading.Lock()
+    allowed = XGrammarMatcher._allowed
+
+    def counted(self: XGrammarMatcher) -> Any:
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        time.sleep(0.001)
+        with lock:
+            at_once -= 1
+        return allowed(self)
+
+    def all_ahead() -> list[bytes]:
+        with ThreadPoolExecutor(6) as threads:
+            return list(threads.map(lambda one: one._new_matcher().ahead(100), constraints))
+
+    found = all_ahead()
+    assert found == [b"x" * 40 + b"%d" % end for end in range(6)]
+    monkeypatch.setattr(XGrammarMatcher, "_allowed", counted)
+    monkeypatch.setattr(grammar_matcher, "_TURN_S", 60.0)
+    assert all_ahead() == found
+    assert most <= 2
+    monkeypatch.setattr(grammar_matcher, "_TURN_S", 0.01)
+    monkeypatch.setattr(grammar_matcher, "_AHEAD_AT_ONCE", threading.BoundedSemaphore(1))
+    with grammar_matcher._AHEAD_AT_ONCE:
+        assert all_ahead() == found
 
 
 # -- on the engine

@@ -258,6 +258,12 @@ class Surrogates:
         self.others = np.packbits(inside, bitorder="little"), np.packbits(behind, bitorder="little")
 
 
+# Of `ahead`, which is many short calls: each lets go of Python's lock and takes it again, and the more threads
+# do that side by side, the longer a step waits for it each time. Who has waited long goes on all the same.
+_AHEAD_AT_ONCE = threading.BoundedSemaphore(2)
+_TURN_S = 0.1
+
+
 class XGrammarMatcher:
     """A `Matcher` of xgrammar."""
 
@@ -291,11 +297,16 @@ class XGrammarMatcher:
     def ahead(self, limit: int) -> bytes:
         """Bytes that have to come next. xgrammar's own search for them knows no limit."""
         found = bytearray()
-        while len(found) < limit:
-            packed, may_end = self._allowed()
-            byte = None if may_end else self._next_bytes.only(packed)
-            if byte is None or not self._matcher.accept_string(bytes([byte])):
-                break
-            found.append(byte)
+        has_turn = _AHEAD_AT_ONCE.acquire(timeout=_TURN_S)
+        try:
+            while len(found) < limit:
+                packed, may_end = self._allowed()
+                byte = None if may_end else self._next_bytes.only(packed)
+                if byte is None or not self._matcher.accept_string(bytes([byte])):
+                    break
+                found.append(byte)
+        finally:
+            if has_turn:
+                _AHEAD_AT_ONCE.release()
         self._matcher.rollback(len(found))
         return bytes(found)
