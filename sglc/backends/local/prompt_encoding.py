@@ -112,7 +112,7 @@ class PromptEncoder:
         if ends:
             with self._lock:
                 known, done = self._longest(parts, ends)
-        found = self._behind(known, parts[done:end], whole=whole and end == len(parts))
+        found = self._extended(known, parts[done:end], whole=whole and end == len(parts))
         tail = (found.tail,) if found.tail else ()
         behind = self.behind(parts[end:], whole=whole) if end < len(parts) else ()
         return (*found.parts, *tail, *behind)
@@ -169,7 +169,7 @@ class PromptEncoder:
             if longer is None:
                 if not self._came_before(key):
                     break
-                longer = self._known[key] = self._behind(known, parts[done:end], whole=False)
+                longer = self._known[key] = self._extended(known, parts[done:end], whole=False)
                 self._characters += _size(key)
             keys.append(key)
             known, done = longer, end
@@ -190,7 +190,7 @@ class PromptEncoder:
             self._seen.popitem(last=False)
         return False
 
-    def _behind(self, known: _Beginning, parts: Sequence[Part], *, whole: bool) -> _Beginning:
+    def _extended(self, known: _Beginning, parts: Sequence[Part], *, whole: bool) -> _Beginning:
         """A beginning with texts behind it; encoded up to the end, or as far as no text behind changes it."""
         ids = b""
         before = PackedIds.of(known.parts[-1].ids).packed if known.parts else b""

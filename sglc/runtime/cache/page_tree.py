@@ -191,7 +191,7 @@ class RadixTree:
                 common = common_prefix(child.key, ids[begin:limit])
                 tokens = common % size
                 node = self._split(child, common - tokens)
-                source = self._first_page(child) if tokens else None
+                source = child if tokens else None
                 break
             for i in (at, at - 1) if key else ():
                 if not 0 <= i < len(keys) or keys[i][0] != key[0]:
@@ -200,13 +200,12 @@ class RadixTree:
                     source, tokens = node.children[i], common
                     if common == len(key):  # the other cannot have more of it
                         break
-            if source is not None:
-                source = self._first_page(source)
             break
         self._tick += 1
         deepest = node
         node.last_use = self._tick
         if source is not None:
+            source = self._first_page(source)
             source.last_use = self._tick
             if tokens == len(source.key):
                 deepest = source

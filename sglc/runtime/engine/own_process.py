@@ -15,7 +15,8 @@ from types import ModuleType
 # many and few cycles, and to look for them among older ones took 2 to 3 % of the time of a tree of thought.
 # Among 10,000 new ones it took up to 15 ms, where these are prompts of thousands of ids.
 COLLECTIONS = (700, 7_000, 50)
-_HURRIED = 10_000  # new ones, where `collect_if_due` finds better moments: most of a request's are gone by then
+# Where `collect_if_due` finds better moments: most of a request's objects are gone by then.
+LATE_COLLECTIONS = (10_000, *COLLECTIONS[1:])
 _SWITCH_S = 0.00002
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -41,11 +42,6 @@ def keep_answering(collections: tuple[int, ...] = COLLECTIONS) -> None:
     sys.setswitchinterval(_SWITCH_S)
     with suppress(AttributeError):  # only Linux has it
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
-
-
-def put_off_collections() -> None:
-    """From now on new objects are looked through by `collect_if_due`, unless many come before that."""
-    gc.set_threshold(_HURRIED, *COLLECTIONS[1:])
 
 
 def collect_if_due() -> None:

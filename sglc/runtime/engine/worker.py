@@ -30,10 +30,11 @@ from sglc.runtime.engine import wire
 from sglc.runtime.engine.failures import broken, closed, refuse, unloadable
 from sglc.runtime.engine.loading import LocalOptions, cache_tokens, describe, flush, followed, load
 from sglc.runtime.engine.own_process import (
+    COLLECTIONS,
+    LATE_COLLECTIONS,
     collect_if_due,
     end_with_parent,
     keep_answering,
-    put_off_collections,
     spare_transformers,
 )
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
@@ -244,9 +245,8 @@ def _run(made: Callable[[], Machine], options: LocalOptions, link: Link, parent:
         raise
     except Exception as error:
         raise unloadable(options.model, error) from None
-    keep_answering()
-    if machine.engine.executor.depth > 1:
-        put_off_collections()  # while the device computes there is time for them
+    # While a device computes there is time for them.
+    keep_answering(LATE_COLLECTIONS if machine.engine.executor.depth > 1 else COLLECTIONS)
     end_with_parent()  # for what standard input does not tell: a fork of the program may hold its other end
     if os.getppid() != parent:
         os._exit(1)
