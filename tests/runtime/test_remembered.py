@@ -69,8 +69,9 @@ def test_what_an_engine_encodes() -> None:
         assert result.error().code == "SGLC440"  # the model has less room
 
     try:
-        last = 12 * CHARACTERS  # ids of the last one, as a tuple and as bytes, until another comes
-        assert kept_bytes(ask) < last + MOST_BYTES
+        # Ids as a tuple and as bytes. Each thread on their way may hold those of its last row until another
+        # comes, and the program is answered before they are let go: a quarter of all is what none may reach.
+        assert kept_bytes(ask) < TEXTS // 4 * 12 * CHARACTERS
     finally:
         backend.close()
 
