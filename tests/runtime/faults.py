@@ -16,7 +16,7 @@ from sglc.ir.sampling import Sampling
 from sglc.runtime import choice_trie
 from sglc.runtime.cache.page_pool import PagePool
 from sglc.runtime.cache.page_tree import SOME_DAY, Key, PageNode, PrefixMatch, RadixTree, Worth
-from sglc.runtime.cache.sequence_handles import Handles
+from sglc.runtime.cache.sequence_handles import Handles, Prefix
 from sglc.runtime.choice_trie import ChoiceTries
 from sglc.runtime.engine import engine, jump_forward, logit_masks, lookahead, scores
 from sglc.runtime.engine.engine import Engine
@@ -658,6 +658,15 @@ def split_mixes_up_pages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RadixTree, "_split", split)
 
 
+def prefix_leads_behind_itself(patch: pytest.MonkeyPatch) -> None:
+    """What is known of a prefix takes in what one of those who begin with it goes on with."""
+
+    def lead(self: Handles, prefix: Prefix, node: PageNode) -> None:
+        prefix.node = self._tree.until(node, len(prefix.ids) + 3 * self._tree.page_size)
+
+    patch.setattr(Handles, "_lead", lead)
+
+
 def path_outlives_its_pages(patch: pytest.MonkeyPatch) -> None:
     """What is remembered of the way to a node has pages that eviction took from its end."""
     original = KVAllocator._pages_to
@@ -996,6 +1005,7 @@ FAULTS: tuple[Fault, ...] = (
     pins_lost_by_eviction,
     split_unlocks_what_is_above,
     split_mixes_up_pages,
+    prefix_leads_behind_itself,
     path_outlives_its_pages,
     penalties_one_token_late,
     penalties_of_the_prompt,

@@ -24,6 +24,7 @@ from sglc.errors import BackendError, RunError
 from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_pool import Owner
 from sglc.runtime.cache.page_tree import SOME_DAY, PageNode, RadixTree, resolve
+from sglc.runtime.cache.sequence_handles import Prefix
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.constraints.pushdown_automaton import PushdownAutomaton
@@ -49,6 +50,7 @@ from tests.reference.oracle import Oracle, history_hashes
 
 EOS = (3,)
 NAMESPACES = ("", "", "", "adapter")
+_PREFIXES = 12  # that are kept
 VOCAB = 13  # small, so that ends, equal pages and near misses are common
 BYTES = tuple(piece.encode() for piece in ("a", "b", "ab", "", "aab", "1", "12", "2", ".", "é", "c", "bc", "!"))
 CONSTRAINTS = Constraints(BYTES, VOCAB)
@@ -231,6 +233,7 @@ class Driver:
         self.busy = busy  # calls come while steps are not over, too
         self.rng = random.Random(seed)
         self.programs = random.Random(seed + 2)  # which requests are one program's, and when it comes back
+        self.common = random.Random(seed + 4)  # what prompts have in common that are told so
         self.setup = setup
         self.oracle = ShakyOracle(setup, random.Random(seed + 1))
         self.engine = Engine(
@@ -244,6 +247,7 @@ class Driver:
             LateThreads(random.Random(seed + 3), setup.late),
         )
         self._check_evictions()
+        self.prefixes: dict[tuple[str, tuple[int, ...]], Prefix] = {}
         self.handles: dict[int, tuple[int, ...]] = {}
         self.spaces: dict[int, str] = {}  # of the handles
         self.jobs: dict[int, Job] = {}
@@ -301,7 +305,24 @@ class Driver:
         text = self.rng.choice(self.texts)
         ids = text[: self.rng.randint(0, len(text))] + self._random_ids(self.rng.choice((0, 0, 1, 3)))
         space = self.rng.choice(NAMESPACES)
-        self._keep(self.engine.extend(None, ids, space), ids, space)
+        if self.common.random() < 0.5:
+            self._keep(self.engine.extend(None, ids, space), ids, space)
+            return
+        known, begin = self._prefix(ids, space)
+        if begin and self.common.random() < 0.3:
+            known, begin = self.engine.prefix(known, ids[begin : begin + 3], space), begin + 3
+        self._keep(self.engine.extend(known, ids[begin:]), ids, space)
+
+    def _prefix(self, ids: tuple[int, ...], space: str) -> tuple[Prefix, int]:
+        """What many begin with, and so many of `ids` are: one of before, or a new one."""
+        alike = [begin for of, begin in self.prefixes if of == space and ids[: len(begin)] == begin]
+        if not alike or self.common.random() < 0.2:
+            alike = [ids[: self.common.randint(0, len(ids))]]
+            if len(self.prefixes) == _PREFIXES:
+                del self.prefixes[self.common.choice(list(self.prefixes))]
+            self.prefixes[space, alike[0]] = self.engine.prefix(None, alike[0], space)
+        begin = self.common.choice(alike)
+        return self.prefixes[space, begin], len(begin)
 
     def grow(self) -> None:
         if self.handles:

@@ -9,6 +9,7 @@ import pytest
 
 from sglc.errors import BackendError, RunError
 from sglc.ir.sampling import Sampling
+from sglc.runtime.cache.page_tree import Key, PageNode, PrefixMatch, RadixTree
 from sglc.runtime.engine.engine import (
     Engine,
     EngineConfig,
@@ -212,6 +213,25 @@ def test_a_short_common_beginning_is_not_worth_waiting() -> None:
         bench.gen((4, *((5 + i + j) % 23 + 4 for j in range(25))), Sampling(max_tokens=1))
     bench.run()
     assert [step.rows.size for step in bench.oracle.steps] == [4]
+
+
+def test_what_a_batch_begins_with_is_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, walked = Bench(pages=2_000, max_rows=64, max_len=400, token_budget=2_000), 0
+    match = RadixTree.match
+
+    def counted(self: RadixTree, ids: Key, limit: int, start: PageNode) -> PrefixMatch:
+        nonlocal walked
+        found = match(self, ids, limit, start)
+        walked += found.node.end - start.end
+        return found
+
+    prefixes = [bench.engine.prefix(None, (4 + first, *LONG, *LONG)) for first in range(4)]
+    handles = [bench.engine.extend(prefix, (5 + row, 4, 4, 4)) for row in range(8) for prefix in prefixes]
+    for handle in handles:  # those of one prefix are not one behind the other
+        bench.engine.gen(handle, PLAIN, [1], eos_ids=EOS)
+    monkeypatch.setattr(RadixTree, "match", counted)
+    bench.run()
+    assert 0 < walked < 2 * sum(len(prefix.ids) for prefix in prefixes)  # of eight rows each
 
 
 @pytest.mark.parametrize("held", ["fork", "nothing behind it"])

@@ -188,6 +188,22 @@ def test_what_begins_with_a_prefix_is_found_from_there() -> None:
     assert bench.handles.sequence(again).ids == (1, 2, 3, 4)
 
 
+def test_what_one_row_has_found_of_a_prefix_all_begin_with() -> None:
+    bench = Bench()
+    prefix = bench.handles.prefix(None, *as_ids((1, 2, 3, 4, 5)))
+    first, second = (bench.handles.extend(prefix, (6, last)) for last in (7, 8))
+    forked = bench.handles.fork(second)
+    behind = bench.handles.extend(second, (9,))
+    assert bench.handles.start(second, bench.tree.root) is bench.tree.root
+    found = bench.add((1, 2, 3, 4, 5, 6, 7, 7))
+    bench.handles.found(first, found)
+    assert prefix.node.end == 4  # whole pages of what they have in common
+    for handle in (second, forked, behind):
+        assert bench.handles.start(handle, bench.tree.root).end == 2  # a page that is alone is looked at again
+    bench.evict_all()
+    assert all(bench.handles.start(each, bench.tree.root) is bench.tree.root for each in (second, forked))
+
+
 def test_a_prefix_whose_pages_were_evicted_is_looked_for_above() -> None:
     bench = Bench()
     bench.add((1, 2, 3, 4))

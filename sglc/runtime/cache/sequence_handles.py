@@ -32,6 +32,7 @@ class Prefix:
     array: I32  # the same ids
     root: PageNode  # of its namespace
     node: PageNode
+    base: Prefix | None  # a shorter one that it goes on from
 
 
 @dataclass(slots=True, eq=False)
@@ -81,18 +82,19 @@ class Handles:
             assert namespace == "" or self._tree.root_of(namespace) is before.root, (
                 "a handle changes its namespace"
             )
-            if not added and before is not base:
-                return self._add(before.ids, before.array, before.root, resolve(before.node))
+            if not added and not isinstance(base, Prefix):
+                return self.fork(base)
             ids, array, root = before.ids + added, np.concatenate((before.array, array)), before.root
             before.node = known = resolve(before.node)
             near = _whole(known)
+            prefix = _shorter(before)
         else:
             root = near = known = self._tree.root_of(namespace)
-            ids = added
+            ids, prefix = added, None
         node = self._deepest(ids, near) if self._follows else known
-        if isinstance(base, Prefix) and node is not known:  # the next one finds it sooner
-            base.node = self._tree.until(node, len(base.ids))
-        return self._add(ids, array, root, node)
+        if prefix is not None:
+            self._lead(prefix, node)
+        return self._add(ids, array, root, node, prefix)
 
     def prefix(self, base: Handle | Prefix | None, ids: Key, array: I32, namespace: str = "") -> Prefix:
         """A prefix of the ids of `base` (none: nothing, in `namespace`) followed by `ids`.
@@ -102,18 +104,18 @@ class Handles:
         """
         if base is None:
             root = self._tree.root_of(namespace)
-            made = Prefix(ids, array, root, root)
+            made = Prefix(ids, array, root, root, None)
         else:
             before = base if isinstance(base, Prefix) else self._sequences[base]
             array = np.concatenate((before.array, array))
-            made = Prefix(before.ids + ids, array, before.root, resolve(before.node))
+            made = Prefix(before.ids + ids, array, before.root, resolve(before.node), _shorter(before))
         self._prefixes.add(made)
         return made
 
     def fork(self, handle: Handle) -> Handle:
         """A new handle on the same ids."""
         base = self._sequences[handle]
-        return self._add(base.ids, base.array, base.root, resolve(base.node))
+        return self._add(base.ids, base.array, base.root, resolve(base.node), base.base)
 
     def expect(self, handle: Handle, next_use: int) -> None:
         """The handle's KV is expected to be used next at `next_use`, a time on a clock of the caller's."""
@@ -206,7 +208,27 @@ class Handles:
             return root
         if sequence.node.moved is not None:
             sequence.node = resolve(sequence.node)
-        return _whole(sequence.node)
+        node = sequence.node
+        if (base := sequence.base) is not None:
+            if base.node.moved is not None:
+                base.node = resolve(base.node)
+            if base.node.end > node.end:  # somebody who begins alike came that far
+                node = base.node
+        return _whole(node)
+
+    def found(self, handle: Handle, node: PageNode) -> None:
+        """`node` is on the way of a handle's ids: who begins as it does finds that sooner."""
+        sequence = self._sequences.get(handle)
+        if sequence is not None and sequence.base is not None and self._follows:
+            self._lead(sequence.base, node)
+
+    def _lead(self, prefix: Prefix, node: PageNode) -> None:
+        """A prefix's ids are the first ones on the way to `node`, or all on it."""
+        if prefix.node.moved is not None:
+            prefix.node = resolve(prefix.node)
+        page = self._tree.page_size
+        if prefix.node.end < node.end and prefix.node.end // page < len(prefix.ids) // page:
+            prefix.node = self._tree.until(node, len(prefix.ids))
 
     def pinned(self) -> list[PageNode]:
         """The pinned node of every handle."""
@@ -220,11 +242,16 @@ class Handles:
         for prefix in self._prefixes:
             prefix.node = prefix.root
 
-    def _add(self, ids: Key, array: I32, root: PageNode, node: PageNode) -> Handle:
+    def _add(self, ids: Key, array: I32, root: PageNode, node: PageNode, base: Prefix | None) -> Handle:
         self._tree.pin(node)
         self._made += 1
-        self._sequences[self._made] = _Sequence(ids, array, root, node, SOME_DAY)
+        self._sequences[self._made] = _Sequence(ids, array, root, node, base, SOME_DAY)
         return self._made
+
+
+def _shorter(before: Prefix) -> Prefix | None:
+    """What goes on from there has this in common with others."""
+    return before.base if isinstance(before, _Sequence) else before
 
 
 def _whole(node: PageNode) -> PageNode:

@@ -698,7 +698,7 @@ class Engine:
         turn = turn or QueuePosition(self._next_request)
         root = prompt.root if self.config.cache else self.tree.scratch()
         return EngineRequest(
-            self._next_request, handle, prompt.ids, prompt.array, root, parts, turn, perf_counter()
+            self._next_request, handle, prompt.ids, prompt.array, root, prompt.base, parts, turn, perf_counter()
         )
 
     def _submit(self, request: EngineRequest) -> RequestId:

@@ -16,7 +16,7 @@ import numpy as np
 
 from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_tree import Key, PageNode
-from sglc.runtime.cache.sequence_handles import Handles
+from sglc.runtime.cache.sequence_handles import Handles, Prefix
 from sglc.runtime.histogram import Histogram
 from sglc.runtime.ids import common_prefix
 from sglc.runtime.scheduler import scheduler
@@ -76,7 +76,7 @@ class RequestQueue:
         self.preempted = 0  # rows that were preempted so far
         self.fair = FairShare()
         self._lacks_pages = False  # who is the next had a row and no pages
-        self._awaited = -1  # the row that was worth waiting for last: who comes next often begins as it does
+        self._awaited: dict[Prefix | None, int] = {}  # rows worth waiting for, by what they begin with
         self.waits = Histogram(_WAITS_S)  # seconds of requests until their first row
 
     def add(self, part: RequestPart) -> None:
@@ -227,6 +227,8 @@ class RequestQueue:
         chunks: list[PrefillChunk] = []
         done: list[EngineRequest] = []
         self._lacks_pages = False
+        if not self.allocator.unfinished:
+            self._awaited.clear()
         at = 0
         # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
         late = 0
@@ -243,7 +245,10 @@ class RequestQueue:
                 late += 1
                 at += 1
                 continue
-            match = self.allocator.tree.match(part.ids, part.limit, self._start(part, last))
+            start = self._start(part, last)
+            match = self.allocator.tree.match(part.ids, part.limit, start)
+            if match.node is not start:
+                self._handles.found(part.request.handle, match.node)
             last, cached = (part, match.node), match.length
             if cached == len(part.ids):  # a `warm` with nothing to do
                 del self.parts[at]
@@ -285,15 +290,17 @@ class RequestQueue:
             return False
         allocator, worth = self.allocator, scheduler.worth_waiting(known, part.limit)
         unfinished, work, tokens = allocator.unfinished, allocator.work, allocator.rows.tokens
-        size, awaited = allocator.page_size, self._awaited
+        size, awaited = allocator.page_size, self._awaited.get(part.request.base, -1)
         if awaited in unfinished and _shares(work[awaited], part):
             kept = work[awaited].part.kept
             if worth <= _common(tokens, awaited, kept, part) <= kept // size * size:
                 return True
-        # The first unknown ids, and some before them, tell most rows apart, at little cost.
-        around = slice(max(0, known - _NEAR), worth)
-        near = tokens[np.array(unfinished), around] == part.array[around]
-        candidates = [unfinished[at] for at in near.all(axis=1).nonzero()[0].tolist()]
+        # The last id of those, and then some before it, tell most rows apart, at little cost.
+        alike = tokens[unfinished, worth - 1] == part.array[worth - 1]
+        if not alike.any():
+            return False
+        rows, around = np.array(unfinished)[alike], slice(max(0, known - _NEAR), worth)
+        candidates = rows[(tokens[rows, around] == part.array[around]).all(axis=1)].tolist()
         reaches = [
             (_common(tokens, row, work[row].part.kept, part), row)
             for row in candidates
@@ -307,7 +314,7 @@ class RequestQueue:
             if reach > whole and other.kind is PartKind.SAMPLE and not allocator.publish(row):
                 reach = whole
             if reach >= worth:
-                self._awaited = row
+                self._awaited[part.request.base] = row
                 return True
         return False
 

@@ -19,6 +19,7 @@ from sglc.errors import RunError, SglcError
 from sglc.ir.made_often import made_often
 from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_tree import PageNode
+from sglc.runtime.cache.sequence_handles import Prefix
 from sglc.runtime.choice_trie import ChoiceTrie, ChoiceTries
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.ids import Handle, RequestId
@@ -169,6 +170,7 @@ class EngineRequest:
     ids: tuple[int, ...]
     array: I32  # the same ids
     root: PageNode  # where its prefixes are looked up
+    base: Prefix | None  # what others begin with, too
     pending: int  # parts not done yet
     turn: QueuePosition
     came_s: float  # of `time.perf_counter`
