@@ -26,7 +26,7 @@ from sglc.backends.remote.segment_runner import ApiAnswer, ApiRequest, Walker
 from sglc.backends.scripted import ScriptedBackend
 from sglc.cli import main
 from sglc.errors import BackendError, Loc, RunError
-from sglc.execution.answers import shared_calls
+from sglc.execution.answers import duplicates, shared_calls
 from sglc.execution.answers.prompts import Followed, Streams
 from sglc.execution.answers.shared_calls import SharedCalls
 from sglc.execution.answers.unified_backend import BatchCalls, UnifiedBackend, UnifiedSegment
@@ -939,3 +939,20 @@ def test_what_a_plan_asks_for_is_equal_where_its_prompts_are() -> None:
         assert len(set(marked)) == len(marked) or asked_in_plan(plan).repeats, seed
     assert equal > 0
     assert different > 0
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"a": "x", "b": 1}, {"a": "y", "b": 2}, {"a": "x", "b": 1}],
+        [{"a": "x", "b": [1]}, {"a": "x", "b": [1]}],
+        [{"a": "x", "b": 1}, {"a": "x"}],
+        [],
+    ],
+    ids=["data", "a list", "one without it", "no rows"],
+)
+@pytest.mark.parametrize("names", [(), ("a",), ("b",), ("a", "b")])
+def test_rows_looked_at_together_have_the_keys_that_each_has(
+    rows: list[dict[str, Any]], names: tuple[str, ...]
+) -> None:
+    assert duplicates._keys(names, rows) == [duplicates._key(names, row) for row in rows]

@@ -294,9 +294,14 @@ def fitted_rows(
         UsageError: SGLC017, SGLC011, no rows, or one that does not fit.
     """
 
+    names, wanted = definition.names, set(definition.names)
+    alone = definition.by_name and not (bound or kwargs)
+
     def fitting(number: int, row: Row) -> Fitting:
         if number in skip:
             return {}, DEFAULTS
+        if alone and type(row) is dict and row.keys() == wanted:  # as most come
+            return dict(zip(names, map(row.__getitem__, names), strict=True)), DEFAULTS
         try:
             return fitted_row(definition, bound, row, kwargs)
         except SglcError as error:

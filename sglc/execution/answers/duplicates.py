@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from sglc.ir.plan.asked import Asked
@@ -55,8 +56,18 @@ class Duplicates:
         seen.add(key)
         rows, counts = self._ahead
         if names not in counts:
-            counts[names] = Counter([_key(names, row) for row in rows])
+            counts[names] = Counter(_keys(names, rows))
         return counts[names][key] > 1
+
+
+def _keys(names: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """`_key` of each row; the first row waits for those of all."""
+    try:
+        if names:
+            return list(map(hash, zip(*[map(itemgetter(name), rows) for name in names], strict=True)))
+    except (KeyError, TypeError):
+        pass
+    return [_key(names, row) for row in rows]
 
 
 def _key(names: tuple[str, ...], arguments: Mapping[str, Any]) -> int:

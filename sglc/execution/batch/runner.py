@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
@@ -278,6 +279,8 @@ class _Batch(Generic[_Row]):
     def _taken(self) -> list[tuple[int, _Row]]:
         """The next rows: as many as are looked at together, but no more than come before there is a place."""
         chunk: list[tuple[int, _Row]] = []
+        if self._whole and not self._skip:
+            return list(islice(self._rows, _AHEAD))
         try:
             while self._problem is None and len(chunk) < _AHEAD:
                 numbered = next(self._rows)
