@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
+from operator import itemgetter
 from typing import Any
 
 from sglc.ir.plan.backend import Backend
@@ -51,26 +52,35 @@ def has_room(backend: Backend, rows: Sequence[KnownRow]) -> bool:
 def most_tokens(rows: Sequence[KnownRow], end: float = inf) -> int:
     """Tokens that are enough for how all rows begin, from their prefixes and arguments, or more than `end`.
 
-    What begins with the same literals and arguments counts once.
+    Of rows with the same prefixes, what begins with the same literals and arguments counts once.
     """
-    tokens, root = 0, _Trie()
+    alike: dict[int, tuple[Sequence[PromptPrefix], list[Mapping[str, Any]]]] = {}
     for prefixes, texts in rows:
-        if tokens > end:
-            break
+        alike.setdefault(id(prefixes), (prefixes, []))[1].append(texts)
+    tokens = 0
+    for prefixes, arguments in alike.values():
+        counted = set[PromptPrefix]()
         for prefix in prefixes:
-            at = root
-            for part in prefix:
-                text = part if isinstance(part, str) else _text(part, texts)
-                below = at.get(text)
-                if below is None:
-                    below = at[text] = _Trie()
-                    tokens += len(text) if text.isascii() else _MOST_BYTES * len(text)
-                at = below
+            columns: list[Sequence[str]] = []  # of what is not the same in all rows
+            for place, part in enumerate(prefix, 1):
+                if not isinstance(part, str):
+                    columns.append(_column(part, arguments))
+                if prefix[:place] in counted or tokens > end:
+                    continue
+                counted.add(prefix[:place])
+                paths = set(zip(*columns, strict=True)) if columns else {()}
+                tokens += sum([_most(part if isinstance(part, str) else path[-1]) for path in paths])
     return tokens
 
 
-class _Trie(dict[str, "_Trie"]):
-    """What comes behind some parts of prompts, part by part."""
+def _column(part: Slot | Derived, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+    if isinstance(part, Slot):
+        return list(map(str, map(itemgetter(part.name), rows)))
+    return [_text(part, texts) for texts in rows]
+
+
+def _most(text: str) -> int:
+    return len(text) if text.isascii() else _MOST_BYTES * len(text)
 
 
 def zero_first(find: Callable[[], Sequence[int]]) -> Iterator[int]:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from sglc.errors import Loc, SglcError
@@ -61,26 +62,27 @@ def beginnings(definition: Definition, memo: Memo[Program], rows: Sequence[Mappi
         memo: what was recorded before.
     """
     key_of = _Frozen()
-    others = dict.fromkeys([name for row in rows for name, value in row.items() if type(value) is not str])
+    names = rows[0] if rows else ()
+    others = [name for name in names if set(map(type, map(itemgetter(name), rows))) != {str}]
     constant = _constants(rows, others, key_of)
+    recorded_for = [tuple([key_of(row[name]) for name in constant]) if constant else () for row in rows]
     found: dict[Hashable, tuple[PromptPrefix, ...]] = {}
     end: HostCall | None = None
-    known: list[KnownRow] = []
-    for row in rows:
-        key = tuple([key_of(row[name]) for name in constant])
-        if key not in found:
-            try:
-                program = _recorded(definition, memo, {name: row[name] for name in constant}, key)
-            except Exception as error:  # the rows themselves will meet it, and tell
-                why = error.message if isinstance(error, SglcError) else repr(error)
-                return Beginnings(
-                    [NOTHING_KNOWN] * len(rows), definition.loc, f"it cannot be recorded ahead: {why}"
-                )
-            found[key] = prompt_prefixes(program, constants=bool(constant))
-            if program.ops and isinstance(program.ops[-1], HostCall):
-                end = program.ops[-1]
-        texts = {**row, **{name: _text(row[name]) for name in others if name in row}} if others else row
-        known.append((found[key], texts))
+    for key, row in zip(recorded_for, rows, strict=True):
+        if key in found:
+            continue
+        try:
+            program = _recorded(definition, memo, {name: row[name] for name in constant}, key)
+        except Exception as error:  # the rows themselves will meet it, and tell
+            why = error.message if isinstance(error, SglcError) else repr(error)
+            return Beginnings(
+                [NOTHING_KNOWN] * len(rows), definition.loc, f"it cannot be recorded ahead: {why}"
+            )
+        found[key] = prompt_prefixes(program, constants=bool(constant))
+        if program.ops and isinstance(program.ops[-1], HostCall):
+            end = program.ops[-1]
+    texts = [{**row, **{name: _text(row[name]) for name in others}} for row in rows] if others else rows
+    known = list(zip(map(found.__getitem__, recorded_for), texts, strict=True))
     if any(found.values()):
         return Beginnings(known, definition.loc)
     if end is not None:
