@@ -78,12 +78,18 @@ class Link:
 
     def commands(self, *, wait: bool) -> Iterator[bytes]:
         """What has come; with `wait`, at least one. Who stops in the middle finds the rest next time."""
-        if wait and not self._come:
-            self._come.extend(wire.frames_of(self._commands.recv()))
-        while self._come or self._commands.poll(0):
-            if not self._come:
-                self._come.extend(wire.frames_of(self._commands.recv()))
+        while self._come or self._take(wait=wait):
+            wait = False
             yield self._come.popleft()
+
+    def _take(self, *, wait: bool) -> bool:
+        """Take the commands of a message; False if none has come. To ask first takes a call of the system."""
+        try:
+            message = self._commands.recv(0 if wait else zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        self._come.extend(wire.frames_of(message))
+        return True
 
 
 class Worker:

@@ -95,7 +95,8 @@ class BatchState:
         self._numbers: I32 = np.arange(self.table.shape[1], dtype=np.int32)
         self._opened: list[int] = []  # since the last step
         self._added: dict[int, tuple[Mapping[int, float], Collection[int]]] = {}  # of those, see `adjust`
-        self._entries: list[I32] = []  # into the table, since the last step
+        self._begun_with: list[tuple[int, I32]] = []  # rows that opened since the last step, and their pages
+        self._entries: list[I32] = []  # into the table behind those, since the last step
         self._order: I32 | None = None  # the rows that decode; None: to be found anew
         self.steering = False  # some of them are constrained, biased or have likeliest ids to report
         self._waiting = False  # some of them are stepwise
@@ -138,9 +139,7 @@ class BatchState:
         self._opened.append(row)
         if pages.size:
             self.table[row, : pages.size] = pages
-            entries = np.empty((pages.size, 3), np.int32)
-            entries[:, 0], entries[:, 1], entries[:, 2] = row, self._numbers[: pages.size], pages
-            self._entries.append(entries)
+            self._begun_with.append((row, pages))
         return row
 
     def sample_with(
@@ -325,8 +324,7 @@ class BatchState:
         """
         if self.steps_paged <= 0 and self._order is not None:
             self.steps_paged = self._steps_of(self._order)
-        pages = np.concatenate(self._entries) if self._entries else NO_TRIPLES
-        self._entries.clear()
+        pages = self._take_entries()
         if not chunks:
             return Step(
                 index=index, rows=decode, decoding=decode.size, sample=self._all[: decode.size],
@@ -371,8 +369,22 @@ class BatchState:
         """What no step has told the executor yet will never be told: all rows are closed."""
         assert not self.active.any()
         self._opened.clear()
+        self._begun_with.clear()
         self._entries.clear()
         self._added.clear()
+
+    def _take_entries(self) -> I32:
+        """What is new in the table: int32 [n, 3], rows, places and pages."""
+        entries = [*self._entries]
+        if self._begun_with:
+            rows, paths = zip(*self._begun_with, strict=True)
+            sizes = [path.size for path in paths]
+            places = np.concatenate([self._numbers[:size] for size in sizes])
+            owners = np.repeat(np.array(rows, np.int32), sizes)
+            entries.insert(0, np.stack((owners, places, np.concatenate(paths)), axis=1))
+        self._begun_with.clear()
+        self._entries.clear()
+        return np.concatenate(entries) if entries else NO_TRIPLES
 
     def _take_opened(self) -> Opened:
         rows = np.array(self._opened, np.int32)
