@@ -56,8 +56,11 @@ class _Walk:
         packed = np.packbits(self._constraint.mask(self._state), bitorder="little")
         return packed, self._constraint.accepting(self._state)
 
-    def ahead(self, limit: int) -> bytes:
-        return self._constraint.ahead(self._state)[:limit]
+    def push(self, byte: int) -> bool:
+        raise NotImplementedError
+
+    def back(self, count: int) -> None:
+        raise NotImplementedError
 
 
 def bare(schema: Any) -> Start | None:

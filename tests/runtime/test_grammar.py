@@ -20,7 +20,7 @@ from sglc.errors import LegalizeError, RunError
 from sglc.ir.plan.events import GenDone, NodeFailed
 from sglc.ir.plan.segment import ExtendNode, OpenNode
 from sglc.ir.sampling import Sampling
-from sglc.runtime.constraints import grammar_matcher
+from sglc.runtime.constraints import grammar_constraint, grammar_matcher, next_bytes
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.grammar_constraint import GrammarConstraint
 from sglc.runtime.constraints.grammar_matcher import Grammars, XGrammarMatcher
@@ -330,11 +330,61 @@ def test_what_a_schema_has_to_go_on_with() -> None:
     assert (alive, constraint.done(state), constraint.only(state)) == (True, True, None)
 
 
+class Told:
+    """A matcher of llguidance, and of each of its calls how many bytes it has given."""
+
+    def __init__(self, matcher: Any) -> None:
+        self.matcher = matcher
+        self.given: list[tuple[str, int]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*given: Any) -> Any:
+            found = getattr(self.matcher, name)(*given)
+            self.given.append((name, len(found) if isinstance(found, bytes) else 0))
+            return found
+
+        return call
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "string", "pattern": r"^(\.){100000}$"}, '"' + "." * 100_000),
+        ({"const": "a" * 200_000}, '"' + "a" * 200_000),
+        ({"type": "array", "items": {"const": "b" * 99}, "minItems": 999}, '["' + ("b" * 99 + '", "') * 999),
+    ],
+)
+def test_no_call_gives_more_than_is_looked_for(schema: Any, text: str) -> None:
+    """llguidance keeps Python's lock while it finds all that has to come: 0.1 s for 100,000 bytes."""
+    constraint = parsed(schema)
+    matcher: Any = constraint._matcher(constraint.start)
+    matcher._matcher = told = Told(matcher._matcher)
+    mask = constraint.mask(constraint.start)
+    assert constraint.ahead(constraint.start) == text[:256].encode()
+    calls = [name for name, _ in told.given]
+    assert max(count for _, count in told.given) <= 256
+    assert (calls.count("unsafe_compute_mask_ptr"), calls.count("consume_token")) == (256, 256)
+    assert (np.unpackbits(matcher.look()[0], count=SIZE, bitorder="little") == mask).all()
+    state, alive = read(constraint, text[:200].encode())
+    assert alive
+    assert constraint.ahead(state) == text[200:][: len(constraint.ahead(state))].encode()
+
+
+def test_what_takes_too_much_ends_while_it_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    constraint = parsed({"const": "a" * 100})
+    matcher: Any = constraint._matcher(constraint.start)
+    matcher._matcher = told = Told(matcher._matcher)
+    monkeypatch.setattr(grammar_constraint, "_CALL_MAY_TAKE_S", 0.0)
+    with pytest.raises(RunError, match="takes too long"):
+        constraint.ahead(constraint.start)
+    assert [name for name, _ in told.given].count("consume_token") == 1
+    assert told.given[-1][0] == "rollback"
+
+
 def test_few_look_at_once_for_what_has_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And who has waited for long does all the same: one that never ends may have a turn."""
-    constraints = [CONSTRAINTS._grammars.begun("ebnf", f'root ::= "{"x" * 40}{end}"') for end in range(6)]
+    grammars = [f'root ::= "{"x" * 40}{end}"' for end in range(6)]
     at_once, most, lock = 0, 0, threading.Lock()
-    allowed = XGrammarMatcher._allowed
+    look = XGrammarMatcher.look
 
     def counted(self: XGrammarMatcher) -> Any:
         nonlocal at_once, most
@@ -344,22 +394,28 @@ def test_few_look_at_once_for_what_has_to_come(monkeypatch: pytest.MonkeyPatch) 
         time.sleep(0.001)
         with lock:
             at_once -= 1
-        return allowed(self)
+        return look(self)
 
     def all_ahead() -> list[bytes]:
-        with ThreadPoolExecutor(6) as threads:
-            return list(threads.map(lambda one: one._new_matcher().ahead(100), constraints))
+        constraints = [CONSTRAINTS._grammars.begun("ebnf", grammar) for grammar in grammars]
+        with ThreadPoolExecutor(6) as threads, monkeypatch.context() as patched:
+            patched.setattr(XGrammarMatcher, "look", counted)
+            return list(threads.map(lambda one: one.ahead(one.start), constraints))
 
-    found = all_ahead()
-    assert found == [b"x" * 40 + b"%d" % end for end in range(6)]
-    monkeypatch.setattr(XGrammarMatcher, "_allowed", counted)
-    monkeypatch.setattr(grammar_matcher, "_TURN_S", 60.0)
-    assert all_ahead() == found
-    assert most <= 2
-    monkeypatch.setattr(grammar_matcher, "_TURN_S", 0.01)
-    monkeypatch.setattr(grammar_matcher, "_AHEAD_AT_ONCE", threading.BoundedSemaphore(1))
-    with grammar_matcher._AHEAD_AT_ONCE:
-        assert all_ahead() == found
+    monkeypatch.setattr(next_bytes, "_TURN_S", 60.0)
+    assert all_ahead() == [b"x" * 40 + b"%d" % end for end in range(6)]
+    assert most == 2
+
+
+def test_who_does_not_come_back_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait for it once at most, and not for each byte that has to come."""
+    with next_bytes.turn(), next_bytes.turn():
+        assert not next_bytes._is_free()
+        monkeypatch.setattr(next_bytes, "_TURN_S", 0.0)
+        assert next_bytes._is_free()
+        constraint = parsed({"const": "a" * 100})
+        assert constraint.ahead(constraint.start) == b'"' + b"a" * 100 + b'"'
+    assert not next_bytes._BEGAN
 
 
 # -- on the engine

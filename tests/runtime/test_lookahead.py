@@ -15,6 +15,7 @@ import pytest
 from sglc.errors import RunError, SglcError
 from sglc.ir.plan.segment import ExtendNode, OpenNode
 from sglc.ir.sampling import Sampling
+from sglc.runtime.constraints import next_bytes
 from sglc.runtime.constraints.grammar_matcher import XGrammarMatcher
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine import lookahead
@@ -324,6 +325,25 @@ def test_what_is_dropped_is_not_given() -> None:
     asked.threads.drop(1)
     first.set()
     assert asked.all() == ["another"]
+
+
+def test_who_waits_for_a_turn_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is it given up for that: it takes nothing of a processor."""
+    monkeypatch.setattr(next_bytes, "_TURN_S", 60.0)
+    asked = Asked(MatcherThreads(threads=2))
+
+    def waits() -> str:
+        with next_bytes.turn():
+            return "had a turn"
+
+    with next_bytes.turn(), next_bytes.turn():
+        asked.begin(1, waits)
+        asked.begin(2, lambda: "another")
+        asked.begin(3, waits)
+        asked.threads.drop(1)
+        until(lambda: asked.threads.deliver() or asked.given)
+        assert (asked.given, asked.threads.lost) == (["another"], 0)
+    assert asked.all() == ["another", "had a turn"]
 
 
 def test_what_is_urgent_comes_first() -> None:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from random import Random
 from time import thread_time
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sglc.errors import RunError
+from sglc.runtime.constraints.next_bytes import NextBytes, turn
 from sglc.runtime.constraints.token_automaton import only_one
 from sglc.runtime.step import I32, Bool
 
@@ -54,6 +55,7 @@ class Effort:
         return late or self.longest_s > _CALL_MAY_TAKE_S
 
 
+_T = TypeVar("_T")
 Look = tuple[NDArray[np.uint8], bool]  # what a matcher says at a state
 
 
@@ -74,8 +76,11 @@ class Matcher(Protocol):
     def look(self) -> Look:
         """The ids that may come next, packed, the lowest bit first; and whether the text may end here."""
 
-    def ahead(self, limit: int) -> bytes:
-        """Bytes that have to come next, as far as is known, and about `limit` of them at most."""
+    def push(self, byte: int) -> bool:
+        """Read a byte, which is allowed; False if no token spells it."""
+
+    def back(self, count: int) -> None:
+        """Take back the last bytes that were pushed."""
 
 
 class GrammarConstraint:
@@ -86,13 +91,19 @@ class GrammarConstraint:
     automaton = None
 
     def __init__(
-        self, matcher: Callable[[], Matcher], token_bytes: Sequence[bytes], size: int, form: Form
+        self,
+        matcher: Callable[[], Matcher],
+        token_bytes: Sequence[bytes],
+        size: int,
+        next_bytes: NextBytes,
+        form: Form,
     ) -> None:
-        """`matcher` makes one that stands at the start; `token_bytes` and `size` as in `Grammars`."""
+        """`matcher` makes one that stands at the start; the others as in `Grammars`."""
         self._effort = form.effort
         self._shared = form.looks
         self._token_bytes = token_bytes
         self._size = size
+        self._next_bytes = next_bytes
         self._new_matcher = matcher
         self._came: list[tuple[int, int]] = [(-1, -1)]  # of a state: the one before, and the token
         self._after: dict[tuple[int, int], int] = {}
@@ -119,9 +130,7 @@ class GrammarConstraint:
     def ahead(self, state: int) -> bytes:
         """Bytes that have to come next, up to some hundred."""
         if state not in self._ahead:
-            began_s = thread_time()
             self._ahead[state] = self._looked_ahead(state)
-            self._effort.count(thread_time() - began_s)
             if len(self._ahead) > _LOOKS:
                 del self._ahead[next(iter(self._ahead))]
         return self._ahead[state][0]
@@ -176,12 +185,16 @@ class GrammarConstraint:
         path = self._path(state)
         if path in self._shared:
             return self._shared[path]
-        began_s = thread_time()
-        found = self._matcher(state).look()
-        self._effort.count(thread_time() - began_s)
+        found = self._counted(lambda: self._matcher(state).look())
         if len(path) <= _SHARED_TOKENS and len(self._shared) < _LOOKS:
             self._shared[path] = found
         return found
+
+    def _counted(self, call: Callable[[], _T]) -> _T:
+        began_s = thread_time()
+        given = call()
+        self._effort.count(thread_time() - began_s)
+        return given
 
     def _path(self, state: int) -> tuple[int, ...]:
         """The tokens that lead to `state`, or more than are shared of them, the last one first."""
@@ -197,8 +210,24 @@ class GrammarConstraint:
         taken = self._token_bytes[token] if known else b""
         if known.startswith(taken) and len(known) - len(taken) > (_AHEAD // 2 if cut_off else 0):
             return known[len(taken) :], cut_off
-        found = b"" if self.accepting(state) else self._matcher(state).ahead(_AHEAD)
+        byte = self._next_bytes.only(*self._look(state))
+        found = b"" if byte is None else self._forced(byte, self._counted(lambda: self._matcher(state)))
         return found, len(found) >= _AHEAD
+
+    def _forced(self, byte: int | None, matcher: Matcher) -> bytes:
+        """Bytes that have to come next, of which `byte` is the first.
+
+        What libraries find by themselves knows no limit, and llguidance keeps Python's lock meanwhile.
+        """
+        found = bytearray()
+        with turn():
+            while byte is not None and len(found) < _AHEAD and matcher.push(byte):
+                found.append(byte)
+                look = self._counted(matcher.look)
+                byte = None if self._effort.too_much else self._next_bytes.only(*look)
+        matcher.back(len(found))
+        self.check_effort()
+        return bytes(found)
 
     def _matcher(self, state: int) -> Matcher:
         """A matcher that stands at `state`."""

@@ -27,6 +27,7 @@ from sglc.runtime.constraints.finite_text import endless_rule
 from sglc.runtime.constraints.gbnf_rules import gbnf_rules
 from sglc.runtime.constraints.grammar_constraint import Form, GrammarConstraint, Look, Matcher, rehearse
 from sglc.runtime.constraints.llguidance_matcher import Guidance
+from sglc.runtime.constraints.next_bytes import NextBytes
 
 if TYPE_CHECKING:
     from xgrammar import CompiledGrammar, Grammar, GrammarMatcher, TokenizerInfo
@@ -69,9 +70,9 @@ class Grammars:
 
     def prepare(self, *, ebnf: bool) -> None:
         """Load the library of schemas and tags, and with `ebnf` xgrammar, and tell them the vocabulary."""
-        _ = self._guidance
+        self._guidance, self._next_bytes()
         if ebnf:
-            self._tokenizer_info, self._next_bytes(), self._surrogates()
+            self._tokenizer_info, self._surrogates()
 
     @cached_property
     def _guidance(self) -> Guidance:
@@ -105,8 +106,8 @@ class Grammars:
         if kind in _GUIDANCE:
             matcher = partial(self._guidance.matcher, compiled, markers=kind == "structural_tag")
         else:
-            matcher = partial(XGrammarMatcher, compiled, self._size, self._next_bytes(), self._surrogates())
-        return GrammarConstraint(matcher, self._token_bytes, self._size, form)
+            matcher = partial(XGrammarMatcher, compiled, self._size, self._surrogates())
+        return GrammarConstraint(matcher, self._token_bytes, self._size, self._next_bytes(), form)
 
     @cached_property
     def _tokenizer_info(self) -> TokenizerInfo:
@@ -229,22 +230,6 @@ def _named() -> Iterator[None]:
         ) from None
 
 
-class NextBytes:
-    """Which byte a mask wants next, told by few ids where every byte is one."""
-
-    def __init__(self, token_bytes: Sequence[bytes]) -> None:
-        begins = np.array([data[0] if data else -1 for data in token_bytes], np.int32)
-        single = np.array([len(data) == 1 for data in token_bytes], np.bool_)
-        everywhere = set(b"".join(token_bytes)) <= set(begins[single].tolist())
-        ids = np.flatnonzero(single if everywhere else begins >= 0)
-        self._bytes, self._words, self._bits = begins[ids], ids // 8, ids.astype(np.uint8) % 8
-
-    def only(self, packed: NDArray[np.uint8]) -> int | None:
-        """The byte that all allowed ids begin with; None if there are several, or no ids."""
-        found = self._bytes[(packed[self._words] >> self._bits & 1).view(np.bool_)]
-        return int(found[0]) if found.size and (found == found[0]).all() else None
-
-
 class Surrogates:
     """Which ids would spell half of a surrogate pair, which is no text: xgrammar's `[^...]` lets it through."""
 
@@ -258,55 +243,36 @@ class Surrogates:
         self.others = np.packbits(inside, bitorder="little"), np.packbits(behind, bitorder="little")
 
 
-# Of `ahead`, which is many short calls: each lets go of Python's lock and takes it again, and the more threads
-# do that side by side, the longer a step waits for it each time. Who has waited long goes on all the same.
-_AHEAD_AT_ONCE = threading.BoundedSemaphore(2)
-_TURN_S = 0.1
-
-
 class XGrammarMatcher:
     """A `Matcher` of xgrammar."""
 
-    def __init__(
-        self, compiled: CompiledGrammar, size: int, next_bytes: NextBytes, surrogates: Surrogates
-    ) -> None:
+    def __init__(self, compiled: CompiledGrammar, size: int, surrogates: Surrogates) -> None:
         from xgrammar import GrammarMatcher
 
         self._matcher: GrammarMatcher = GrammarMatcher(compiled)
         self._size = size
-        self._next_bytes = next_bytes
         self._surrogates = surrogates
-        self._begun = False  # whether the byte before may begin half of a pair
+        self._begun = [False]  # of each place: whether the byte before may begin half of a pair
 
     def take(self, token: int) -> None:
         """Read a token, which is allowed."""
         taken = self._matcher.accept_token(token)
         assert taken, "a token that the mask allows is refused"
-        self._begun = token in self._surrogates.begun
+        self._begun = [token in self._surrogates.begun]
 
     def look(self) -> Look:
         """The ids that may come next, and whether the text may end here."""
-        packed, may_end = self._allowed()
-        return packed & self._surrogates.others[self._begun], may_end
-
-    def _allowed(self) -> Look:
         words: NDArray[np.int32] = np.zeros((1, -(-self._size // 32)), np.int32)
         self._matcher.fill_next_token_bitmask(words)
-        return words.view(np.uint8)[0], self._matcher.is_completed()
+        packed = words.view(np.uint8)[0] & self._surrogates.others[self._begun[-1]]
+        return packed, self._matcher.is_completed()
 
-    def ahead(self, limit: int) -> bytes:
-        """Bytes that have to come next. xgrammar's own search for them knows no limit."""
-        found = bytearray()
-        has_turn = _AHEAD_AT_ONCE.acquire(timeout=_TURN_S)
-        try:
-            while len(found) < limit:
-                packed, may_end = self._allowed()
-                byte = None if may_end else self._next_bytes.only(packed)
-                if byte is None or not self._matcher.accept_string(bytes([byte])):
-                    break
-                found.append(byte)
-        finally:
-            if has_turn:
-                _AHEAD_AT_ONCE.release()
-        self._matcher.rollback(len(found))
-        return bytes(found)
+    def push(self, byte: int) -> bool:
+        """Read a byte, which is allowed."""
+        self._begun.append(byte == 0xED)
+        return bool(self._matcher.accept_string(bytes([byte])))
+
+    def back(self, count: int) -> None:
+        """Take back the last bytes that were pushed."""
+        self._matcher.rollback(count)
+        del self._begun[1:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from sglc.errors import RunError
 from sglc.ir.remembered import remembered
 
 _KEPT, _LONG = 32, 1 << 16  # grammars, each with a matcher at its start; of longer ones a few
-_LOOKED_INTO = 1 << 18  # bytes of a grammar whose forced text is asked for; of a million it takes 0.4 s, locked
 _ITEMS = 10_000  # that it may have in mind at one byte: four for each name that may come next
 
 # What telling markers in free text apart may take at one token, in its own measure: 0.1 s at most, and a
@@ -28,12 +27,13 @@ class Guidance:
 
         self._size = size
         self._first = remembered(_KEPT, _LONG)(self._new)  # a copy takes a hundredth of what a new one does
-        self._tokenizer: Any = LLTokenizer(TokenizerWrapper(_GuidanceVocabulary(token_bytes, size)))
+        vocabulary = _GuidanceVocabulary(token_bytes, size)
+        self._single = vocabulary.single
+        self._tokenizer: Any = LLTokenizer(TokenizerWrapper(vocabulary))
 
     def matcher(self, grammar: str, *, markers: bool = False) -> GuidanceMatcher:
         """A matcher at the start of `grammar`, which is valid; `markers`: it has free text with markers."""
-        looks = len(grammar) <= _LOOKED_INTO
-        return GuidanceMatcher(self._first(grammar, markers).deep_copy(), self._size, looks)
+        return GuidanceMatcher(self._first(grammar, markers).deep_copy(), self._size, self._single)
 
     def _new(self, grammar: str, markers: bool) -> Any:
         from llguidance import LLMatcher, LLParserLimits
@@ -48,10 +48,11 @@ class Guidance:
 class GuidanceMatcher:
     """A `Matcher` of llguidance."""
 
-    def __init__(self, matcher: Any, size: int, looks: bool) -> None:
+    def __init__(self, matcher: Any, size: int, single: Mapping[bytes, int]) -> None:
+        """`single` are the ids that spell one byte."""
         self._matcher = matcher
         self._size = size
-        self._looks = looks
+        self._single = single
 
     def take(self, token: int) -> None:
         """Read a token, which is allowed. Raises RunError: SGLC459, it takes too much."""
@@ -60,7 +61,9 @@ class GuidanceMatcher:
 
     def look(self) -> tuple[NDArray[np.uint8], bool]:
         """The ids that may come next, and whether the text may end here. Raises as `take`."""
-        packed = np.frombuffer(self._matcher.compute_bitmask(), np.uint8).copy()
+        words = np.empty(self._size // 32 + 1, np.int32)
+        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)  # a seventh of `compute_bitmask`
+        packed = words.view(np.uint8)
         if self._matcher.is_error():
             raise self._given_up()
         # Behind the model's ids is the one that stands for the end.
@@ -68,9 +71,14 @@ class GuidanceMatcher:
         packed[self._size // 8 + 1 :] = 0
         return packed, bool(self._matcher.is_accepting())
 
-    def ahead(self, limit: int) -> bytes:
-        """Bytes that have to come next; none of a large grammar, which are sampled one by one."""
-        return bytes(self._matcher.compute_ff_bytes()[:limit]) if self._looks else b""
+    def push(self, byte: int) -> bool:
+        """Read a byte, which is allowed; False if no token is that byte."""
+        token = self._single.get(bytes([byte]))
+        return token is not None and bool(self._matcher.consume_token(token))
+
+    def back(self, count: int) -> None:
+        """Take back the last bytes that were pushed."""
+        assert not count or self._matcher.rollback(count), "what was read is taken back"
 
     def _given_up(self) -> RunError:
         """It bounds what it looks at, and then takes nothing any more."""
@@ -86,11 +94,11 @@ class _GuidanceVocabulary:
     bos_token_id = None
 
     def __init__(self, token_bytes: Sequence[bytes], size: int) -> None:
-        self._single = {data: token for token, data in enumerate(token_bytes[:size]) if len(data) == 1}
+        self.single = {data: token for token, data in enumerate(token_bytes[:size]) if len(data) == 1}
         padding = [b""] * (size - len(token_bytes))
         self.tokens = [*token_bytes[:size], *padding, b"<end>"]
         self.eos_token_id = size
         self.special_token_ids = [size]
 
     def __call__(self, text: bytes) -> list[int]:
-        return [self._single[bytes([byte])] for byte in text if bytes([byte]) in self._single]
+        return [self.single[bytes([byte])] for byte in text if bytes([byte]) in self.single]
