@@ -72,9 +72,11 @@ class GuidanceMatcher:
         return packed, bool(self._matcher.is_accepting())
 
     def push(self, byte: int) -> bool:
-        """Read a byte, which is allowed; False if no token is that byte."""
+        """Read a byte, which is allowed; False if no token is that byte. Raises as `take`."""
         token = self._single.get(bytes([byte]))
-        return token is not None and bool(self._matcher.consume_token(token))
+        if token is not None:
+            self.take(token)
+        return token is not None
 
     def back(self, count: int) -> None:
         """Take back the last bytes that were pushed."""
