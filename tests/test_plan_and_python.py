@@ -461,6 +461,44 @@ def error_is_raised_again(s: Any) -> Any:
         return hidden, repr(error.__context__), repr(error.__context__.__context__)
 
 
+@sgl.function
+def keywords_have_any_name(s: Any, template: Any) -> Any:
+    s += sgl.gen("word")
+    s += "{kind}: {word}".format(kind="fruit", word=s["word"])
+    s += template["text"].format(name=s["word"], value="v", self="s", kind="k", tracer="t")
+    s += "{name}".format(**template)
+    return same(value={"name": s["word"], "kind": 1})
+
+
+@sgl.function
+def lists_of_lists_are_gone_through(s: Any) -> Any:
+    s += sgl.gen("word")
+    split = [part.split(" ") for part in s["word"].splitlines()]
+    found = {first: len(last) for first, _, last in (part.partition(" ") for part in s["word"].splitlines())}
+    pairs = [[word, word + "!"] for word in s["word"].split()]
+    s += f"{pairs} {split}"
+    return found, [b for _, b in pairs], [row[0].upper() for row in split], sum(len(row) for row in pairs)
+
+
+@sgl.function
+def branches_are_chosen_by_arguments(s: Any, number: Any, label: Any, role: Any) -> Any:
+    forks = s.fork(["a", "b"])
+    forks += sgl.gen("word")
+    s += getattr(sgl, role)(forks[number]["word"]) + sgl.assistant(sgl.select("mood", ["a", "b"]))
+    return forks[label]["word"], forks[-number].text(), forks[s["mood"]]["word"]
+
+
+@sgl.function
+def characters_of_a_text(s: Any) -> Any:
+    s += sgl.gen("word")
+    s += sgl.select("mood", ["ab", "c"])
+    text = s["word"]
+    digits = "".join(c for c in text if c.isdigit())
+    for c in [c.upper() for c in s["mood"]]:
+        s += c
+    return digits, [c + "!" for c in f"<{text}>"], {c: text.count(c) for c in text}, any(c == "e" for c in text)
+
+
 PLAN, PYTHON = {"plan"}, {"python"}
 PROGRAMS = [
     (joined_list_is_changed, PLAN),
@@ -502,6 +540,10 @@ PROGRAMS = [
     (new_containers_are_extended, PLAN),
     (lists_are_whole_before_they_are_gone_through, PLAN),
     (error_is_raised_again, PLAN),
+    (keywords_have_any_name, PLAN),
+    (lists_of_lists_are_gone_through, PLAN),
+    (branches_are_chosen_by_arguments, PLAN),
+    (characters_of_a_text, PLAN),
 ]
 
 
@@ -510,6 +552,10 @@ def arguments_of(program: Any) -> Iterator[dict[str, Any]]:
         yield {"words": ["a"]}
     elif program is views_of_an_argument:
         yield {"data": {"a": 1, "b": [2]}}
+    elif program is keywords_have_any_name:
+        yield {"template": {"text": "{name} {value} {self} {kind} {tracer}", "name": "n"}}
+    elif program is branches_are_chosen_by_arguments:
+        yield {"number": 1, "label": "b", "role": "user"}
     else:
         yield {}
 

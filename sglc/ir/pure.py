@@ -219,7 +219,7 @@ def _text(value: Any) -> str:
     return value
 
 
-def _method(value: Any, name: str, *args: Any, **named: Any) -> Any:
+def _method(value: Any, name: str, /, *args: Any, **named: Any) -> Any:
     """A method of a value whose type shows only now."""
     kind = type(value)
     known = {known for base in kind.__mro__ for known in METHODS.get(base, ())}

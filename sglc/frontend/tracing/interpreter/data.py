@@ -174,10 +174,13 @@ def undeclared(frame: CallFrame, function: Any) -> GraphBreak:
     return GraphBreak(f"`{name}(...)` is ordinary Python", frame.loc(), UNDECLARED)
 
 
-def pure_call(tracer: Tracer, name: str, *args: Any, kind: Any = None, **named: Any) -> Any:
+def pure_call(
+    tracer: Tracer, name: str, *args: Any, kind: Any = None, named: Mapping[str, Any] = _EMPTY
+) -> Any:
     """Record a call of one of Python's own functions on data.
 
     Args:
+        named: its keywords, which may have any name: `str.format` takes the program's own.
         kind: the type of what it gives, where more is known than `PURE` says; `list[str]` is a list of texts.
 
     Raises:

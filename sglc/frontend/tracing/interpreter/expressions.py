@@ -39,7 +39,7 @@ from sglc.frontend.values.graph_breaks import ASYNC, FOREIGN, ITERATION, NO_RULE
 from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicList, SymbolicText, joined
 from sglc.ir.core import walk
 from sglc.ir.ops import Call, Gen, Map, Select, Tool
-from sglc.ir.pure import name_of
+from sglc.ir.pure import TEXTS, name_of
 
 MOST_TURNS = 1000  # of one loop, each of which is recorded by itself
 
@@ -416,6 +416,9 @@ def _comprehension(frame: CallFrame, node: Any) -> Any:
     first, acts = _lazily(frame, node.generators[0].iter)  # now, as in Python
     pairs = isinstance(node, ast.DictComp)
     made = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node) if pairs else node.elt
+    if isinstance(first, SymbolicText) and not is_known(first) and not first.is_decidable():
+        first.refuse_argument(ITERATION, "a loop")
+        first = pure_call(frame.tracer, "list", first, kind=TEXTS)
     if isinstance(first, SymbolicList | SymbolicJson) and not is_known(first):
         items = _over_data(frame, node, made, first, [acts])
         if isinstance(node, ast.GeneratorExp):

@@ -31,8 +31,8 @@ from sglc.frontend.tracing.interpreter.data import (
 )
 from sglc.frontend.tracing.interpreter.operations import attribute, truth
 from sglc.frontend.tracing.reads import VIEWS
-from sglc.frontend.values.graph_breaks import CALLBACK, FOREIGN, ITERATION, METHOD, GraphBreak
-from sglc.frontend.values.symbolic import Symbolic, SymbolicList, SymbolicText
+from sglc.frontend.values.graph_breaks import CALLBACK, FOREIGN, ITERATION, METHOD, OTHER, GraphBreak
+from sglc.frontend.values.symbolic import Symbolic, SymbolicList, SymbolicText, concrete
 from sglc.ir.pure import TEXTS, name_of
 
 
@@ -87,7 +87,7 @@ def python_call(frame: CallFrame, function: Any, args: list[Any], named: dict[st
     if named.get("flags") is not None:
         named["flags"] = int(named["flags"])
     args = [int(arg) if isinstance(arg, re.RegexFlag) else arg for arg in args]
-    made = pure_call(frame.tracer, name, *args, kind=kind, **named)
+    made = pure_call(frame.tracer, name, *args, kind=kind, named=named)
     return OnceOver(made) if name.startswith("itertools.") else made
 
 
@@ -106,7 +106,7 @@ def arranged(frame: CallFrame, how: str, items: Any, named: dict[str, Any]) -> A
     given = (named["reverse"],) if "reverse" in named else ()
     if isinstance(items, Symbolic):
         if key is None:
-            return pure_call(frame.tracer, how, items, **named)
+            return pure_call(frame.tracer, how, items, named=named)
         keys = over(frame, items, frame.tracer.enter(key, frame.loc()))
         one = list if how == "sorted" else str if isinstance(items, SymbolicList) else object
         return pure_call(frame.tracer, "sglc.arrange", how, items, keys, *given, kind=one)
@@ -122,7 +122,7 @@ def arranged(frame: CallFrame, how: str, items: Any, named: dict[str, Any]) -> A
         return rows[chosen(order, key=lambda at: keys[at])] if rows else chosen(rows, **others)
     one = list if how == "sorted" else common_kind(rows)
     if key is None:
-        made = pure_call(frame.tracer, how, rows, kind=None if how == "sorted" else one, **others)
+        made = pure_call(frame.tracer, how, rows, kind=None if how == "sorted" else one, named=others)
     elif others.keys() - {"reverse"} or not is_plain(rows):
         hint = "arrange texts, numbers or tuples of them instead of the objects"
         raise GraphBreak(f"`{how}` of objects by values that only a run knows", frame.loc(), CALLBACK, hint)
@@ -219,7 +219,7 @@ def _gone_through(
         if any(isinstance(arg, Symbolic) for arg in args):
             if named.pop("strict", False):
                 raise GraphBreak("`zip(strict=True)` needs lengths that only a run knows", frame.loc(), METHOD)
-            items = pure_call(frame.tracer, name, *args, **named)
+            items = pure_call(frame.tracer, name, *args, named=named)
             return items if function is range else OnceOver(items)
         return function(*args, **named)
 
@@ -229,7 +229,7 @@ def _gone_through(
 def _attribute_named(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     value, name, *default = args
     try:
-        return attribute(frame, value, name)
+        return attribute(frame, value, concrete(name, OTHER))
     except AttributeError:
         if default:
             return default[0]
@@ -238,7 +238,7 @@ def _attribute_named(frame: CallFrame, args: list[Any], named: dict[str, Any]) -
 
 def _has_attribute(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     try:
-        attribute(frame, args[0], args[1])
+        attribute(frame, args[0], concrete(args[1], OTHER))
     except AttributeError:
         return False
     return True
