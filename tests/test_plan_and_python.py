@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -481,6 +482,48 @@ def lists_of_lists_are_gone_through(s: Any) -> Any:
 
 
 @sgl.function
+def lists_are_put_together(s: Any) -> Any:
+    s += sgl.gen("word") + sgl.gen("keyed", regex=KEYED)
+    words, data = s["word"].split(), json.loads(s["keyed"])
+    s += f"{['first', *words, *s['word'][:2]]} {(*words, 1)} {sorted({*words, 'a'})}"
+    s += str({"b": 1, **data, "c": words})
+    pattern = re.compile(r"[aeo](?P<next>.)")
+    found = [match["next"] for match in pattern.finditer(s["word"])]
+    first = next((word for word in words if "e" in word), None), next(word for word in words)
+    each = [*map(str.upper, words)], [*map(str, data["b"])], [*filter(None, data["b"])], [*map(int, "12")]
+    pairs = [f"{a}{b}" for a in words if a != "a" for b in [*a, "."] if b], {c for part in words for c in part}
+    return (
+        [word + "!" for word in [*words, "end"]],
+        found,
+        first,
+        each,
+        pairs,
+        list(dict.fromkeys(words)),
+        {**data},
+    )
+
+
+@sgl.function
+def first_of_none(s: Any) -> Any:
+    s += sgl.gen("word")
+    return next(word for word in s["word"].split() if word == "nothing")
+
+
+@sgl.function
+def what_is_behind_the_first_is_not_asked(s: Any) -> Any:
+    s += sgl.gen("word")
+    return next((1 // (len(word) - 1) for word in ["12", *s["word"].split()]), None), len(s["word"]) in range(
+        3, 9
+    )
+
+
+@sgl.function
+def tools_stand_between_items(s: Any) -> Any:
+    s += sgl.gen("word")
+    return next((word for word in s["word"].split() if handed(word)), None)
+
+
+@sgl.function
 def branches_are_chosen_by_arguments(s: Any, number: Any, label: Any, role: Any) -> Any:
     forks = s.fork(["a", "b"])
     forks += sgl.gen("word")
@@ -542,6 +585,10 @@ PROGRAMS = [
     (error_is_raised_again, PLAN),
     (keywords_have_any_name, PLAN),
     (lists_of_lists_are_gone_through, PLAN),
+    (lists_are_put_together, PLAN),
+    (first_of_none, PYTHON),
+    (what_is_behind_the_first_is_not_asked, PLAN | PYTHON),
+    (tools_stand_between_items, PYTHON),
     (branches_are_chosen_by_arguments, PLAN),
     (characters_of_a_text, PLAN),
 ]

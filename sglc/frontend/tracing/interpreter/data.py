@@ -221,6 +221,20 @@ def over(frame: CallFrame, source: Any, body: Callable[[Any], Any]) -> Any:
     return record_map(frame.tracer, source, body, frame.loc())
 
 
+def characters(tracer: Tracer, value: Any) -> Any:
+    """What is gone through: of a text that only a run knows the list of its characters."""
+    if not isinstance(value, SymbolicText) or is_known(value) or value.is_decidable():
+        return value
+    value.refuse_argument(ITERATION, "a loop")
+    return pure_call(tracer, "list", value, kind=TEXTS)
+
+
+def compressed(tracer: Tracer, items: Symbolic, flags: Any) -> Any:
+    """The items of a list that only a run knows whose flags hold."""
+    kind = list[str] if isinstance(items, SymbolicList) else list
+    return pure_call(tracer, "sglc.compress", items, flags, kind=kind)
+
+
 def _use(tracer: Tracer, item: Any, name: str) -> None:
     """Note what using an operand takes for granted.
 
@@ -328,6 +342,8 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
                 return _object(tracer, kind, (), held)
         case list() | tuple() | dict() | set():
             raise GraphBreak(f"a `{type(item).__name__}` is given to `{name}`", tracer.place(), NO_DATA)
+        case range():
+            return _made(tracer, "sglc.range", (item.start, item.stop, item.step))
         case _ if isinstance(item, VIEWS):
             (held,) = gc.get_referents(item)
             return _made(tracer, type(item).__name__.replace("_", "."), (operand(tracer, held, name),))

@@ -12,6 +12,8 @@ from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine, Func
 from sglc.frontend.tracing.interpreter.calls import call
 from sglc.frontend.tracing.interpreter.data import (
     OnceOver,
+    characters,
+    compressed,
     entries,
     holds_symbols,
     is_known,
@@ -74,7 +76,7 @@ def iterated(frame: CallFrame, node: ast.expr) -> Any:
     return value.items if isinstance(value, OnceOver) else value
 
 
-_ONE_BY_ONE = (all, any, filter, map, zip)  # may end early, or do something between two items
+_ONE_BY_ONE = (all, any, filter, map, next, zip)  # may end early, or do something between two items
 _EFFECTS = (Call, Gen, Select, Tool)
 
 
@@ -221,7 +223,7 @@ def _goes_through(function: Any) -> bool:
         return function.name == "join"
     if isinstance(function, BuiltinFunctionType) and function.__name__ in ("join", "extend", "update"):
         return True
-    return goes_through(function)
+    return function is next or goes_through(function)
 
 
 def _items(frame: CallFrame, nodes: list[ast.expr], function: Any = None) -> list[Any]:
@@ -243,8 +245,31 @@ def _items(frame: CallFrame, nodes: list[ast.expr], function: Any = None) -> lis
     return made
 
 
+def _display(frame: CallFrame, nodes: list[ast.expr]) -> Any:
+    """The list of what stands in a display."""
+    parts: list[Any] = [[]]
+    for node in nodes:
+        value = characters(frame.tracer, iterated(frame, node.value)) if isinstance(node, ast.Starred) else node
+        if isinstance(value, Symbolic) and not is_known(value):
+            parts += value, []
+        elif value is node:
+            parts[-1].append(evaluate(frame, node))
+        else:
+            parts[-1] += listed(frame.tracer, value)
+    if len(parts) == 1:
+        return parts[0]
+    frame.node = nodes[0]
+    texts = all(isinstance(p, SymbolicList) or (type(p) is list and set(map(type, p)) <= {str}) for p in parts)
+    return pure_call(frame.tracer, "sglc.spread", *parts, kind=TEXTS if texts else list)
+
+
+def _tuple(frame: CallFrame, node: ast.Tuple) -> Any:
+    items = _display(frame, node.elts)
+    return pure_call(frame.tracer, "tuple", items) if isinstance(items, Symbolic) else tuple(items)
+
+
 def _set(frame: CallFrame, node: ast.Set) -> Any:
-    items = _items(frame, node.elts)
+    items = _display(frame, node.elts)
     if holds_symbols(items):
         return pure_call(frame.tracer, "set", items)
     refuse_foreign(frame.tracer, "a set", items)
@@ -253,15 +278,24 @@ def _set(frame: CallFrame, node: ast.Set) -> Any:
 
 def _dict(frame: CallFrame, node: ast.Dict) -> Any:
     pairs: list[tuple[Any, Any]] = []
+    before: list[Any] = []  # what stands before the pairs, where only a run knows some of its keys
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
             whole = evaluate(frame, value)
             refuse_foreign(frame.tracer, "`**`", whole)
+            if isinstance(whole, SymbolicJson) and not is_known(whole):
+                before, pairs = [*before, _of_pairs(frame, pairs), whole], []
+                continue
             pairs += entries(frame.tracer, whole).items()
             continue
         name = evaluate(frame, key)
         refuse_foreign(frame.tracer, "a dictionary key", name)
         pairs.append((settled(name), evaluate(frame, value)))
+    last = _of_pairs(frame, pairs)
+    return pure_call(frame.tracer, "sglc.merge", *before, last) if before else last
+
+
+def _of_pairs(frame: CallFrame, pairs: list[tuple[Any, Any]]) -> Any:
     if any(isinstance(name, Symbolic) for name, _ in pairs) and is_plain(pairs):
         return pure_call(frame.tracer, "dict", pairs)
     return dict(pairs)
@@ -416,9 +450,7 @@ def _comprehension(frame: CallFrame, node: Any) -> Any:
     first, acts = _lazily(frame, node.generators[0].iter)  # now, as in Python
     pairs = isinstance(node, ast.DictComp)
     made = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node) if pairs else node.elt
-    if isinstance(first, SymbolicText) and not is_known(first) and not first.is_decidable():
-        first.refuse_argument(ITERATION, "a loop")
-        first = pure_call(frame.tracer, "list", first, kind=TEXTS)
+    first = characters(frame.tracer, first)
     if isinstance(first, SymbolicList | SymbolicJson) and not is_known(first):
         items = _over_data(frame, node, made, first, [acts])
         if isinstance(node, ast.GeneratorExp):
@@ -444,9 +476,9 @@ def _over_data(frame: CallFrame, node: Any, made: ast.expr, source: Any, acting:
         acting: of what is done for each item before, whether it does something.
     """
     frame.node = node
-    if len(node.generators) != 1:
-        raise GraphBreak("two loops over what only a run knows", frame.loc(), ITERATION)
-    (generator,) = node.generators
+    generator, *inner_ones = node.generators
+    if inner_ones:
+        made = ast.copy_location(ast.ListComp(made, inner_ones), node)
 
     def turn(item: Any) -> CallFrame:
         inner = CallFrame(frame.tracer, node, frame.file, frame.globals, frame.cells, outer=frame)
@@ -458,14 +490,13 @@ def _over_data(frame: CallFrame, node: Any, made: ast.expr, source: Any, acting:
         begun = len(frame.tracer.recorder.ops)
         flags = over(frame, source, lambda item: _boolean(turn(item), test))
         acting.append(_acts(frame, begun))
-        kind = list[str] if isinstance(source, SymbolicList) else list
-        source = pure_call(frame.tracer, "sglc.compress", source, flags, kind=kind)
+        source = compressed(frame.tracer, source, flags)
         frame.node = node
     begun = len(frame.tracer.recorder.ops)
     items = over(frame, source, lambda item: evaluate(turn(item), made))
     if sum((*acting, _acts(frame, begun))) > 1:
         raise _in_turns(frame, node)
-    return items
+    return pure_call(frame.tracer, "sglc.flat", items) if inner_ones else items
 
 
 def _awaited(frame: CallFrame, node: ast.Await) -> Any:
@@ -488,8 +519,8 @@ _RULES: dict[type, Callable[[CallFrame, Any], Any]] = {
     ast.Attribute: _attribute,
     ast.Subscript: _subscript,
     ast.Slice: _slice,
-    ast.List: lambda frame, node: _items(frame, node.elts),
-    ast.Tuple: lambda frame, node: tuple(_items(frame, node.elts)),
+    ast.List: lambda frame, node: _display(frame, node.elts),
+    ast.Tuple: _tuple,
     ast.Set: _set,
     ast.Dict: _dict,
     ast.JoinedStr: _format,
