@@ -504,6 +504,17 @@ def lists_are_put_together(s: Any) -> Any:
 
 
 @sgl.function
+def branches_are_gone_through_by_words(s: Any) -> Any:
+    forks = s.fork(2)
+    forks += sgl.gen("word")
+    words = [f"{number}{word}" for number, f in enumerate(forks) for word in f["word"].split() if word != "a"]
+    told = [handed(number + word) for number in "12" for word in forks[0]["word"].split()]
+    s += f"{words} { {word: len(word) for f in forks for word in f['word'].split()} }"
+    last = [made() for made in [lambda: (one, two) for one in "12" for two in "34"]]  # noqa: B023  # what this is about
+    return words, told, {c for f in forks for c in f["word"]}, last
+
+
+@sgl.function
 def first_of_none(s: Any) -> Any:
     s += sgl.gen("word")
     return next(word for word in s["word"].split() if word == "nothing")
@@ -586,6 +597,7 @@ PROGRAMS = [
     (keywords_have_any_name, PLAN),
     (lists_of_lists_are_gone_through, PLAN),
     (lists_are_put_together, PLAN),
+    (branches_are_gone_through_by_words, PLAN),
     (first_of_none, PYTHON),
     (what_is_behind_the_first_is_not_asked, PLAN | PYTHON),
     (tools_stand_between_items, PYTHON),

@@ -256,9 +256,14 @@ def _display(frame: CallFrame, nodes: list[ast.expr]) -> Any:
             parts[-1].append(evaluate(frame, node))
         else:
             parts[-1] += listed(frame.tracer, value)
+    frame.node = nodes[0] if nodes else frame.node
+    return _put_together(frame, parts)
+
+
+def _put_together(frame: CallFrame, parts: list[Any]) -> Any:
+    """The list of all that lists hold, every second of which only a run knows."""
     if len(parts) == 1:
         return parts[0]
-    frame.node = nodes[0]
     texts = all(isinstance(p, SymbolicList) or (type(p) is list and set(map(type, p)) <= {str}) for p in parts)
     return pure_call(frame.tracer, "sglc.spread", *parts, kind=TEXTS if texts else list)
 
@@ -426,12 +431,17 @@ def gathered(items: Sequence[Any], star: int, others: int) -> list[Any]:
 # -- comprehensions --------------------------------------------------------------------------------
 
 
-def _generated(frame: CallFrame, node: Any, first: Any) -> Iterator[CallFrame]:
-    """A frame for every turn of a comprehension over `first`, which sees what is bound there."""
+def _generated(frame: CallFrame, node: Any, made: ast.expr, first: Any) -> Iterator[tuple[Any, bool]]:
+    """What is made in every turn of a comprehension over `first`, or (True) a list that only a run knows."""
     inner = CallFrame(frame.tracer, node, frame.file, frame.globals, frame.cells, outer=frame)
 
-    def nest(level: int, source: Any) -> Iterator[CallFrame]:
-        generator = node.generators[level]
+    def nest(level: int, source: Any, acts: bool) -> Iterator[tuple[Any, bool]]:
+        generator, source = node.generators[level], characters(frame.tracer, source)
+        listed_at_once = level > 0 and not isinstance(node, ast.GeneratorExp)
+        if listed_at_once and isinstance(source, SymbolicList | SymbolicJson) and not is_known(source):
+            rest = ast.copy_location(ast.ListComp(made, node.generators[level:]), node)
+            yield _over_data(inner, rest, made, source, [acts]), True
+            return
         if generator.is_async:
             raise GraphBreak("an asynchronous comprehension", frame.loc(), ASYNC)
         for item in turns(inner, generator.iter, source):
@@ -439,11 +449,11 @@ def _generated(frame: CallFrame, node: Any, first: Any) -> Iterator[CallFrame]:
             if not all(tested(inner, test) for test in generator.ifs):
                 continue
             if level + 1 < len(node.generators):
-                yield from nest(level + 1, iterated(inner, node.generators[level + 1].iter))
+                yield from nest(level + 1, *_lazily(inner, node.generators[level + 1].iter))
             else:
-                yield inner
+                yield evaluate(inner, made), False
 
-    return nest(0, first)
+    return nest(0, first, False)
 
 
 def _comprehension(frame: CallFrame, node: Any) -> Any:
@@ -457,10 +467,19 @@ def _comprehension(frame: CallFrame, node: Any) -> Any:
             return OnceOver(items)
         kind = "dict" if pairs else "set" if isinstance(node, ast.SetComp) else ""
         return pure_call(frame.tracer, kind, items) if kind else items
-    each = (evaluate(inner, made) for inner in _generated(frame, node, first))
+    each = _generated(frame, node, made, first)
     if isinstance(node, ast.GeneratorExp):
-        return each
-    items = list(each)
+        return (item for item, _ in each)
+    parts: list[Any] = [[]]
+    for item, many in each:
+        if many:
+            parts += item, []
+        else:
+            parts[-1].append(item)
+    items = _put_together(frame, parts)
+    if isinstance(items, Symbolic):
+        kind = "dict" if pairs else "set" if isinstance(node, ast.SetComp) else ""
+        return pure_call(frame.tracer, kind, items) if kind else items
     if pairs:
         undecided = any(isinstance(name, Symbolic) for name, _ in items)
         return pure_call(frame.tracer, "dict", items) if undecided else dict(items)
