@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -461,6 +462,97 @@ def error_is_raised_again(s: Any) -> Any:
         return hidden, repr(error.__context__), repr(error.__context__.__context__)
 
 
+@sgl.function
+def keywords_have_any_name(s: Any, template: Any) -> Any:
+    s += sgl.gen("word")
+    s += "{kind}: {word}".format(kind="fruit", word=s["word"])
+    s += template["text"].format(name=s["word"], value="v", self="s", kind="k", tracer="t")
+    s += "{name}".format(**template)
+    return same(value={"name": s["word"], "kind": 1})
+
+
+@sgl.function
+def lists_of_lists_are_gone_through(s: Any) -> Any:
+    s += sgl.gen("word")
+    split = [part.split(" ") for part in s["word"].splitlines()]
+    found = {first: len(last) for first, _, last in (part.partition(" ") for part in s["word"].splitlines())}
+    pairs = [[word, word + "!"] for word in s["word"].split()]
+    s += f"{pairs} {split}"
+    return found, [b for _, b in pairs], [row[0].upper() for row in split], sum(len(row) for row in pairs)
+
+
+@sgl.function
+def lists_are_put_together(s: Any) -> Any:
+    s += sgl.gen("word") + sgl.gen("keyed", regex=KEYED)
+    words, data = s["word"].split(), json.loads(s["keyed"])
+    s += f"{['first', *words, *s['word'][:2]]} {(*words, 1)} {sorted({*words, 'a'})}"
+    s += str({"b": 1, **data, "c": words})
+    pattern = re.compile(r"[aeo](?P<next>.)")
+    found = [match["next"] for match in pattern.finditer(s["word"])]
+    first = next((word for word in words if "e" in word), None), next(word for word in words)
+    each = [*map(str.upper, words)], [*map(str, data["b"])], [*filter(None, data["b"])], [*map(int, "12")]
+    pairs = [f"{a}{b}" for a in words if a != "a" for b in [*a, "."] if b], {c for part in words for c in part}
+    return (
+        [word + "!" for word in [*words, "end"]],
+        found,
+        first,
+        each,
+        pairs,
+        list(dict.fromkeys(words)),
+        {**data},
+    )
+
+
+@sgl.function
+def branches_are_gone_through_by_words(s: Any) -> Any:
+    forks = s.fork(2)
+    forks += sgl.gen("word")
+    words = [f"{number}{word}" for number, f in enumerate(forks) for word in f["word"].split() if word != "a"]
+    told = [handed(number + word) for number in "12" for word in forks[0]["word"].split()]
+    s += f"{words} { {word: len(word) for f in forks for word in f['word'].split()} }"
+    last = [made() for made in [lambda: (one, two) for one in "12" for two in "34"]]  # noqa: B023  # what this is about
+    return words, told, {c for f in forks for c in f["word"]}, last
+
+
+@sgl.function
+def first_of_none(s: Any) -> Any:
+    s += sgl.gen("word")
+    return next(word for word in s["word"].split() if word == "nothing")
+
+
+@sgl.function
+def what_is_behind_the_first_is_not_asked(s: Any) -> Any:
+    s += sgl.gen("word")
+    return next((1 // (len(word) - 1) for word in ["12", *s["word"].split()]), None), len(s["word"]) in range(
+        3, 9
+    )
+
+
+@sgl.function
+def tools_stand_between_items(s: Any) -> Any:
+    s += sgl.gen("word")
+    return next((word for word in s["word"].split() if handed(word)), None)
+
+
+@sgl.function
+def branches_are_chosen_by_arguments(s: Any, number: Any, label: Any, role: Any) -> Any:
+    forks = s.fork(["a", "b"])
+    forks += sgl.gen("word")
+    s += getattr(sgl, role)(forks[number]["word"]) + sgl.assistant(sgl.select("mood", ["a", "b"]))
+    return forks[label]["word"], forks[-number].text(), forks[s["mood"]]["word"]
+
+
+@sgl.function
+def characters_of_a_text(s: Any) -> Any:
+    s += sgl.gen("word")
+    s += sgl.select("mood", ["ab", "c"])
+    text = s["word"]
+    digits = "".join(c for c in text if c.isdigit())
+    for c in [c.upper() for c in s["mood"]]:
+        s += c
+    return digits, [c + "!" for c in f"<{text}>"], {c: text.count(c) for c in text}, any(c == "e" for c in text)
+
+
 PLAN, PYTHON = {"plan"}, {"python"}
 PROGRAMS = [
     (joined_list_is_changed, PLAN),
@@ -502,6 +594,15 @@ PROGRAMS = [
     (new_containers_are_extended, PLAN),
     (lists_are_whole_before_they_are_gone_through, PLAN),
     (error_is_raised_again, PLAN),
+    (keywords_have_any_name, PLAN),
+    (lists_of_lists_are_gone_through, PLAN),
+    (lists_are_put_together, PLAN),
+    (branches_are_gone_through_by_words, PLAN),
+    (first_of_none, PYTHON),
+    (what_is_behind_the_first_is_not_asked, PLAN | PYTHON),
+    (tools_stand_between_items, PYTHON),
+    (branches_are_chosen_by_arguments, PLAN),
+    (characters_of_a_text, PLAN),
 ]
 
 
@@ -510,6 +611,10 @@ def arguments_of(program: Any) -> Iterator[dict[str, Any]]:
         yield {"words": ["a"]}
     elif program is views_of_an_argument:
         yield {"data": {"a": 1, "b": [2]}}
+    elif program is keywords_have_any_name:
+        yield {"template": {"text": "{name} {value} {self} {kind} {tracer}", "name": "n"}}
+    elif program is branches_are_chosen_by_arguments:
+        yield {"number": 1, "label": "b", "role": "user"}
     else:
         yield {}
 

@@ -300,6 +300,11 @@ def only_raises(s: Any) -> None:
     raise ValueError("got " + s["x"])
 
 
+@sgl.function
+def looks_ahead(s: Any) -> None:
+    s += sgl.gen("x", regex="(?=a)b")
+
+
 REASONS = [
     (plain, {"mode": "python"}, "`mode` says so"),
     (plain, {"a": Opaque()}, "`a` is an object, and no data"),
@@ -321,11 +326,13 @@ def test_why_a_call_is_python(program: sgl.Function, options: dict[str, Any], wh
 
 
 @pytest.mark.parametrize(
-    ("program", "behind"), [(unknown_call, 1), (stores, 2), (stores_in_one_arm, 4), (only_raises, 2)],
+    ("program", "behind"),
+    [(unknown_call, 1), (stores, 2), (stores_in_one_arm, 4), (only_raises, 2), (looks_ahead, 1)],
     ids=lambda given: given.definition.name if isinstance(given, sgl.Function) else "",
 )  # fmt: skip
 def test_why_it_is_python_is_told_with_its_place(program: sgl.Function, behind: int) -> None:
-    result = program.run(backend=BACKEND).sync()
+    result = program.run(backend=BACKEND)
+    result.error()
     line = program.definition.loc.line + behind
     assert f"test_plan_tree.py:{line}:" in result.why_python
 

@@ -284,6 +284,18 @@ def test_every_kind_of_parameter_is_passed(oracle: OracleBackend) -> None:
     )
 
 
+def test_a_parameter_may_be_called_self(oracle: OracleBackend) -> None:
+    class Debater:
+        name = "Ann"
+
+        @sgl.function
+        def speak(s, self: Any) -> Any:  # the prompt comes first
+            s += self.name + sgl.gen("word")
+
+    result = Debater.speak.run(self=Debater(), backend=oracle)
+    assert result.text() == "Ann" + result["word"]
+
+
 def test_a_body_sees_the_caller_s_context(oracle: OracleBackend) -> None:
     user = contextvars.ContextVar("user", default="nobody")
 

@@ -356,6 +356,7 @@ def test_a_variable_that_never_comes_is_a_key_error(oracle: OracleBackend) -> No
         assert isinstance(caught.value, SglcError)
         assert caught.value.message == "the program stored nothing under `nope`"
         assert caught.value.note == "stored: `x`"
+        assert caught.value.loc is not None
     with pytest.raises(KeyError, match="nope"):
         asyncio.run(collected(result, "nope"))
     assert "nope" not in result

@@ -1048,7 +1048,9 @@ def test_the_command_line_makes_what_a_plan_is_for(
     Path("p.py").write_text(_PLANNED)
     Path("rows.jsonl").write_text('{"c": {"name": "R"}, "mood": "bad"}\n')
     backend = classes[1:]
-    assert main(["compile", "p.py", "--target", classes[-1], "-o", "p.json", *_CITY, "--arg", "mood=good"]) == 0
+    assert (
+        main(["compile", "p.py", "--backend", classes[-1], "-o", "p.json", *_CITY, "--arg", "mood=good"]) == 0
+    )
     for program in (["p.py"], ["p.json", "--tools", "p.py"]):
         assert main(["run", *program, *backend, "--json", *_CITY, "--arg", "mood=good"]) == 0
         assert json.loads(capsys.readouterr().out)["value"] == ["R", 3, "GOOD"]
@@ -1105,9 +1107,12 @@ def test_the_command_line_refuses_what_annotations_do_not_say(
         others = [text for text in others if text != "--arg"]
         given = [part for text in (*others, f"{name}={value}") for part in ("--arg", text)]
         assert main(["run", *classes, *given]) == 2
-        assert capsys.readouterr().err.startswith(
-            f"error[SGLC007]: `--arg {name}={value}`: `{name}` is of type"
-        )
+        said = capsys.readouterr().err
+        assert said.startswith(f"error[SGLC007]: `--arg {name}={value}`: `{name}` is of type")
+        assert f"note: {why}" in said
+        Path("rows.csv").write_text(f"{name}\n{value}\n")
+        assert main(["run", *classes, "--batch", "rows.csv"]) == 2
+        assert f"note: {why}" in capsys.readouterr().err
 
 
 _HELD = """

@@ -81,7 +81,7 @@ class Function:
     def __repr__(self) -> str:
         return f"<sglc function {self.__name__} at {self.definition.loc}>"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Result:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Result:
         """`run`."""
         return self.run(*args, **kwargs)
 
@@ -106,6 +106,7 @@ class Function:
 
     def run(
         self,
+        /,
         *args: Any,
         backend: Backend | str | None = None,
         seed: int | None = None,
@@ -241,7 +242,7 @@ class Function:
         chosen = resolve(backend, self.definition.loc)
         return knows_target(chosen) and self._plans.is_there(arguments, sampling, chosen.target)
 
-    async def arun(self, *args: Any, **kwargs: Any) -> Result:
+    async def arun(self, /, *args: Any, **kwargs: Any) -> Result:
         """`run`, and its result when it has ended, well or not. Cancelling stops the run.
 
         It waits for nothing but in `await`. What takes time before a run begins, as to ask a server what it has
@@ -261,7 +262,7 @@ class Function:
             result = await begun_beside(begin, self.__name__, limits, self.definition.loc)
         return await result.sync_async()
 
-    def stream(self, *args: Any, **kwargs: Any) -> Iterator[tuple[Site, str]]:
+    def stream(self, /, *args: Any, **kwargs: Any) -> Iterator[tuple[Site, str]]:
         """`run`, and (site, text) of every generation as it comes, those of branches too.
 
         `site.name` is the variable and `site.fork` the branch. Closing the iterator stops the run.
@@ -469,7 +470,7 @@ class Function:
 
     # -- the program itself ----------------------------------------------------------------------
 
-    def bind(self, **kwargs: Any) -> Function:
+    def bind(self, /, **kwargs: Any) -> Function:
         """The same program with some arguments fixed. They win over those of a call, and of a row.
 
         Raises:
@@ -764,7 +765,7 @@ class CompiledFunction:
 
         Path(path).write_text(plan_to_text(self.plan) + "\n", encoding="utf-8")
 
-    def run(self, *args: Any, **kwargs: Any) -> Result:
+    def run(self, /, *args: Any, **kwargs: Any) -> Result:
         """`Function.run` on this back end."""
         return self.function.run(*args, **{"backend": self.backend, **self.defaults, **kwargs})
 

@@ -295,12 +295,15 @@ def _leaf(
         if not why:
             program, tools = made.program, tools_of(made.program)
     except SglcError as error:
-        at = f" ({error.loc})" if error.loc is not None else ""
-        why = f"it cannot be traced: {error.message}{at}"
+        why = f"it cannot be traced: {_placed(error)}"
     except Exception as error:  # a bug of ours: Python runs what the tracer cannot follow
         why = f"it cannot be traced: `{type(error).__name__}`"
     facts = {fact: _answer(fact, arguments) for fact in guards}
     return Leaf(sampling, kinds, facts, reads, program, tools, frozenset(counts), why)
+
+
+def _placed(error: SglcError) -> str:
+    return error.message if error.loc is None else f"{error.message} ({error.loc})"
 
 
 def _why_not(made: Explored) -> str:
@@ -321,5 +324,5 @@ def _ready(program: Program, leaf: Leaf, backend: Backend) -> Ready | str:
         if prints and raised:
             return f"it prints, and raises a `{raised[0].error}` ({raised[0].loc})"
     except SglcError as error:
-        return error.message
+        return _placed(error)
     return Ready(Prepared(plan), leaf.tools, leaf.reads)

@@ -52,11 +52,15 @@ class ArgumentType:
         try:
             self.read(text)
             return text
-        except ValueError:
-            data = _TRUTH.get(text.lower())
+        except ValueError as error:
+            no_text = error
+        data = _TRUTH.get(text.lower())
+        try:
             data = _json(text) if data is None else data
-            self.read(data)
-            return data
+        except ValueError:
+            raise no_text from None
+        self.read(data)
+        return data
 
 
 Types = Mapping[str, ArgumentType]

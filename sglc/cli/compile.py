@@ -37,7 +37,7 @@ def add_compile(commands: Commands) -> None:
     """Add `compile` to the commands of `sglc`."""
     build = commands.add_parser("compile", help="show a program's IR and plan")
     build.add_argument("program", metavar="PROG[:FN] | IR.sglir")
-    add_backend(build, "--target")
+    add_backend(build, "--target", "--backend")
     build.add_argument("--dump-ir", action="store_true", help="the IR as traced")
     build.add_argument(
         "--dump-ir-after-all", action="store_true", help="the IR as traced, and after every pass"

@@ -180,9 +180,10 @@ def _argument(name: str, text: str, kind: ArgumentType) -> Any:
     """What `--arg name=text` gives for an argument of a type."""
     try:
         return kind.of_text(text)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError) as error:
         raise UsageError(
             "SGLC007", f"`--arg {name}={text}`: `{name}` is of type `{kind.name}`",
+            note="" if kind.read is None else shown(str(error)),
             hint="true and false are truth values" if kind.name == "bool" else "",
         ) from None  # fmt: skip
 

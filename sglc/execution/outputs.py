@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from sglc.errors import BackendError, MissingVariable, RunError, SglcError
 from sglc.execution.call_record import CallRecord, call_of
+from sglc.frontend.locate import here
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.instance import Awaited, Gathered, Scoped, Variable
 from sglc.frontend.values.recorded import Generated
@@ -479,7 +480,7 @@ class RunOutputs:
             return self.error
         known = ", ".join(f"`{known}`" for known in self.variables)
         return MissingVariable(
-            "SGLC110", f"the program stored nothing under `{name}`",
+            "SGLC110", f"the program stored nothing under `{name}`", here(),
             note=f"stored: {known or 'nothing'}", hint=f'store it with `gen("{name}")`',
         )  # fmt: skip
 

@@ -89,6 +89,8 @@ class Result(CallText):
             "`result.text()`, `result.ret_value` or `result.as_json()`"
         )
 
+    __iter__ = None  # else Python would ask for the variables 0, 1, 2, ...
+
     def __getitem__(self, name: str) -> Any:
         """The newest value of `name`; waits for it, not for the run, whose body may wait for who reads.
 

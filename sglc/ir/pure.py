@@ -92,7 +92,7 @@ _BUILTINS = {
     **_named("list sorted", list),
     **_named("tuple divmod", tuple),
     **_named("set frozenset", set),
-    **_named("dict", dict),
+    **_named("dict dict.fromkeys", dict),
     **_named("abs max min pow sum", None),
 }
 
@@ -100,7 +100,7 @@ _LIBRARY = {
     **_named("re.sub json.dumps html.escape html.unescape textwrap.dedent textwrap.fill textwrap.indent "
              "textwrap.shorten re.escape", str),
     **_named("re.split textwrap.wrap difflib.get_close_matches", TEXTS),
-    **_named("re.findall", list),
+    **_named("re.findall re.finditer", list),
     **_named("collections.Counter re.search re.match re.fullmatch json.loads ast.literal_eval", object),
     **_named("math.ceil math.floor math.trunc math.isqrt math.gcd math.lcm math.factorial math.comb", int),
     **_named("math.sqrt math.log math.log2 math.log10 math.exp math.sin math.cos math.tan math.fabs math.pow "
@@ -126,7 +126,9 @@ _OWN = {
     **_named("sglc.isinstance", bool),
     **_named("sglc.template", str),
     **_named("sglc.arrange", list),
-    **_named("sglc.compress sglc.unpack", list),
+    **_named("sglc.compress sglc.unpack sglc.spread sglc.flat", list),
+    **_named("sglc.merge", dict),
+    **_named("sglc.first", None),
     **_named("sglc.zip sglc.enumerate sglc.reversed", list),
     **_named("sglc.range", range),
 }
@@ -180,7 +182,7 @@ def function_of(name: str) -> Callable[..., Any]:
         owner = importlib.import_module(module)
         owner = getattr(owner, inner) if inner else owner
     made = getattr(owner, last)
-    return _listed(made) if head == "itertools" else made
+    return _listed(made) if gives_iterator(name) else made
 
 
 _FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, type)
@@ -190,7 +192,7 @@ def name_of(function: Any) -> str:
     """The name under which a function of Python's is in `PURE`; "" if it is not."""
     if not isinstance(function, _FUNCTIONS):
         return ""
-    owner = getattr(function, "__self__", None)
+    owner = getattr(function, "__self__", getattr(function, "__objclass__", None))
     module = str(getattr(function, "__module__", None) or getattr(owner, "__module__", ""))
     qualified = getattr(function, "__qualname__", "")
     name = qualified if module == "builtins" else f"{module.lstrip('_')}.{qualified}"
@@ -199,6 +201,11 @@ def name_of(function: Any) -> str:
     known = function_of(name)
     same = known is function or known == function or getattr(known, "__wrapped__", None) is function
     return name if same else ""
+
+
+def gives_iterator(name: str) -> bool:
+    """Whether a function of `PURE` gives an iterator, and in a plan the list of its items."""
+    return name.startswith("itertools.") or name == "re.finditer"
 
 
 def _listed(function: Callable[..., Iterable[Any]]) -> Callable[..., list[Any]]:
@@ -219,7 +226,7 @@ def _text(value: Any) -> str:
     return value
 
 
-def _method(value: Any, name: str, *args: Any, **named: Any) -> Any:
+def _method(value: Any, name: str, /, *args: Any, **named: Any) -> Any:
     """A method of a value whose type shows only now."""
     kind = type(value)
     known = {known for base in kind.__mro__ for known in METHODS.get(base, ())}
@@ -361,6 +368,20 @@ def _unpack(value: Any, count: int) -> list[Any]:
     return items
 
 
+def _spread(*parts: Any) -> list[Any]:
+    made: list[Any] = []
+    for part in parts:
+        made = [*made, *part]
+    return made
+
+
+def _merge(*parts: Any) -> dict[Any, Any]:
+    made: dict[Any, Any] = {}
+    for part in parts:
+        made = {**made, **part}
+    return made
+
+
 _MADE: Mapping[str, Callable[..., Any]] = {
     "sglc.slice": _slice,
     "sglc.known": lambda *read: None,
@@ -375,6 +396,10 @@ _MADE: Mapping[str, Callable[..., Any]] = {
     "sglc.arrange": _arrange,
     "sglc.compress": _compress,
     "sglc.unpack": _unpack,
+    "sglc.spread": _spread,
+    "sglc.flat": lambda rows: _spread(*rows),
+    "sglc.merge": _merge,
+    "sglc.first": lambda items, *default: next(iter(items), *default),
     "sglc.zip": lambda *items: list(zip(*items, strict=False)),
     "sglc.enumerate": lambda items, start=0: list(enumerate(items, start)),
     "sglc.reversed": lambda items: list(reversed(items)),

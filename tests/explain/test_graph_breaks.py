@@ -54,7 +54,7 @@ ADVICE = {
     "s.fork(int(s['n']))": "take it from an argument, or write constants",
     "s += gen('k', stop=[s['n']])": "take it from an argument, or write constants",
     "s += gen('k', dtype=int, retries=2)": "leave it out: take a form that every whole text has",
-    "s += str({**json.loads(s['n']), 'k': 1})": "write out what is wanted",
+    "s += str(dict(**json.loads(s['n']), k=1))": "write out what is wanted",
 }
 
 

@@ -136,6 +136,25 @@ def test_what_they_stand_for_goes_into_the_prompt() -> None:
     assert f"{result}" == str(result) == "ProgramState(a<x><inner><x><inner>)"  # outside of any prompt
 
 
+def test_a_prompt_is_appended_to_and_not_gone_through() -> None:
+    @sgl.function
+    def added(s: Any) -> None:
+        s = s + "a" + sgl.gen("x")
+
+    @sgl.function
+    def gone_through(s: Any) -> Any:
+        return list(s)
+
+    error = added.run(backend=BACKEND).error()
+    assert isinstance(error, TraceError)
+    assert (error.code, error.message) == ("SGLC156", "a prompt state is no text")
+    assert error.hint.startswith("append to it, `s += ...`")
+    result: Any = right.run(backend=BACKEND)
+    for read in (lambda: list(result), lambda: gone_through.run(backend=BACKEND).ret_value):
+        with pytest.raises(TypeError, match="object is not iterable"):
+            read()
+
+
 def test_what_was_not_awaited_says_so() -> None:
     @sgl.function
     async def program(s: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, TypeVar
 from sglc.cli.argument_types import TEXT, Types
 from sglc.cli.batch.manifest import digest
 from sglc.cli.program_file import parse_json
-from sglc.errors import Loc, SglcError, UsageError
+from sglc.errors import Loc, SglcError, UsageError, shown
 
 STDIN = "-"
 _Error = TypeVar("_Error", bound=SglcError)
@@ -225,10 +225,11 @@ def _csv_row(header: list[str], cells: list[str], types: Types, loc: Loc) -> dic
     for column, cell in zip(header, cells, strict=True):
         try:
             row[column] = types.get(column, TEXT).of_text(cell)
-        except (ValueError, KeyError):
+        except (ValueError, KeyError) as error:
             raise UsageError(
-                "SGLC008", f"`{column}` is of type `{types[column].name}`, and this row has `{cell}`", loc
-            ) from None
+                "SGLC008", f"`{column}` is of type `{types[column].name}`, and this row has `{cell}`", loc,
+                note="" if types[column].read is None else shown(str(error)),
+            ) from None  # fmt: skip
     return row
 
 

@@ -9,8 +9,9 @@ from sglc.errors import TraceError
 from sglc.frontend.language.expr import checked
 from sglc.frontend.locate import here
 from sglc.frontend.program.instance import GatheredVariables, PromptState
+from sglc.frontend.values.graph_breaks import BRANCH
 from sglc.frontend.values.no_text import NoText, refuse_text
-from sglc.frontend.values.symbolic import TRACING
+from sglc.frontend.values.symbolic import TRACING, Symbolic
 
 _State = TypeVar("_State", bound=PromptState)
 
@@ -34,6 +35,8 @@ class Forks(NoText, Generic[_State]):
         return iter(self._children)
 
     def __getitem__(self, index: int | str) -> _State:
+        if isinstance(index, Symbolic):
+            index = index.observe(BRANCH)
         if isinstance(index, str):
             for child in self._children:
                 if child.label == index:

@@ -79,6 +79,9 @@ class State(NoText):
 
     # -- writing ---------------------------------------------------------------------------------
 
+    def __add__(self, other: object) -> NoReturn:
+        refuse_text("a prompt state", "append to it, `s += ...`, which changes it in its place")
+
     def __iadd__(self, item: object) -> Self:
         part = checked(item)
         self.append(part, part.loc if isinstance(part, GenExpr) else here())
@@ -415,6 +418,8 @@ class State(NoText):
         return tuple(values)
 
     # -- reading ---------------------------------------------------------------------------------
+
+    __iter__ = None  # else Python would ask for the variables 0, 1, 2, ...
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._variables or name in self._scopes:

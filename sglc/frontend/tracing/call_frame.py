@@ -213,7 +213,7 @@ class Closure(Holder):
         self.signature = signature
         self.__name__ = self.__qualname__ = name
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         try:
             given = self.signature.bind(*args, **kwargs)
         except TypeError as error:

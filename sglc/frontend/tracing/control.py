@@ -117,7 +117,7 @@ def map(items: Any, body: Callable[[Any], Any]) -> Any:
     return made
 
 
-def call(program: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def call(program: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Run another program: `call(program, ...)` is `program(...)`, which is what reads its variables."""
     return program(*args, **kwargs)
 

@@ -442,9 +442,9 @@ def _gathered(
     tree = block.exit.tree
     if nothing:
         return (), Region(tuple(params), tuple(inside), (), loc)
-    texts = isinstance(tree, tuple) and all(_leaf_kind(item) is Type.TEXT for item in tree)
-    made = _as(tracer, tree, Type.LIST if texts else _leaf_kind(tree), inside, loc)
-    result = tracer.recorder.new_value(Type.LIST if made.type in (Type.TEXT, Type.LIST) else Type.JSON)
+    kind = _leaf_kind(tree)  # a list of lists is JSON: what goes through a list finds texts in it
+    made = _as(tracer, tree, Type.JSON if kind is Type.LIST else kind, inside, loc)
+    result = tracer.recorder.new_value(Type.LIST if kind is Type.TEXT else Type.JSON)
     return (result,), Region(tuple(params), tuple(inside), (made,), loc)
 
 

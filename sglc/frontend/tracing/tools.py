@@ -63,7 +63,7 @@ class Declared:
         self.name = f"{function.__module__}.{function.__qualname__}"
         self.gives = _type_of(function)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         tracer = current()
         if tracer is None:
             may_call = MAY_CALL.get()
@@ -332,7 +332,7 @@ def _pause(name: str, question: str | None = None, **data: Any) -> Any:
 class _Pause(Declared):
     """`pause`, in the body of a program."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if IN_FUNCTION.get():
             raise paused_in_function(None)
         return super().__call__(*args, **kwargs)

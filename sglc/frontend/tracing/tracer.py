@@ -140,7 +140,7 @@ class Tracer(Evaluation, FiniteValues):
         return self.make_copy(self, function, loc)
 
     def parsed(self, parser: OutputParser, text: SymbolicText, loc: Loc) -> Any:
-        if all(self.decidable(part) for part in text.parts if isinstance(part, Value)):
+        if text.is_decidable():
             known = text._known(loc)
             assert known is not None
             return parser.parse(known)

@@ -44,6 +44,10 @@ JOINED = BreakKind(
     "SGLC120", "a `join`", "`join` keeps the list that an iteration before has stored, and the first has none",
     "read the branches' own variables, `forks[0][\"name\"]`, instead of joining them",
 )  # fmt: skip
+BRANCH = BreakKind(
+    "SGLC120", "the choice of a branch", "the branches of a fork are no data",
+    "read the variable of all of them, and choose among these: `[f[\"name\"] for f in forks][i]`",
+)  # fmt: skip
 CONDITION = BreakKind("SGLC121", "a condition", _UNKNOWN, _ASK)
 COMPARISON = BreakKind("SGLC122", "a comparison", _UNKNOWN, _ASK)
 KEY = BreakKind(

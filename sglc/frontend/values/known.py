@@ -6,7 +6,7 @@ program is then for arguments of which just that fact is the same: a guard.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ class HasKnown:
     known: Known | None
 
 
-def computed(name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Known | None:
+def computed(name: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> Known | None:
     """What a function of `ir.pure` gives; None where an operand is not known, or it fails: then a run tells."""
     given = _all_known((*args, *named.values()))
     if given is None:

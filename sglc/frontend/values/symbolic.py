@@ -195,11 +195,16 @@ class SymbolicText(Symbolic):
     def _parts(self) -> tuple[Value | str, ...]:
         return self.parts
 
-    def _known(self, loc: Loc) -> str | None:
+    def is_decidable(self) -> bool:
+        """Whether it is one of finitely many texts, so that Python may have it."""
         tracing = TRACING.get()
         values = [part for part in self.parts if isinstance(part, Value)]
-        if values and (tracing is None or not all(tracing.decidable(value) for value in values)):
+        return not values or (tracing is not None and all(map(tracing.decidable, values)))
+
+    def _known(self, loc: Loc) -> str | None:
+        if not self.is_decidable():
             return None
+        tracing = TRACING.get()
         made = [tracing.decide(p, loc) if isinstance(p, Value) and tracing else p for p in self.parts]
         return "".join(map(str, made))
 
@@ -267,6 +272,7 @@ class SymbolicJson(Symbolic):
     def _parts(self) -> tuple[Value | str, ...]:
         return (self.value,)
 
+    __index__ = _observing(operator.index, OTHER, "an index")
     __add__ = __radd__ = _observing(operator.add, OTHER, "`+`")
 
 

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import inspect
 import logging
+import re
 import string
 import sys
 import types
@@ -96,13 +97,13 @@ def call(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]
             return _printed(frame, args, named)
         case _ if function is warnings.warn and (args or "message" in named):
             return _warned(frame, *args, **named)
-        case types.FunctionType() if not name_of(function):
+        case types.FunctionType() if not name_of(function) and function is not re.compile:
             return interpreted(frame, function)(*args, **named)
         case type():
             made = _constructed(frame, function, args, named)
             if made is not _UNKNOWN:
                 return made
-        case types.MethodDescriptorType() if args:
+        case types.MethodDescriptorType() if args and not (isinstance(args[0], Symbolic) and name_of(function)):
             return call(frame, attribute(frame, args[0], function.__name__), args[1:], named)
         case types.BuiltinFunctionType() | types.MethodWrapperType() if not isinstance(owner, _NO_OBJECT):
             return method(frame, owner, function, args, named)

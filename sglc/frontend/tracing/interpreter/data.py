@@ -174,10 +174,13 @@ def undeclared(frame: CallFrame, function: Any) -> GraphBreak:
     return GraphBreak(f"`{name}(...)` is ordinary Python", frame.loc(), UNDECLARED)
 
 
-def pure_call(tracer: Tracer, name: str, *args: Any, kind: Any = None, **named: Any) -> Any:
+def pure_call(
+    tracer: Tracer, name: str, *args: Any, kind: Any = None, named: Mapping[str, Any] = _EMPTY
+) -> Any:
     """Record a call of one of Python's own functions on data.
 
     Args:
+        named: its keywords, which may have any name: `str.format` takes the program's own.
         kind: the type of what it gives, where more is known than `PURE` says; `list[str]` is a list of texts.
 
     Raises:
@@ -216,6 +219,20 @@ def over(frame: CallFrame, source: Any, body: Callable[[Any], Any]) -> Any:
     if not isinstance(source, SymbolicList):
         source = pure_call(frame.tracer, "list", source)
     return record_map(frame.tracer, source, body, frame.loc())
+
+
+def characters(tracer: Tracer, value: Any) -> Any:
+    """What is gone through: of a text that only a run knows the list of its characters."""
+    if not isinstance(value, SymbolicText) or is_known(value) or value.is_decidable():
+        return value
+    value.refuse_argument(ITERATION, "a loop")
+    return pure_call(tracer, "list", value, kind=TEXTS)
+
+
+def compressed(tracer: Tracer, items: Symbolic, flags: Any) -> Any:
+    """The items of a list that only a run knows whose flags hold."""
+    kind = list[str] if isinstance(items, SymbolicList) else list
+    return pure_call(tracer, "sglc.compress", items, flags, kind=kind)
 
 
 def _use(tracer: Tracer, item: Any, name: str) -> None:
@@ -325,6 +342,8 @@ def operand(tracer: Tracer, item: Any, name: str) -> Tree:
                 return _object(tracer, kind, (), held)
         case list() | tuple() | dict() | set():
             raise GraphBreak(f"a `{type(item).__name__}` is given to `{name}`", tracer.place(), NO_DATA)
+        case range():
+            return _made(tracer, "sglc.range", (item.start, item.stop, item.step))
         case _ if isinstance(item, VIEWS):
             (held,) = gc.get_referents(item)
             return _made(tracer, type(item).__name__.replace("_", "."), (operand(tracer, held, name),))

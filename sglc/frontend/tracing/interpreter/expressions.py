@@ -12,6 +12,8 @@ from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine, Func
 from sglc.frontend.tracing.interpreter.calls import call
 from sglc.frontend.tracing.interpreter.data import (
     OnceOver,
+    characters,
+    compressed,
     entries,
     holds_symbols,
     is_known,
@@ -39,7 +41,7 @@ from sglc.frontend.values.graph_breaks import ASYNC, FOREIGN, ITERATION, NO_RULE
 from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicList, SymbolicText, joined
 from sglc.ir.core import walk
 from sglc.ir.ops import Call, Gen, Map, Select, Tool
-from sglc.ir.pure import name_of
+from sglc.ir.pure import TEXTS, name_of
 
 MOST_TURNS = 1000  # of one loop, each of which is recorded by itself
 
@@ -74,7 +76,7 @@ def iterated(frame: CallFrame, node: ast.expr) -> Any:
     return value.items if isinstance(value, OnceOver) else value
 
 
-_ONE_BY_ONE = (all, any, filter, map, zip)  # may end early, or do something between two items
+_ONE_BY_ONE = (all, any, filter, map, next, zip)  # may end early, or do something between two items
 _EFFECTS = (Call, Gen, Select, Tool)
 
 
@@ -221,7 +223,7 @@ def _goes_through(function: Any) -> bool:
         return function.name == "join"
     if isinstance(function, BuiltinFunctionType) and function.__name__ in ("join", "extend", "update"):
         return True
-    return goes_through(function)
+    return function is next or goes_through(function)
 
 
 def _items(frame: CallFrame, nodes: list[ast.expr], function: Any = None) -> list[Any]:
@@ -243,8 +245,36 @@ def _items(frame: CallFrame, nodes: list[ast.expr], function: Any = None) -> lis
     return made
 
 
+def _display(frame: CallFrame, nodes: list[ast.expr]) -> Any:
+    """The list of what stands in a display."""
+    parts: list[Any] = [[]]
+    for node in nodes:
+        value = characters(frame.tracer, iterated(frame, node.value)) if isinstance(node, ast.Starred) else node
+        if isinstance(value, Symbolic) and not is_known(value):
+            parts += value, []
+        elif value is node:
+            parts[-1].append(evaluate(frame, node))
+        else:
+            parts[-1] += listed(frame.tracer, value)
+    frame.node = nodes[0] if nodes else frame.node
+    return _put_together(frame, parts)
+
+
+def _put_together(frame: CallFrame, parts: list[Any]) -> Any:
+    """The list of all that lists hold, every second of which only a run knows."""
+    if len(parts) == 1:
+        return parts[0]
+    texts = all(isinstance(p, SymbolicList) or (type(p) is list and set(map(type, p)) <= {str}) for p in parts)
+    return pure_call(frame.tracer, "sglc.spread", *parts, kind=TEXTS if texts else list)
+
+
+def _tuple(frame: CallFrame, node: ast.Tuple) -> Any:
+    items = _display(frame, node.elts)
+    return pure_call(frame.tracer, "tuple", items) if isinstance(items, Symbolic) else tuple(items)
+
+
 def _set(frame: CallFrame, node: ast.Set) -> Any:
-    items = _items(frame, node.elts)
+    items = _display(frame, node.elts)
     if holds_symbols(items):
         return pure_call(frame.tracer, "set", items)
     refuse_foreign(frame.tracer, "a set", items)
@@ -253,15 +283,24 @@ def _set(frame: CallFrame, node: ast.Set) -> Any:
 
 def _dict(frame: CallFrame, node: ast.Dict) -> Any:
     pairs: list[tuple[Any, Any]] = []
+    before: list[Any] = []  # what stands before the pairs, where only a run knows some of its keys
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
             whole = evaluate(frame, value)
             refuse_foreign(frame.tracer, "`**`", whole)
+            if isinstance(whole, SymbolicJson) and not is_known(whole):
+                before, pairs = [*before, _of_pairs(frame, pairs), whole], []
+                continue
             pairs += entries(frame.tracer, whole).items()
             continue
         name = evaluate(frame, key)
         refuse_foreign(frame.tracer, "a dictionary key", name)
         pairs.append((settled(name), evaluate(frame, value)))
+    last = _of_pairs(frame, pairs)
+    return pure_call(frame.tracer, "sglc.merge", *before, last) if before else last
+
+
+def _of_pairs(frame: CallFrame, pairs: list[tuple[Any, Any]]) -> Any:
     if any(isinstance(name, Symbolic) for name, _ in pairs) and is_plain(pairs):
         return pure_call(frame.tracer, "dict", pairs)
     return dict(pairs)
@@ -392,12 +431,17 @@ def gathered(items: Sequence[Any], star: int, others: int) -> list[Any]:
 # -- comprehensions --------------------------------------------------------------------------------
 
 
-def _generated(frame: CallFrame, node: Any, first: Any) -> Iterator[CallFrame]:
-    """A frame for every turn of a comprehension over `first`, which sees what is bound there."""
+def _generated(frame: CallFrame, node: Any, made: ast.expr, first: Any) -> Iterator[tuple[Any, bool]]:
+    """What is made in every turn of a comprehension over `first`, or (True) a list that only a run knows."""
     inner = CallFrame(frame.tracer, node, frame.file, frame.globals, frame.cells, outer=frame)
 
-    def nest(level: int, source: Any) -> Iterator[CallFrame]:
-        generator = node.generators[level]
+    def nest(level: int, source: Any, acts: bool) -> Iterator[tuple[Any, bool]]:
+        generator, source = node.generators[level], characters(frame.tracer, source)
+        listed_at_once = level > 0 and not isinstance(node, ast.GeneratorExp)
+        if listed_at_once and isinstance(source, SymbolicList | SymbolicJson) and not is_known(source):
+            rest = ast.copy_location(ast.ListComp(made, node.generators[level:]), node)
+            yield _over_data(inner, rest, made, source, [acts]), True
+            return
         if generator.is_async:
             raise GraphBreak("an asynchronous comprehension", frame.loc(), ASYNC)
         for item in turns(inner, generator.iter, source):
@@ -405,27 +449,37 @@ def _generated(frame: CallFrame, node: Any, first: Any) -> Iterator[CallFrame]:
             if not all(tested(inner, test) for test in generator.ifs):
                 continue
             if level + 1 < len(node.generators):
-                yield from nest(level + 1, iterated(inner, node.generators[level + 1].iter))
+                yield from nest(level + 1, *_lazily(inner, node.generators[level + 1].iter))
             else:
-                yield inner
+                yield evaluate(inner, made), False
 
-    return nest(0, first)
+    return nest(0, first, False)
 
 
 def _comprehension(frame: CallFrame, node: Any) -> Any:
     first, acts = _lazily(frame, node.generators[0].iter)  # now, as in Python
     pairs = isinstance(node, ast.DictComp)
     made = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node) if pairs else node.elt
+    first = characters(frame.tracer, first)
     if isinstance(first, SymbolicList | SymbolicJson) and not is_known(first):
         items = _over_data(frame, node, made, first, [acts])
         if isinstance(node, ast.GeneratorExp):
             return OnceOver(items)
         kind = "dict" if pairs else "set" if isinstance(node, ast.SetComp) else ""
         return pure_call(frame.tracer, kind, items) if kind else items
-    each = (evaluate(inner, made) for inner in _generated(frame, node, first))
+    each = _generated(frame, node, made, first)
     if isinstance(node, ast.GeneratorExp):
-        return each
-    items = list(each)
+        return (item for item, _ in each)
+    parts: list[Any] = [[]]
+    for item, many in each:
+        if many:
+            parts += item, []
+        else:
+            parts[-1].append(item)
+    items = _put_together(frame, parts)
+    if isinstance(items, Symbolic):
+        kind = "dict" if pairs else "set" if isinstance(node, ast.SetComp) else ""
+        return pure_call(frame.tracer, kind, items) if kind else items
     if pairs:
         undecided = any(isinstance(name, Symbolic) for name, _ in items)
         return pure_call(frame.tracer, "dict", items) if undecided else dict(items)
@@ -441,9 +495,9 @@ def _over_data(frame: CallFrame, node: Any, made: ast.expr, source: Any, acting:
         acting: of what is done for each item before, whether it does something.
     """
     frame.node = node
-    if len(node.generators) != 1:
-        raise GraphBreak("two loops over what only a run knows", frame.loc(), ITERATION)
-    (generator,) = node.generators
+    generator, *inner_ones = node.generators
+    if inner_ones:
+        made = ast.copy_location(ast.ListComp(made, inner_ones), node)
 
     def turn(item: Any) -> CallFrame:
         inner = CallFrame(frame.tracer, node, frame.file, frame.globals, frame.cells, outer=frame)
@@ -455,14 +509,13 @@ def _over_data(frame: CallFrame, node: Any, made: ast.expr, source: Any, acting:
         begun = len(frame.tracer.recorder.ops)
         flags = over(frame, source, lambda item: _boolean(turn(item), test))
         acting.append(_acts(frame, begun))
-        kind = list[str] if isinstance(source, SymbolicList) else list
-        source = pure_call(frame.tracer, "sglc.compress", source, flags, kind=kind)
+        source = compressed(frame.tracer, source, flags)
         frame.node = node
     begun = len(frame.tracer.recorder.ops)
     items = over(frame, source, lambda item: evaluate(turn(item), made))
     if sum((*acting, _acts(frame, begun))) > 1:
         raise _in_turns(frame, node)
-    return items
+    return pure_call(frame.tracer, "sglc.flat", items) if inner_ones else items
 
 
 def _awaited(frame: CallFrame, node: ast.Await) -> Any:
@@ -485,8 +538,8 @@ _RULES: dict[type, Callable[[CallFrame, Any], Any]] = {
     ast.Attribute: _attribute,
     ast.Subscript: _subscript,
     ast.Slice: _slice,
-    ast.List: lambda frame, node: _items(frame, node.elts),
-    ast.Tuple: lambda frame, node: tuple(_items(frame, node.elts)),
+    ast.List: lambda frame, node: _display(frame, node.elts),
+    ast.Tuple: _tuple,
     ast.Set: _set,
     ast.Dict: _dict,
     ast.JoinedStr: _format,

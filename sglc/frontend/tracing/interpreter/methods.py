@@ -73,7 +73,7 @@ def method(frame: CallFrame, owner: Any, function: Any, args: list[Any], named: 
         if name not in METHODS.get(kind, {}):
             reason = f"`.{name}` needs a text that only exists when the program runs"
             raise GraphBreak(reason, frame.loc(), METHOD)
-        return pure_call(frame.tracer, kinds, owner, *args, **named)
+        return pure_call(frame.tracer, kinds, owner, *args, named=named)
     if isinstance(owner, dict) and args and isinstance(args[0], Symbolic) and name == "get" and is_plain(owner):
         return pure_call(frame.tracer, "dict.get", owner, *args)
     known = kind in METHODS or kind.__module__ in ("collections", "datetime", "re", "decimal", "fractions")
@@ -130,7 +130,7 @@ def data_method(frame: CallFrame, value: Symbolic, name: str, args: list[Any], n
     kind = kind_of(value)
     if kind in METHODS and name in METHODS[kind]:
         gives = METHODS[kind][name].gives
-        return pure_call(frame.tracer, f"{kind.__name__}.{name}", value, *args, kind=gives, **named)
+        return pure_call(frame.tracer, f"{kind.__name__}.{name}", value, *args, kind=gives, named=named)
     if name in (_CHANGING.get(kind, ()) if kind in METHODS else _ANY_CHANGE):
         reason = f"`.{name}(...)` changes a value that only exists when the program runs"
         raise GraphBreak(reason, frame.loc(), OUTSIDE)
@@ -140,4 +140,4 @@ def data_method(frame: CallFrame, value: Symbolic, name: str, args: list[Any], n
         if isinstance(value, SymbolicText):
             value.refuse_argument(METHOD, f"`.{name}`")
         raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
-    return pure_call(frame.tracer, "sglc.method", value, name, *args, kind=object, **named)
+    return pure_call(frame.tracer, "sglc.method", value, name, *args, kind=object, named=named)

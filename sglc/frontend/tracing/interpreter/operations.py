@@ -62,7 +62,7 @@ def truth(frame: CallFrame, value: Any) -> bool:
             settled = value.settled()
             if settled is not None or any(isinstance(part, str) and part for part in value.parts):
                 return True if settled is None else bool(settled)
-            if all(frame.tracer.decidable(part) for part in value.parts if isinstance(part, Value)):
+            if value.is_decidable():
                 return bool(value)
             return bool(not_(frame, equal(frame, value, "")))
         case SymbolicBool():
@@ -258,7 +258,7 @@ def _undecided(frame: CallFrame, value: Any) -> bool:
     """Whether a value is, or holds, data that has no finite set of values."""
     match value:
         case SymbolicText():
-            return not all(frame.tracer.decidable(part) for part in value.parts if isinstance(part, Value))
+            return not value.is_decidable()
         case SymbolicBool():
             return value.known is not None  # as any other argument
         case Symbolic():

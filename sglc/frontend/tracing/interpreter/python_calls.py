@@ -13,7 +13,9 @@ from typing import Any
 from sglc.frontend.tracing.call_frame import CallFrame
 from sglc.frontend.tracing.interpreter.data import (
     OnceOver,
+    characters,
     common_kind,
+    compressed,
     entries,
     holds_symbols,
     is_known,
@@ -31,9 +33,9 @@ from sglc.frontend.tracing.interpreter.data import (
 )
 from sglc.frontend.tracing.interpreter.operations import attribute, truth
 from sglc.frontend.tracing.reads import VIEWS
-from sglc.frontend.values.graph_breaks import CALLBACK, FOREIGN, ITERATION, METHOD, GraphBreak
-from sglc.frontend.values.symbolic import Symbolic, SymbolicList, SymbolicText
-from sglc.ir.pure import TEXTS, name_of
+from sglc.frontend.values.graph_breaks import CALLBACK, FOREIGN, ITERATION, METHOD, OTHER, GraphBreak
+from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicList, SymbolicText, concrete
+from sglc.ir.pure import TEXTS, gives_iterator, name_of
 
 
 def python_call(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
@@ -87,12 +89,12 @@ def python_call(frame: CallFrame, function: Any, args: list[Any], named: dict[st
     if named.get("flags") is not None:
         named["flags"] = int(named["flags"])
     args = [int(arg) if isinstance(arg, re.RegexFlag) else arg for arg in args]
-    made = pure_call(frame.tracer, name, *args, kind=kind, **named)
-    return OnceOver(made) if name.startswith("itertools.") else made
+    made = pure_call(frame.tracer, name, *args, kind=kind, named=named)
+    return OnceOver(made) if gives_iterator(name) else made
 
 
 _THROUGH = (all, any, dict, enumerate, filter, list, map, max, min, set, frozenset, sorted, sum, tuple, zip)
-_THROUGH_OF = ("collections.", "itertools.", "math.", "statistics.")
+_THROUGH_OF = ("collections.", "dict.fromkeys", "itertools.", "math.", "statistics.")
 
 
 def goes_through(function: Any) -> bool:
@@ -106,7 +108,7 @@ def arranged(frame: CallFrame, how: str, items: Any, named: dict[str, Any]) -> A
     given = (named["reverse"],) if "reverse" in named else ()
     if isinstance(items, Symbolic):
         if key is None:
-            return pure_call(frame.tracer, how, items, **named)
+            return pure_call(frame.tracer, how, items, named=named)
         keys = over(frame, items, frame.tracer.enter(key, frame.loc()))
         one = list if how == "sorted" else str if isinstance(items, SymbolicList) else object
         return pure_call(frame.tracer, "sglc.arrange", how, items, keys, *given, kind=one)
@@ -122,7 +124,7 @@ def arranged(frame: CallFrame, how: str, items: Any, named: dict[str, Any]) -> A
         return rows[chosen(order, key=lambda at: keys[at])] if rows else chosen(rows, **others)
     one = list if how == "sorted" else common_kind(rows)
     if key is None:
-        made = pure_call(frame.tracer, how, rows, kind=None if how == "sorted" else one, **others)
+        made = pure_call(frame.tracer, how, rows, kind=None if how == "sorted" else one, named=others)
     elif others.keys() - {"reverse"} or not is_plain(rows):
         hint = "arrange texts, numbers or tuples of them instead of the objects"
         raise GraphBreak(f"`{how}` of objects by values that only a run knows", frame.loc(), CALLBACK, hint)
@@ -190,15 +192,19 @@ def _reduce(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     return reduce(frame.tracer.enter(args[0], frame.loc()), items, *args[2:])
 
 
+def _itself(item: Any) -> Any:
+    return item
+
+
 def _each(function: Callable[..., Any]) -> Callable[[CallFrame, list[Any], dict[str, Any]], Any]:
     def made(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
-        if any(isinstance(arg, SymbolicList) for arg in args[1:]) and function is map and len(args) == 2:
-            return OnceOver(over(frame, args[1], frame.tracer.enter(args[0], frame.loc())))
-        called = args[0] if args[0] is None else frame.tracer.enter(args[0], frame.loc())
-        if function is filter:
-            test = called
-            called = (lambda x: truth(frame, x)) if test is None else (lambda x: truth(frame, test(x)))
-        return function(called, *(listed(frame.tracer, arg) for arg in args[1:]))
+        called = _itself if args[0] is None else frame.tracer.enter(args[0], frame.loc())
+        items = characters(frame.tracer, args[1]) if len(args) == 2 else None
+        if isinstance(items, SymbolicList | SymbolicJson) and not is_known(items):
+            made = over(frame, items, called)
+            return OnceOver(made if function is map else compressed(frame.tracer, items, made))
+        each = called if function is map else lambda item: truth(frame, called(item))
+        return function(each, *(listed(frame.tracer, arg) for arg in args[1:]))
 
     return made
 
@@ -219,7 +225,7 @@ def _gone_through(
         if any(isinstance(arg, Symbolic) for arg in args):
             if named.pop("strict", False):
                 raise GraphBreak("`zip(strict=True)` needs lengths that only a run knows", frame.loc(), METHOD)
-            items = pure_call(frame.tracer, name, *args, **named)
+            items = pure_call(frame.tracer, name, *args, named=named)
             return items if function is range else OnceOver(items)
         return function(*args, **named)
 
@@ -229,7 +235,7 @@ def _gone_through(
 def _attribute_named(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     value, name, *default = args
     try:
-        return attribute(frame, value, name)
+        return attribute(frame, value, concrete(name, OTHER))
     except AttributeError:
         if default:
             return default[0]
@@ -238,7 +244,7 @@ def _attribute_named(frame: CallFrame, args: list[Any], named: dict[str, Any]) -
 
 def _has_attribute(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     try:
-        attribute(frame, args[0], args[1])
+        attribute(frame, args[0], concrete(args[1], OTHER))
     except AttributeError:
         return False
     return True
@@ -246,6 +252,8 @@ def _has_attribute(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> 
 
 def _next(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     refuse_foreign(frame.tracer, "`next`", args[0])
+    if isinstance(args[0], Symbolic):
+        return pure_call(frame.tracer, "sglc.first", *args)
     frame.tracer.about_to_change()
     return next(*args)
 
