@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import sglc as sgl
@@ -240,3 +241,14 @@ def test_rows_that_never_come_end_with_the_batch() -> None:
     assert next(batch).row == 0
     threading.Thread(target=control.stop).start()
     assert list(batch) == []
+
+
+@pytest.mark.parametrize(
+    "skip",
+    [np.array([0, 2]), np.array([0]), range(0), {1}, ()],
+    ids=["array", "one", "range", "set", "nothing"],
+)
+def test_what_is_skipped_is_asked_for_no_more_than_a_number(skip: Any) -> None:
+    rows = [{"q": f"{number}?"} for number in range(4)]
+    results = plan.stream_batch(rows, backend=ScriptedBackend(lambda asked: "yes"), skip=skip)
+    assert [result.row for result in results] == [number for number in range(4) if number not in skip]

@@ -176,6 +176,8 @@ def test_tokens_that_are_enough_for_all_beginnings(default_tokenizer: LocalToken
         assert trie_size(ids) <= most_tokens([(prefixes, row) for row in rows])
     row = {"a": "yes"}
     assert most_tokens([((("x", Slot("a")),), row)] * 3) == 4
+    recorded = [((("x", Slot("a"), level),), row) for level in ("1", "2")]  # apart, and alike up to there
+    assert most_tokens(recorded) == 4 + 2
 
 
 def test_an_order_of_ten_thousand_long_prompts_compares_little(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,24 +52,25 @@ def has_room(backend: Backend, rows: Sequence[KnownRow]) -> bool:
 def most_tokens(rows: Sequence[KnownRow], end: float = inf) -> int:
     """Tokens that are enough for how all rows begin, from their prefixes and arguments, or more than `end`.
 
-    Of rows with the same prefixes, what begins with the same literals and arguments counts once.
+    What begins with the same literals and arguments counts once.
     """
     alike: dict[int, tuple[Sequence[PromptPrefix], list[Mapping[str, Any]]]] = {}
     for prefixes, texts in rows:
         alike.setdefault(id(prefixes), (prefixes, []))[1].append(texts)
     tokens = 0
+    counted: dict[PromptPrefix, set[tuple[str, ...]]] = {}  # what the arguments are on the way so far
     for prefixes, arguments in alike.values():
-        counted = set[PromptPrefix]()
         for prefix in prefixes:
             columns: list[Sequence[str]] = []  # of what is not the same in all rows
             for place, part in enumerate(prefix, 1):
                 if not isinstance(part, str):
                     columns.append(_column(part, arguments))
-                if prefix[:place] in counted or tokens > end:
-                    continue
-                counted.add(prefix[:place])
-                paths = set(zip(*columns, strict=True)) if columns else {()}
+                if tokens > end:
+                    return tokens
+                known = counted.setdefault(prefix[:place], set())
+                paths = set(zip(*columns, strict=True)).difference(known) if columns else {()}.difference(known)
                 tokens += sum([_most(part if isinstance(part, str) else path[-1]) for path in paths])
+                known |= paths
     return tokens
 
 

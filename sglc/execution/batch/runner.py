@@ -279,7 +279,7 @@ class _Batch(Generic[_Row]):
     def _taken(self) -> list[tuple[int, _Row]]:
         """The next rows: as many as are looked at together, but no more than come before there is a place."""
         chunk: list[tuple[int, _Row]] = []
-        if self._whole and not self._skip:
+        if self._whole and type(self._skip) is tuple and not self._skip:  # others say no more than `in`
             return list(islice(self._rows, _AHEAD))
         try:
             while self._problem is None and len(chunk) < _AHEAD:

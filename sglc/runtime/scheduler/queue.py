@@ -76,7 +76,6 @@ class RequestQueue:
         self.preempted = 0  # rows that were preempted so far
         self.fair = FairShare()
         self._lacks_pages = False  # who is the next had a row and no pages
-        self._awaited: dict[Prefix | None, int] = {}  # rows worth waiting for, by what they begin with
         self.waits = Histogram(_WAITS_S)  # seconds of requests until their first row
 
     def add(self, part: RequestPart) -> None:
@@ -227,8 +226,7 @@ class RequestQueue:
         chunks: list[PrefillChunk] = []
         done: list[EngineRequest] = []
         self._lacks_pages = False
-        if not self.allocator.unfinished:
-            self._awaited.clear()
+        awaited: dict[Prefix | None, int] = {}  # see `_shared_soon`
         at = 0
         # Behind `max_rows` parts that wait for a prefix nobody needs to be looked at: their step is the next.
         late = 0
@@ -255,7 +253,7 @@ class RequestQueue:
                 part.request.cached += cached
                 done.append(part.request)
                 continue
-            if self.allocator.unfinished and self._shared_soon(part, cached):
+            if self.allocator.unfinished and self._shared_soon(part, cached, awaited):
                 at += 1
                 continue
             is_short = len(part.ids) - cached <= self._short
@@ -281,19 +279,22 @@ class RequestQueue:
             room -= tokens
         return chunks, done
 
-    def _shared_soon(self, part: RequestPart, known: int) -> bool:
+    def _shared_soon(self, part: RequestPart, known: int, awaited: dict[Prefix | None, int]) -> bool:
         """Whether a row that computes its prompt will give `part` a longer prefix, worth waiting for.
 
         Such a row ends its prompt in the step being made: it would leave no tokens to admit anyone else.
+
+        Args:
+            awaited: rows of the step that were worth waiting for, by what those begin with who wait.
         """
         if part.limit <= known:
             return False
         allocator, worth = self.allocator, scheduler.worth_waiting(known, part.limit)
         unfinished, work, tokens = allocator.unfinished, allocator.work, allocator.rows.tokens
-        size, awaited = allocator.page_size, self._awaited.get(part.request.base, -1)
-        if awaited in unfinished and _shares(work[awaited], part):
-            kept = work[awaited].part.kept
-            if worth <= _common(tokens, awaited, kept, part) <= kept // size * size:
+        size, first = allocator.page_size, awaited.get(part.request.base)
+        if first is not None and _shares(work[first], part):
+            kept = work[first].part.kept
+            if worth <= _common(tokens, first, kept, part) <= kept // size * size:
                 return True
         # The last id of those, and then some before it, tell most rows apart, at little cost.
         alike = tokens[unfinished, worth - 1] == part.array[worth - 1]
@@ -314,7 +315,7 @@ class RequestQueue:
             if reach > whole and other.kind is PartKind.SAMPLE and not allocator.publish(row):
                 reach = whole
             if reach >= worth:
-                self._awaited[part.request.base] = row
+                awaited[part.request.base] = row
                 return True
         return False
 
