@@ -159,13 +159,13 @@ def _decoded(code: CodeType, lasti: int) -> Loc:
     return _span(code.co_filename, line, column, end_column if end_line == line else None)
 
 
-def of_node(node: Any, path: str) -> Loc:
-    """The span of an expression or a statement of a file's tree."""
+def of_node(node: Any, path: str, shown: str = "") -> Loc:
+    """The span of an expression or a statement of a file's tree, which is `shown` as its `shown_path`."""
     end = node.end_col_offset if node.end_lineno == node.lineno else None
-    return _span(path, node.lineno, node.col_offset, end)
+    return _span(path, node.lineno, node.col_offset, end, shown)
 
 
-def _span(path: str, line: int, begin: int, end: int | None) -> Loc:
+def _span(path: str, line: int, begin: int, end: int | None, shown: str = "") -> Loc:
     """A place that Python gives in bytes of a line, as sglc shows places: in characters.
 
     A span over several lines is shown by its first line: from the start to the line's end, with `end` None.
@@ -173,7 +173,7 @@ def _span(path: str, line: int, begin: int, end: int | None) -> Loc:
     source = linecache.getline(path, line)
     if not source.isascii():
         begin, end = _characters(source, begin), None if end is None else _characters(source, end)
-    return Loc(shown_path(path), line, begin + 1, 0 if end is None else end + 1)
+    return Loc(shown or shown_path(path), line, begin + 1, 0 if end is None else end + 1)
 
 
 def _characters(source: str, size: int) -> int:

@@ -114,7 +114,10 @@ def in_comprehension(function: str, turns: int) -> bool:
 
 
 class _Read:
-    """What an op reads and holds, once that was asked for: every pass asks often, and an op never changes."""
+    """What an op reads and holds, once that was asked for: every pass asks often, and an op never changes.
+
+    It is asked for by `getattr`, as an exception where it is not there yet takes longer than to find it out.
+    """
 
     __slots__ = ("_inputs", "_operands", "_regions")
     _inputs: tuple[Value, ...]
@@ -221,30 +224,29 @@ def op(mnemonic: str, *results: Type, pure: bool = False, variadic: bool = False
 
 def operands(o: Op) -> tuple[Value, ...]:
     """Every value the op reads, in field order; what its regions read from outside is among them."""
-    try:
-        return o._operands
-    except AttributeError:
-        found = list(inputs(o))
-        for region in regions(o):  # whose fields are the last
-            found += _from_outside(region)
-        object.__setattr__(o, "_operands", tuple(found))
-        return o._operands
+    known: tuple[Value, ...] | None = getattr(o, "_operands" if o.region_fields else "_inputs", None)
+    if known is None:
+        known = inputs(o)
+        if o.region_fields:  # which are the last
+            known = (*known, *chain.from_iterable(map(_from_outside, regions(o))))
+            object.__setattr__(o, "_operands", known)
+    return known
 
 
 def inputs(o: Op) -> tuple[Value, ...]:
     """The values that the op itself reads, in field order, without those of its regions."""
-    try:
-        return o._inputs
-    except AttributeError:
+    known: tuple[Value, ...] | None = getattr(o, "_inputs", None)
+    if known is None:
         found: list[Value] = []
         for name in o.input_fields:
             item = getattr(o, name)
             if type(item) is Value:
                 found.append(item)
-            elif type(item) not in _PLAIN:
+            elif item and type(item) not in _PLAIN:
                 found += values_in(item)
-        object.__setattr__(o, "_inputs", tuple(found))
-        return o._inputs
+        known = tuple(found)
+        object.__setattr__(o, "_inputs", known)
+    return known
 
 
 def values_in(item: object) -> Iterator[Value]:
@@ -323,15 +325,15 @@ def regions(o: Op) -> tuple[Region, ...]:
     """The op's own regions in the order of the text."""
     if not o.region_fields:
         return ()
-    try:
-        return o._regions
-    except AttributeError:
+    known: tuple[Region, ...] | None = getattr(o, "_regions", None)
+    if known is None:
         found: list[Region] = []
         for name in o.region_fields:
             held = getattr(o, name)
             found += (held,) if isinstance(held, Region) else held or ()
-        object.__setattr__(o, "_regions", tuple(found))
-        return o._regions
+        known = tuple(found)
+        object.__setattr__(o, "_regions", known)
+    return known
 
 
 _Data = TypeVar("_Data", bound=Op | Region | Program)
@@ -347,16 +349,15 @@ def with_fields(o: _Data, **fields: Any) -> _Data:
     return o
 
 
-def with_regions(o: Op, change: Callable[[Region], Region]) -> Op:
-    """The op with `change` made to each of its own regions, in the order of the text."""
+def with_regions(o: Op, change: Callable[[Region], Region], **changed: Any) -> Op:
+    """The op with `change` made to each of its own regions, in the order of the text, and with these fields."""
     if not o.region_fields:
-        return o
+        return with_fields(o, **changed)
     before = regions(o)
     after = [change(region) for region in before]
     if all(map(is_, before, after)):
-        return o
+        return with_fields(o, **changed)
     left = iter(after)
-    changed: dict[str, Any] = {}
     for name in o.region_fields:
         held = getattr(o, name)
         if held is not None:
@@ -427,17 +428,12 @@ def definitions(ops: Iterable[Op]) -> list[Value]:
 
 
 def fresh_ids(program: Program) -> Iterator[int]:
-    """Ids above all that the program uses, which is not asked before the first is."""
+    """Ids as of `next_id`, which is not asked before the first is."""
     yield from count(next_id(program))
 
 
 def next_id(program: Program) -> int:
-    """The first id above all that the program uses."""
-    ids, todo = [-1], [program.params, program.ops]
-    for ops in todo:  # it grows meanwhile
-        ids += map(_ID, chain.from_iterable(map(_RESULTS, ops)))
-        if not _HOLDING.isdisjoint(map(type, ops)):
-            for region in chain.from_iterable(map(regions, ops)):
-                ids += map(_ID, region.params)
-                todo.append(region.ops)
-    return 1 + max(ids)
+    """The first id above all that the program uses, and the programs that it calls."""
+    ops = (*program.params, *all_ops(program))
+    given = [region.params for op in ops if op.region_fields for region in regions(op)]
+    return 1 + max(map(_ID, chain.from_iterable((*map(_RESULTS, ops), *given))), default=-1)

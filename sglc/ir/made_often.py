@@ -37,6 +37,8 @@ def made_often(cls: type[_T]) -> type[_T]:
     known["__init__"].__qualname__ = f"{cls.__qualname__}.__init__"
     known["__init__"].__annotations__ = cls.__init__.__annotations__
     cls.__init__ = known["__init__"]  # type: ignore[method-assign]
+    if len(own) > 1:
+        _fields_of(cls)  # type: ignore[arg-type]  # else the first run would wait for it
     return cls
 
 

@@ -415,6 +415,7 @@ class HostCall(Op):
 
 
 _ASKED, _RUNS = (Gen, Select), (Loop, Call)
+CONTINUING = (*_ASKED, *_RUNS)  # what may go on from streams by itself: `continued`
 
 
 def argument_type(kind: str) -> Type:

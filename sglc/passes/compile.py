@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import chain
+from operator import attrgetter
 from threading import Lock
 
+from sglc.errors import Loc
 from sglc.ir.core import Op, Program, Site, all_ops, walk, with_fields
 from sglc.ir.depth import with_room
 from sglc.ir.ops import Call, Gen, Select
@@ -19,6 +22,8 @@ from sglc.passes.pass_options import name_of
 from sglc.passes.pipelines import extended, pipeline_for
 from sglc.passes.prompt.turns import with_turns
 
+_ASKED = (Gen, Select)
+_PLACE = attrgetter(*[f"loc.{field.name}" for field in fields(Loc)])
 _CACHE_SIZE = 1024
 _CACHE: dict[Hashable, list[Compiled]] = {}  # of each program one, once it is made
 _ADDING = Lock()
@@ -60,8 +65,7 @@ def compile_program(
     if target.guesses and "speculate" not in map(name_of, names):
         ready = _asked_alone(ready)
     lowered, remarks = run_pipeline(ready, target, names, observe=observe, step_by_step=not to_run)
-    asked = (op for op in walk(lowered.ops) if isinstance(op, Gen | Select))
-    keys = {op.site: op.cache_key for op in asked if op.cache_key}
+    keys = {op.site: op.cache_key for op in walk(lowered.ops) if isinstance(op, _ASKED) and op.cache_key}
     return Compiled(program, lowered, lower_plan(lowered, target, to_run=to_run), remarks, keys)
 
 
@@ -97,9 +101,9 @@ def _asked_alone(program: Program) -> Program:
 
 def _unlike(program: Program) -> tuple[Hashable, ...]:
     """What equal ops can differ in: their places, and to Python, 1 and 1.0 and True are equal."""
-    found: list[Hashable] = []
-    for op in all_ops(program):
-        found.append(op.loc)
+    ops = all_ops(program)
+    found: list[Hashable] = [*chain.from_iterable(map(_PLACE, ops))]
+    for op in ops:
         if op.tree_fields:
             found += [repr(getattr(op, name)) for name in op.tree_fields]
         if isinstance(op, Call):

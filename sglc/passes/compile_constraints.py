@@ -19,6 +19,8 @@ from sglc.ir.target import Target
 from sglc.ir.text.literal_place import place_in_literal
 from sglc.passes.base import Exactness, Kind, Rewrite, register
 
+_ASKED = (Gen, Select)
+
 
 @register(
     "compile_constraints",
@@ -51,7 +53,8 @@ def _compiled(program: Program, target: Target, *, sized: bool) -> Rewrite:
     def told(op: Op) -> bool:
         return isinstance(op, Select) and bool(sized or op.fsm)
 
-    if not any(told(op) or (isinstance(op, Gen) and _has_form(op)) for op in all_ops(program)):
+    asked = [op for op in all_ops(program) if isinstance(op, _ASKED)]
+    if not any(told(op) or (isinstance(op, Gen) and _has_form(op)) for op in asked):
         return program
     remarks: list[Remark] = []
     in_tags = target.takes.structural_tag and not target.takes.tools

@@ -26,7 +26,7 @@ from sglc.ir.core import (
 )
 from sglc.ir.effects import Effect, any_effect
 from sglc.ir.made_often import replaced
-from sglc.ir.ops import Append, Call, Format, HostCall, Select, Tool, continued
+from sglc.ir.ops import CONTINUING, Append, Call, Format, HostCall, Select, Tool, continued
 from sglc.ir.plan.segment import joined
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Kind, Rewrite, register
@@ -109,8 +109,9 @@ class _Appends:
             if op.region_fields:
                 for region in regions(op):
                     read += region.results
-            gone_on += continued(op)
-            if isinstance(op, Format):
+            if isinstance(op, CONTINUING):
+                gone_on += continued(op)
+            elif isinstance(op, Format):
                 self.flat[op.results[0]] = op.parts
         self.uses, self.continued = Counter(read), Counter(gone_on)
         self.acts = not kinds(program).isdisjoint((Tool, HostCall))
@@ -129,7 +130,8 @@ class _Appends:
         before = tuple(before)
         # By the stream that an append goes on from: how many ops stand before it in which the program may end.
         # A run that ends in one shows what stands before that op, and nothing of what stands behind it.
-        leaves = [place for place, op in enumerate(before) if self.acts and any_effect(op, Effect.LEAVES)]
+        acting = enumerate(before) if self.acts else ()
+        leaves = [place for place, op in acting if any_effect(op, Effect.LEAVES)]
         extended = {
             op.stream: bisect(leaves, place) for place, op in enumerate(before) if isinstance(op, Append)
         }
@@ -138,9 +140,10 @@ class _Appends:
         chains: dict[Value, tuple[Value, list[Value | str]]] = {}
         ops: list[Op] = []
         for place, op in enumerate(before):
-            op = reading(op, self.rename)
+            if self.rename:
+                op = reading(op, self.rename)
             if not isinstance(op, Append):
-                ops.append(with_regions(op, self.region))
+                ops.append(with_regions(op, self.region) if op.region_fields else op)
                 continue
             after = op.results[0]
             base, texts = chains.pop(op.stream, (op.stream, []))

@@ -25,6 +25,7 @@ from sglc.ir.core import (
 )
 from sglc.ir.made_often import replaced
 from sglc.ir.ops import (
+    CONTINUING,
     Append,
     Call,
     Cond,
@@ -76,10 +77,11 @@ def _all_differ(ops: Iterable[Op], gone_on: set[Value]) -> bool:
     """
     first: set[Hashable] = set()
     for op in ops:
-        for stream in continued(op):
-            if stream in gone_on:
-                return False
-            gone_on.add(stream)
+        if isinstance(op, CONTINUING):
+            for stream in continued(op):
+                if stream in gone_on:
+                    return False
+                gone_on.add(stream)
         if op.pure and not isinstance(op, Fork):
             key = _key(op)
             if key in first:

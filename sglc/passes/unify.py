@@ -11,6 +11,8 @@ from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
 
+_ASKED = (Gen, Select)
+
 
 @register("unify", Exactness.TOKENS, "equal deterministic generations are made once")
 def unify(program: Program, target: Target) -> Rewrite:
@@ -25,19 +27,18 @@ def unify(program: Program, target: Target) -> Rewrite:
     known which texts stand in a prompt, so nothing is merged here; the remarks are of those that are the same
     whatever these texts are. Where one request asks for several generations (`ahead`), none is marked.
     """
-    asked = [op for op in all_ops(program) if isinstance(op, Gen | Select)]
+    asked = [op for op in all_ops(program) if isinstance(op, _ASKED)]
     together = any(op.fused or getattr(op, "ahead", 0) for op in asked)
-
-    def marks(op: Gen | Select) -> bool:
-        return not together and target.is_deterministic(op.sampling if isinstance(op, Gen) else None)
+    alone = () if together else asked
+    marked = {id(op) for op in alone if target.is_deterministic(op.sampling if isinstance(op, Gen) else None)}
 
     def changed(op: Op) -> Op:
-        return with_fields(op, unify=marks(op)) if isinstance(op, Gen | Select) else op
+        return with_fields(op, unify=id(op) in marked) if isinstance(op, _ASKED) else op
 
-    if any(op.unify != marks(op) for op in asked):
+    if any(op.unify != (id(op) in marked) for op in asked):
         program = with_fields(program, ops=rewritten(program.ops, changed))
     # One alone asks for the same as no other.
-    return program, tuple(_remarks(program.ops, {})) if sum(map(marks, asked)) > 1 else ()
+    return program, tuple(_remarks(program.ops, {})) if len(marked) > 1 else ()
 
 
 def _remarks(ops: Iterable[Op], around: Mapping[Value, Value]) -> Iterator[Remark]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
 
 import sglc as sgl
 from sglc.errors import LegalizeError, UsageError, VerifyError
+from sglc.frontend.tracing.trace import explored
 from sglc.ir.core import Op, Program, walk
 from sglc.ir.ops import Gen, Select
 from sglc.ir.plan import asked
 from sglc.ir.rewrite import rewritten
+from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.ir.text.printer import from_text, to_text
 from sglc.passes import compile as compile_module
@@ -67,6 +71,57 @@ def test_what_is_not_there_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) ->
     )
     assert asked.asked_in_plan(compile_program(sampled, PLAIN).plan) is asked.NOTHING_ASKED
     assert calls == []
+
+
+@sgl.function
+def searching(s: Any, question: str) -> None:
+    s += question + sgl.select("search", choices=["yes", "no"])
+    if s["search"] == "yes":
+        s += " Query:" + sgl.gen("query")
+    s += " Answer:" + sgl.gen("answer")
+    if s["answer"] == "never":
+        s += " again"
+
+
+def test_nothing_that_a_first_call_makes_waits_to_be_collected() -> None:
+    """Else it meets a collection, which takes as long as a pass."""
+
+    def made() -> object:
+        return compile_program(explored(searching.definition, Sampling()).program, PLAIN, to_run=True)
+
+    made()  # what is imported and remembered is there
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        made()
+        gc.collect()
+        kept = [type(one).__name__ for one in gc.garbage if type(one).__module__.startswith("sglc.")]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert kept == []
+
+
+def test_nothing_is_found_out_by_an_exception() -> None:
+    """What an op reads is asked for a first time: an exception takes ten times as long as an answer."""
+    raised: list[str] = []
+
+    def seen(frame: FrameType, event: str, given: Any) -> Any:
+        frame.f_trace_lines = False
+        if event == "exception" and issubclass(given[0], AttributeError):
+            raised.append(frame.f_code.co_qualname)
+        return seen
+
+    program = explored(searching.definition, Sampling()).program
+    before = sys.gettrace()
+    sys.settrace(seen)
+    try:
+        compile_program(program, PLAIN, to_run=True)
+    finally:
+        sys.settrace(before)
+    assert not {"inputs", "operands", "regions"} & {*raised}
 
 
 def test_passes_run_in_order_and_are_observed() -> None:

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglc.errors import Loc
-from sglc.frontend.locate import of_node
+from sglc.frontend.locate import of_node, shown_path
 from sglc.frontend.tracing.outside import Frame, OutsideState, held_in, in_fields_of
 from sglc.frontend.values.graph_breaks import ITERATION, OUTSIDE, TRIED, ArmsApart, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
 from sglc.ir.core import NOWHERE, Value
 
+_PLAIN = (str, int, float, bool, type(None))
 _MOST_STEPS = 50_000
 
 
@@ -49,6 +50,7 @@ class Evaluation:
     copied: dict[int, Any] = field(default_factory=dict)  # by their ids, kept alive
     _places: dict[int, tuple[BaseException, Loc]] = field(default_factory=dict)
     _locs: dict[int, tuple[ast.AST, Loc]] = field(default_factory=dict)  # arms and turns come again
+    _shown: dict[str, str] = field(default_factory=dict)  # of files, their names in places
 
     def place(self) -> Loc:
         """Where the program stands."""
@@ -56,7 +58,9 @@ class Evaluation:
             return self.at
         found = self._locs.get(id(self.node))
         if found is None:
-            found = self._locs[id(self.node)] = self.node, of_node(self.node, self.node_file)
+            shown = self._shown.get(self.node_file) or shown_path(self.node_file)
+            self._shown[self.node_file] = shown
+            found = self._locs[id(self.node)] = self.node, of_node(self.node, self.node_file, shown)
         return found[1]
 
     def raised_at(self, error: Exception, loc: Loc) -> None:
@@ -182,7 +186,7 @@ class Evaluation:
 def reachable(items: Iterable[Any], found: dict[int, Any]) -> None:
     """Everything that could be changed in containers, by its id."""
     for item in items:
-        if id(item) not in found and not isinstance(item, str | int | float | bool | None):
+        if id(item) not in found and not isinstance(item, _PLAIN):
             found[id(item)] = item
             held = item.held() if isinstance(item, Holder) else (*held_in(item), *in_fields_of(item))
             reachable(held, found)

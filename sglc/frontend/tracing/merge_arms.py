@@ -46,6 +46,7 @@ from sglc.ir.ops import (
 
 # Ops whose literal texts may become values.
 _TEXTS = (Append, Call, Concat, Eq, Format, In, Lower, Pack, PureCall, Store, Strip, Tool)
+_HOLDING = (Value, tuple, Mapping)  # trees that hold values, or may
 _BY_FIELD = ("Value | str", "tuple[Value | str, ...]", "Tree", "tuple[Tree, ...]", "Mapping[str, Tree]")
 
 
@@ -350,7 +351,7 @@ class _Joint:
 
     def tree(self, trees: tuple[Tree, ...]) -> Tree:
         """Plain data with values in it; what differs in more than a text or value is packed as JSON."""
-        if _equal(trees) and not any(isinstance(tree, Value | tuple | Mapping) for tree in trees):
+        if _equal(trees) and not isinstance(trees[0], _HOLDING):
             return trees[0]
         alike: Any = trees
         if all(isinstance(tree, Value) for tree in trees):

@@ -253,9 +253,12 @@ class OutsideState:
         it was read outside before, or given to the tool.
 
         Raises:
-            GraphBreak: the tool may have changed it.
+            GraphBreak: the tool may have changed it, or it was changed in place by another name, where a plan
+                made a new one.
         """
-        self.not_replaced(tracer, *values, name=name)
+        if self.replaced and any(map(self._is_replaced, values)):
+            what = f"`{name}`" if name else "a value"
+            raise GraphBreak(f"{what} was changed in place, by another name", tracer.place(), OUTSIDE)
         if not tracer.called_tool:
             return
         for value in values:
@@ -263,12 +266,6 @@ class OutsideState:
             if found is not None:
                 what = "what it was given" if isinstance(found, Symbolic) else f"a `{type(found).__name__}`"
                 raise behind_tool(tracer, f"`{name}`" if name else what)
-
-    def not_replaced(self, tracer: Place, *values: Any, name: str = "") -> None:
-        """Raises GraphBreak: a value was changed in place, by another name, and a plan made a new one."""
-        if self.replaced and any(map(self._is_replaced, values)):
-            what = f"`{name}`" if name else "a value"
-            raise GraphBreak(f"{what} was changed in place, by another name", tracer.place(), OUTSIDE)
 
     def _is_replaced(self, value: Any, depth: int = 0) -> bool:
         """Whether it is or holds what was changed in place in Python, and not in the plan."""

@@ -159,6 +159,7 @@ def _on_all_paths(tracer: Tracer, definition: Definition, args: Mapping[str, Any
         raise
     except Exception as error:
         raise failed(definition, error, tracer.place_of(error)) from error
+    tracer.instance.states.clear()  # each holds its instance: a circle, which would wait to be collected
     if called and block.exit is None and not tracer.graph_breaks:
         tracer.graph_breaks.append(GraphBreak("it raises on every path", definition.loc, RAISED))
     graph_breaks = _in_order(tracer.graph_breaks)

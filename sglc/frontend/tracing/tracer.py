@@ -424,11 +424,13 @@ _MAKE_NEW = (
 )  # fmt: skip
 
 
+_SETTLED = (str, int, float, bytes, type(None), Symbolic, Enum, Generated, Scoped, Awaited)
+
+
 def _is_settled(value: Any) -> bool:
     """Whether nothing that the program does can change a variable's value any more."""
-    known = str | int | float | bool | bytes | None | Symbolic | Enum
     if isinstance(value, tuple | frozenset):
         return all(map(_is_settled, value))
     if isinstance(value, Gathered):
         return all(map(_is_settled, value.entries))
-    return isinstance(value, known | Generated | Scoped | Awaited)
+    return isinstance(value, _SETTLED)

@@ -21,7 +21,7 @@ import keyword
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields
-from itertools import count
+from itertools import count, filterfalse
 from typing import Any
 
 from sglc.errors import Loc
@@ -73,7 +73,6 @@ def identity(program: Program) -> str:
     return hashlib.sha256(to_text(program).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-@with_room
 def value_names(program: Program) -> dict[int, str]:
     """How the printer calls each value: a letter for its type and a number, arguments by their own names."""
     own = {
@@ -82,16 +81,10 @@ def value_names(program: Program) -> dict[int, str]:
         if isinstance(op, Arg) and plain(op.name) and op.results
     }
     taken = {op.name for op in program.params if isinstance(op, Arg) and plain(op.name)}
-    numbers = {kind: count() for kind in Type}
-    names: dict[int, str] = {}
-    for value in definitions((*program.params, *program.ops)):
-        if value.id in own:
-            names[value.id] = own[value.id]
-            continue
-        while (name := f"{_PREFIX[value.type]}{next(numbers[value.type])}") in taken:
-            pass
-        names[value.id] = name
-    return names
+    numbered = {kind: map(_PREFIX[kind].__add__, map(str, count())) for kind in Type}
+    free = {kind: filterfalse(taken.__contains__, names) for kind, names in numbered.items()}
+    values = definitions((*program.params, *program.ops))
+    return {value.id: own.get(value.id) or next(free[value.type]) for value in values}
 
 
 def plain(name: str) -> bool:

@@ -7,6 +7,7 @@ stand in one order and a region's values end with it, so "visible" is dominance.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeVar
 
 from sglc.errors import VerifyError
@@ -14,6 +15,7 @@ from sglc.ir.core import NOWHERE, Op, Program, Region, Site, Type, Value, inputs
 from sglc.ir.depth import check_depth, with_room
 from sglc.ir.facts import names_in
 from sglc.ir.ops import (
+    CONTINUING,
     Arg,
     Call,
     Cond,
@@ -75,6 +77,7 @@ class _Verifier:
         self.no_python_in = no_python_in  # an op around that Python could not come back to, "" for none
         self.visible: dict[int, Value] = {}
         self.ended: set[int] = set()  # ids defined in regions that have ended
+        self.name = partial(_name, program)  # how a value is called in errors
         self.places = Places(self.name, called=bool(no_python_in))
         # Whether a stream may stand in a turn or section; else all stand outside, and none is looked at.
         self.has_places = not kinds(program).isdisjoint(_PLACING) or any(
@@ -145,8 +148,9 @@ class _Verifier:
         if self.has_places:
             self.places.op(op)
             self.places.put(op.results, places)
-        for stream in continued(op):
-            self.go_on(stream, op)
+        if isinstance(op, CONTINUING):
+            for stream in continued(op):
+                self.go_on(stream, op)
         if isinstance(op, _SITED):
             self.unique(op)
 
@@ -345,8 +349,9 @@ class _Verifier:
     def unfit(self, region: Region, message: str, note: str) -> VerifyError:
         return VerifyError("SGLC215", message, place(region.loc), note=note)
 
-    def name(self, value: Value) -> str:
-        return value_names(self.program).get(value.id, f"%{value.id}")
+
+def _name(program: Program, value: Value) -> str:
+    return value_names(program).get(value.id, f"%{value.id}")
 
 
 def _taken(entries: dict[_K, _V], before: int) -> dict[_K, _V]:

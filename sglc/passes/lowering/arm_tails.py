@@ -35,6 +35,7 @@ from sglc.ir.ops import Cond, Format, Gen, Prompt, ScopeBegin, ScopeEnd, Select,
 from sglc.passes.lowering.segments import StreamOp
 
 _MOST_COPIES = 128  # ops that what follows one branch may come to
+_BRANCHES, _ASKED = (Cond, Switch), (Gen, Select)
 _MOVES = (*get_args(StreamOp), ScopeBegin, ScopeEnd, Format)
 
 
@@ -67,7 +68,7 @@ class _Tails:
         for number, op in enumerate(ops):
             if id(op) in moved:
                 continue
-            if isinstance(op, Cond | Switch):
+            if isinstance(op, _BRANCHES) and any(isinstance(inner, _ASKED) for inner in walk((op,))):
                 tail = self.tail(op, map(ops.__getitem__, range(number + 1, len(ops))), given)
                 if _is_worth_it(op, tail):
                     # What is made of texts is there, too, for who reads it behind the branch.
@@ -75,7 +76,7 @@ class _Tails:
                     moved.update(map(id, going))
                     uses = uses or Counter([*ends, *self.reads(ops)])
                     op = self.branch(op, tail, going, uses)
-            made.append(with_regions(op, self.region))
+            made.append(with_regions(op, self.region) if op.region_fields else op)
         return tuple(made)
 
     def region(self, region: Region) -> Region:
@@ -100,7 +101,7 @@ class _Tails:
             ops = (*region.ops, *(renamed(other, rename) for other in tail))
             return replaced(region, ops=ops, results=tuple([rename[value] for value in gives]))
 
-        return replaced(with_regions(op, arm), results=gives)
+        return with_regions(op, arm, results=gives)
 
     def tail(self, op: Cond | Switch, behind: Iterable[Op], given: set[Value]) -> list[Op]:
         """The ops behind a branch that go on from it, up to one that decides, or waits for something else."""
@@ -118,7 +119,7 @@ class _Tails:
                 tail.append(other)
                 there.update(other.results)
                 mine.update(other.results if follows else ())
-            elif follows or isinstance(other, Gen | Select):
+            elif follows or isinstance(other, _ASKED):
                 break  # variables keep their order
         return tail
 
@@ -133,10 +134,7 @@ class _Tails:
 
 def _is_worth_it(op: Cond | Switch, tail: Sequence[Op]) -> bool:
     """Whether what follows a branch saves a segment in one of its arms, and is not too much to be in each."""
-    if (
-        not any(isinstance(other, Gen | Select) for other in tail)
-        or len(tail) * len(arms_of(op)) > _MOST_COPIES
-    ):
+    if not any(isinstance(other, _ASKED) for other in tail) or len(tail) * len(arms_of(op)) > _MOST_COPIES:
         return False
     wanted = {value for other in tail for value in operands(other)}
     return _joins(op, [place for place, value in enumerate(op.results) if value in wanted])
@@ -155,10 +153,10 @@ def _joins(op: Cond | Switch, wanted: Sequence[int]) -> bool:
             if inner is None or id(inner) in seen:
                 continue
             seen.add(id(inner))
-            generates = generates or isinstance(inner, Gen | Select)
+            generates = generates or isinstance(inner, _ASKED)
             if isinstance(inner, _MOVES):
                 todo += operands(inner)
-            elif isinstance(inner, Cond | Switch) and _joins(inner, range(len(inner.results))):
+            elif isinstance(inner, _BRANCHES) and _joins(inner, range(len(inner.results))):
                 return True
             else:
                 decides = True

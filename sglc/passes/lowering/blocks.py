@@ -22,9 +22,7 @@ from sglc.ir.core import (
     fresh_ids,
     kinds,
     operands,
-    regions,
     values_in,
-    walk,
 )
 from sglc.ir.effects import Effect, any_effect, variable_of
 from sglc.ir.ops import (
@@ -56,14 +54,14 @@ from sglc.passes.lowering.sections import SECTIONS, without_sections
 from sglc.passes.lowering.segments import LoweringScope, Nodes, StreamOp, Texts
 from sglc.passes.lowering.steps import decision, may_hand_over, put_together
 from sglc.passes.lowering.units import Unit, ordered
-from sglc.passes.prompt.text import with_texts
+from sglc.passes.prompt.text import with_needed, with_texts
 
 _STREAM_OPS = get_args(StreamOp)
 _PROMPT = "\0prompt"  # what a `prompt` op stores: no variable of the user's has such a name
 _TOOLS = Effect.ACTS | Effect.CALLS
-_NOTICED = ~Effect.DECIDES  # what an op that nothing reads has to be there for
 _GATHERS = (Format, Join)  # what is put together where it is read
-_TAKES_TEXTS = (Gen, Select, Image)  # each as one, even of several parts
+_ASKED = (Gen, Select)
+_TAKES_TEXTS = (*_ASKED, Image)  # each as one, even of several parts
 _NAMES = (Gen, Select, Join, Store, Cond, Switch, Loop, Map)  # what may store variables
 _MOVABLE = tuple(kind for kind in _STREAM_OPS if kind not in (Gen, Select))
 
@@ -97,8 +95,10 @@ class Lowering:
         acts = not there.isdisjoint((Tool, HostCall))
         program, prompts = with_texts(with_chosen_texts(program, ids), ids, acts=acts)
         named = program = with_arm_tails(program, prompts, ids)
+        if not prompts:  # else that was done with the texts
+            program = with_needed(program, prompts)
         if not there.isdisjoint(SECTIONS):
-            program, prompts = without_sections(named, prompts)
+            program, prompts = without_sections(program, prompts)
         scope = LoweringScope(named, prompts, acts=acts)
         return program, _BlockLowering(self, scope, program.ops)
 
@@ -131,8 +131,7 @@ class _BlockLowering:
         self.lowering = lowering
         self.scope = scope
         self.flat = list(self.flattened(ops))
-        self.masks: dict[Value, int] = {}
-        self.made: set[Value] = set()  # values that are not there from the beginning
+        self.masks: dict[Value, int] = {}  # of values that are not there from the beginning
         self.keys: list[int] = []  # of each op that belongs into a segment, and of those that do not -1
         self.before: list[int] = []  # of each op: one more than the bits of all decisions before it
         self.leaving: set[int] = set()  # ops at which Python may take over
@@ -158,8 +157,7 @@ class _BlockLowering:
         self, params: tuple[Slot | Held, ...], ends: Sequence[Tree], *, keep_returns: bool = False
     ) -> Block:
         """The block that gives `ends`. `keep_returns`: streams in them are kept under their paths."""
-        wanted = list(values_in(tuple(ends)))
-        ops = self.live(wanted)
+        wanted, ops = list(values_in(tuple(ends))), self.flat
         joined = self.mask(ops)
         if not keep_returns and {Format}.issuperset(map(type, ops)):  # texts, made where they are read
             return Block(params, (), tuple(map(self.scope.tree, ends)))
@@ -183,24 +181,6 @@ class _BlockLowering:
 
     # -- what is needed ------------------------------------------------------------------------------
 
-    def live(self, wanted: Iterable[Value]) -> list[Op]:
-        """The ops that have to run, or that one of those or the results need."""
-        live = set(wanted)
-        kept: list[Op] = []
-        for op in reversed(self.flat):
-            if not live.isdisjoint(op.results) or any_effect(op, _NOTICED):
-                kept.append(op)
-                live.update(operands(op))
-                if op.region_fields:
-                    live.update(self.in_prompts(op))
-        return kept[::-1]
-
-    def in_prompts(self, op: Op) -> Iterator[Value]:
-        """What stands in the prompts that its blocks end with."""
-        for inner in walk(part for region in regions(op) for part in region.ops):
-            if isinstance(inner, Prompt):
-                yield from (part for part in self.scope.prompts[inner.stream] if isinstance(part, Value))
-
     def mask(self, ops: Sequence[Op]) -> dict[int, list[Value]]:
         """Which decisions each op needs; by op, texts that have to be put together before it."""
         joined: dict[int, list[Value]] = {}
@@ -214,14 +194,13 @@ class _BlockLowering:
                 if isinstance(op, _TAKES_TEXTS) and (whole := self.composite(op)):
                     joined[number] = whole
                     needs |= self.decision(len(whole))
-                if isinstance(op, Gen | Select):
+                if isinstance(op, _ASKED):
                     self.scope.texts[op.results[1]] = (op.results[1],)
                 self.keys.append(needs)
-                self.made.update(op.results)
                 self.masks.update(dict.fromkeys(op.results, needs))
                 continue
             self.keys.append(-1)
-            late = not self.made.isdisjoint(reads)
+            late = not self.masks.keys().isdisjoint(reads)
             match op:
                 case Format():
                     parts = (part for item in op.parts for part in self.scope.parts(item))
@@ -241,8 +220,7 @@ class _BlockLowering:
                         self.leaving.add(number)
                         barrier = needs
             if late:
-                self.made.update(op.results)
-            self.masks.update(dict.fromkeys(op.results, needs))
+                self.masks.update(dict.fromkeys(op.results, needs))
         return joined
 
     def decision(self, count: int = 1) -> int:

@@ -34,6 +34,8 @@ from sglc.ir.core import Op, Program, Region, Type, Value, with_fields, with_reg
 from sglc.ir.made_often import replaced
 from sglc.ir.ops import Append, Cond, Format, Gen, Loop, Select, Switch, arms_of, hands_over
 
+_ASKED = (Gen, Select)
+
 
 @dataclass(frozen=True, slots=True)
 class _End:
@@ -101,7 +103,7 @@ def _split(op: Cond | Switch, place: int, ends: Sequence[_End], ids: Iterator[in
 
     streams = () if same else (stream,)
     results = (*op.results[:place], *streams, *op.results[place + 1 :], text)
-    yield from _choosing(replaced(with_regions(op, change), results=results), ids)  # type: ignore[arg-type]
+    yield from _choosing(with_regions(op, change, results=results), ids)  # type: ignore[arg-type]
     yield Append(stream, text, results=(op.results[place],), loc=op.loc)
 
 
@@ -161,4 +163,4 @@ def _is_late(made: Mapping[Value, Op], part: Value | str) -> bool:
     op = made.get(part) if isinstance(part, Value) else None
     if isinstance(op, Format):
         return any(map(partial(_is_late, made), op.parts))
-    return op is not None and not isinstance(op, Gen | Select)
+    return op is not None and not isinstance(op, _ASKED)

@@ -67,7 +67,7 @@ class LoweringScope:
     def __init__(self, program: Program, prompts: Mapping[Value, Sequence[Value | str]], *, acts: bool) -> None:
         resumed = [op for op in program.params if isinstance(op, Resume)]
         self._names = value_names(program)
-        self._streams = {op.results[0]: op.name for op in resumed}
+        self._named: dict[int, Slot | Held] = {op.results[0].id: Held(op.name) for op in resumed}
         # Streams that an earlier run kept, and those that are kept for a later one, are named by others.
         self._taken = dict.fromkeys([*(op.name for op in resumed), *_paths(program.returns, ())])
         self.texts: dict[Value, Texts] = {}
@@ -83,14 +83,13 @@ class LoweringScope:
 
     def name(self, value: Value) -> Slot | Held:
         """The name of a value in the environment."""
-        if value.type is not Type.STREAM:
-            return Slot(self._names[value.id])
-        if value in self._streams:
-            return Held(self._streams[value])
-        name = self._names[value.id]
-        while name in self._taken:
-            name += "_"
-        return Held(name)
+        found = self._named.get(value.id)
+        if found is None:
+            name = self._names[value.id]
+            while value.type is Type.STREAM and name in self._taken:
+                name += "_"
+            found = self._named[value.id] = Held(name) if value.type is Type.STREAM else Slot(name)
+        return found
 
     def stream(self, value: Value) -> Held:
         """A stream by its name, to be read outside of the segment that makes it."""
@@ -138,6 +137,8 @@ class LoweringScope:
                 return self.name(tree)
             case tuple():
                 return tuple(self.tree(part) for part in tree)
+            case str() | None:
+                return tree
             case Mapping():
                 return {key: self.tree(part) for key, part in tree.items()}
             case _:

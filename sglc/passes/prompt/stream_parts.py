@@ -50,20 +50,18 @@ class StreamParts:
     _known: dict[Value, tuple[Value | None, _More]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        blocks = count()
+        self._enter((*self.program.params, *self.program.ops), count())
 
-        def enter(ops: Sequence[Op]) -> None:
-            block = next(blocks)
-            for op in ops:
-                for value in op.results:
-                    self._makers[value], self._homes[value] = op, block
-                if isinstance(op, Loop):
-                    self._loops.update((param, (op, i)) for i, param in enumerate(op.body.params))
-                if op.region_fields:
-                    for region in regions(op):
-                        enter(region.ops)
-
-        enter((*self.program.params, *self.program.ops))
+    def _enter(self, ops: Sequence[Op], blocks: Iterator[int]) -> None:
+        block = next(blocks)
+        for op in ops:
+            self._makers.update(dict.fromkeys(op.results, op))
+            self._homes.update(dict.fromkeys(op.results, block))
+            if isinstance(op, Loop):
+                self._loops.update((param, (op, i)) for i, param in enumerate(op.body.params))
+            if op.region_fields:
+                for region in regions(op):
+                    self._enter(region.ops, blocks)
 
     def of(self, stream: Value, since: Value | None = None) -> Parts:
         """What stands in `stream`, behind `since` if that is given.
@@ -194,8 +192,8 @@ class StreamParts:
         asked = self._more.get(op.results[0], ()) if op.results else ()
         before: list[Op] = []
         for more in asked:
-            op = with_regions(op, partial(self._with, more, iter(more.blocks), op))
-            op = replaced(op, results=(*op.results, more.result))
+            arm = partial(self._with, more, iter(more.blocks), op)
+            op = with_regions(op, arm, results=(*op.results, more.result))
             if isinstance(op, Loop):
                 nothing = self.made(("",) if self.kind is Type.TEXT else (), op)
                 before.append(nothing)

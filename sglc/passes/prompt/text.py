@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from sglc.ir.core import (
@@ -36,6 +36,7 @@ from sglc.ir.plan.segment import RoleMark
 from sglc.passes.prompt.stream_parts import Parts, StreamParts
 
 _READERS, _BRANCHES = (TextOf, Prompt), (Cond, Switch)
+_NOTICED = ~Effect.DECIDES  # what an op that nothing reads has to be there for
 PromptTexts = dict[Value, tuple[Value | str, ...]]  # by the stream that a `prompt` reads
 
 
@@ -44,7 +45,7 @@ def with_texts(program: Program, ids: Iterator[int], *, acts: bool) -> tuple[Pro
 
         s1 = append(s0, 'Q: '); s2, t0 = gen(s1, 'x'); t1 = text_of(s2)  ->  ...; t1 = format('Q: ', t0)
 
-    Streams that are read for their texts alone are no results of blocks any more. `ids` are free. Where there
+    What only streams needed that are read for their texts is gone (`with_needed`). `ids` are free. Where there
     are tools, or places where Python may take over (`acts`), a `prompt` op stands also before each op in which
     the program may end, in blocks that end with one.
     """
@@ -73,8 +74,15 @@ def with_texts(program: Program, ids: Iterator[int], *, acts: bool) -> tuple[Pro
         return op
 
     ops = streams.rebuilt(change) if texts or streams.widens else program.ops
-    live = {*values_in(program.returns)}
-    return with_fields(program, ops=_needed(ops, live, prompts)), prompts
+    return with_needed(with_fields(program, ops=ops), prompts), prompts
+
+
+def with_needed(program: Program, prompts: PromptTexts) -> Program:
+    """The program without ops that need not run, and of which no needed one reads anything.
+
+    Branches give only what is read behind them: streams that were read for their texts are no results any more.
+    """
+    return with_fields(program, ops=_needed(program.ops, {*values_in(program.returns)}, prompts))
 
 
 def _with_stood(ops: Sequence[Op], streams: StreamParts) -> tuple[Op, ...]:
@@ -108,31 +116,27 @@ def _part(op: Op) -> Parts:
             return ()  # a picture is no text
 
 
-def _needed(ops: Iterable[Op], live: set[Value], prompts: PromptTexts) -> tuple[Op, ...]:
-    """The ops, of which branches give only what is read behind them; `live` grows by what they read."""
+def _needed(ops: Sequence[Op], live: set[Value], prompts: PromptTexts) -> tuple[Op, ...]:
+    """The ops that are needed where `live` values are, which grow by what they read."""
     kept: list[Op] = []
-    for op in reversed(tuple(ops)):
+    for op in reversed(ops):
         if isinstance(op, Prompt):
             live.update(part for part in prompts[op.stream] if isinstance(part, Value))
             live.update(values_in(op.turns))
             kept.append(op)
             continue
-        if live.isdisjoint(op.results) and (isinstance(op, Format) or _of_prompts(op)):
+        if live.isdisjoint(op.results) and not any_effect(op, _NOTICED):
             continue
         if isinstance(op, _BRANCHES):
             wanted = [number for number, value in enumerate(op.results) if value in live]
-            op = with_fields(op, results=tuple([op.results[number] for number in wanted]))
-            op = with_regions(op, partial(_arm, wanted=wanted, live=live, prompts=prompts))
+            results = tuple([op.results[number] for number in wanted])
+            arm = partial(_arm, wanted=wanted, live=live, prompts=prompts)
+            op = with_regions(op, arm, results=results)
         elif op.region_fields:
             op = with_regions(op, lambda region: _block(region, region.results, live, prompts))
         live.update(inputs(op))
         kept.append(op)
     return tuple(reversed(kept))
-
-
-def _of_prompts(op: Op) -> bool:
-    """Whether all that it does is to make prompts."""
-    return op.pure and all(value.type is Type.STREAM for value in op.results)
 
 
 def _arm(region: Region, wanted: list[int], live: set[Value], prompts: PromptTexts) -> Region:

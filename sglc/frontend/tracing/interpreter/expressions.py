@@ -52,7 +52,7 @@ def evaluate(frame: CallFrame, node: ast.expr) -> Any:
     Raises:
         GraphBreak: before anything that has no rule, or whose value only a run can know.
     """
-    value = _given(frame, node)
+    value = _RULES.get(type(node), _no_rule)(frame, node)
     if isinstance(value, OnceOver):
         if value.kept is not None:
             return value.kept()
@@ -62,17 +62,14 @@ def evaluate(frame: CallFrame, node: ast.expr) -> Any:
     return value
 
 
-def _given(frame: CallFrame, node: ast.expr) -> Any:
-    rule = _RULES.get(type(node))
-    if rule is None:
-        frame.node = node
-        raise GraphBreak(f"`{ast.unparse(node)}` has no rule", frame.loc(), NO_RULE)
-    return rule(frame, node)
+def _no_rule(frame: CallFrame, node: Any) -> Any:
+    frame.node = node
+    raise GraphBreak(f"`{ast.unparse(node)}` has no rule", frame.loc(), NO_RULE)
 
 
 def iterated(frame: CallFrame, node: ast.expr) -> Any:
     """What an expression gives whose items are gone through at once, and never again."""
-    value = _given(frame, node)
+    value = _RULES.get(type(node), _no_rule)(frame, node)
     return value.items if isinstance(value, OnceOver) else value
 
 
@@ -95,7 +92,7 @@ def _one_by_one(frame: CallFrame, node: ast.expr) -> Any:
 def _lazily(frame: CallFrame, node: ast.expr) -> tuple[Any, bool]:
     """As `iterated`, and whether it is an iterator that does something for each of its items."""
     begun = len(frame.tracer.recorder.ops)
-    value = _given(frame, node)
+    value = _RULES.get(type(node), _no_rule)(frame, node)
     return (value.items, _acts(frame, begun)) if isinstance(value, OnceOver) else (value, False)
 
 
