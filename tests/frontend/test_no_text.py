@@ -307,6 +307,17 @@ def test_nothing_can_be_asked_of_what_has_not_been_appended(program: Any) -> Non
     assert compiled.value.loc.line == ran.loc.line
 
 
+def test_a_sum_that_reads_what_it_holds_is_told_that_it_is_appended_as_a_whole() -> None:
+    @sgl.function
+    def program(s: Any) -> None:
+        s += sgl.gen("x") + s["x"]
+
+    error = program.run(backend=BACKEND).error()
+    assert isinstance(error, TraceError)
+    hint = 'append `gen("x")` first, in a statement of its own: it is in the same expression'
+    assert (error.code, error.hint) == ("SGLC110", hint)
+
+
 def test_an_expression_is_itself_and_a_key() -> None:
     one, other = sgl.gen("x"), sgl.gen("y")
     assert one is not None

@@ -294,6 +294,12 @@ def gen(
     return made
 
 
+def made_in_line(name: str, loc: Loc) -> bool:
+    """Whether the line of `loc` has made a generation of that name."""
+    at = name, loc.file, loc.line
+    return any((known.name, known.loc.file, known.loc.line) == at for known in list(_KNOWN.values()))
+
+
 def gen_int(name: str | None = None, **arguments: Any) -> Expr:
     """`gen(name, dtype=int, ...)`."""
     return gen(name, dtype=int, **arguments)
