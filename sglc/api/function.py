@@ -145,8 +145,8 @@ class Function:
         `s["x"]` there blocks that loop until `x` has come.
 
         Args:
-            mode: "auto", or "plan" (SGLC058 where there is none; an arm that only Python can run is left to
-                it), or "python".
+            mode: "auto", or "plan" (SGLC058 where there is none, or what is wrong as Python too; an arm that
+                only Python can run is left to it), or "python".
             seed: of all samples; drawn and reported (`result.seed`) if not given.
             stream: the result's iterators give pieces as the model makes them.
             use_thread: False runs the program's Python in this thread, before `run` returns; there Ctrl-C stops
@@ -661,7 +661,7 @@ class Function:
 
         Raises:
             UsageError: SGLC058, there is no plan for them, and it is to be one.
-            SglcError: the same, and it is as wrong as Python.
+            SglcError: it is to be one, and what keeps it from that is wrong as Python too.
             RecursionError: programs call each other without an end.
         """
         arguments, sampling = fitting
