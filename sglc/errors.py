@@ -47,6 +47,8 @@ class SglcError(Exception):
         hint: an action that mends it.
     """
 
+    certain = True  # of one met while recording or compiling: every run comes to its place
+
     def __init__(
         self, code: str, message: str, loc: Loc | None = None, *, note: str = "", hint: str = ""
     ) -> None:

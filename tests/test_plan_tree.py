@@ -15,7 +15,7 @@ import pytest
 import sglc as sgl
 from sglc.api import plan_tree
 from sglc.backends.scripted import Asked, ScriptedBackend
-from sglc.errors import UsageError
+from sglc.errors import SglcError, UsageError
 from tests.notebook import Notebook
 
 
@@ -349,6 +349,70 @@ def test_a_call_that_is_to_be_a_plan_and_is_none_is_refused_before_it_begins() -
     assert backend.kept == 0
     with pytest.raises(UsageError, match="SGLC058"):
         unknown_call.run_batch([{}], backend=backend, mode="plan")
+
+
+@sgl.function
+def bad_regex(s: Any) -> None:
+    s += sgl.gen("x", regex="(")
+
+
+@sgl.function
+def bad_schema(s: Any) -> None:
+    s += "a" + sgl.gen("x", json_schema='{"type": "nonsense"}')
+
+
+@sgl.function
+def reads_too_early(s: Any) -> None:
+    s += "a" + sgl.gen("x")
+    s += s["y"]
+
+
+@pytest.mark.parametrize("program", [bad_regex, bad_schema, reads_too_early])
+def test_what_is_wrong_as_python_too_is_refused_in_the_same_words(program: Any) -> None:
+    said = program.run(backend=BACKEND, mode="python").error()
+    for _ in range(2):  # it is compiled once
+        with pytest.raises(SglcError) as refused:
+            program.run(backend=BACKEND, mode="plan")
+        assert (type(refused.value), str(refused.value)) == (type(said), str(said))
+
+
+@sgl.function
+def reads_too_early_in_one_arm(s: Any) -> None:
+    s += "a" + sgl.gen("x")
+    if s["x"] == "rare":
+        s += s["y"]
+
+
+@sgl.function
+def bad_schema_in_one_arm(s: Any) -> None:
+    s += "a" + sgl.gen("x")
+    if s["x"] == "rare":
+        s += sgl.gen("y", json_schema='{"type": "nonsense"}')
+
+
+@sgl.function
+def appends_in_a_map(s: Any) -> None:
+    def body(word: str) -> None:
+        s.__iadd__(word)
+
+    sgl.map(["a", "b"], body)
+
+
+@pytest.mark.parametrize(
+    ("program", "behind"),
+    [(reads_too_early_in_one_arm, 3), (bad_schema_in_one_arm, 3), (appends_in_a_map, 4)],
+)
+def test_what_only_a_plan_refuses_is_shown_with_its_place_and_what_mends_it(program: Any, behind: int) -> None:
+    assert program.run(backend=BACKEND, mode="python").error() is None
+    with pytest.raises(UsageError) as refused:
+        program.run(backend=BACKEND, mode="plan")
+    assert refused.value.code == "SGLC058"
+    assert refused.value.loc is not None
+    assert refused.value.loc.line == program.definition.loc.line + behind
+    with pytest.raises(SglcError) as compiled:
+        program.compile(BACKEND)
+    assert (refused.value.note, refused.value.hint) == (compiled.value.note, compiled.value.hint)
+    assert refused.value.hint
 
 
 def test_what_is_equal_to_python_and_no_text_is_another_plan() -> None:

@@ -1084,7 +1084,7 @@ def test_rows_are_made_what_annotations_say(classes: list[str], capsys: pytest.C
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("tone", "rude", "`'rude'` is no `Tone`"),
+        ("tone", "rude", "`'rude'` is no `Tone`, which has the values 'kind', 'curt'"),
         ("points", [{"x": 2, "name": "b", "z": 3}], "there is no field `z`"),
         ("points", [{"x": 2}], "`name` is missing"),
         ("size", "m", "`'m'` is no `Literal['s', 3]`"),
@@ -1100,6 +1100,7 @@ def test_the_command_line_refuses_what_annotations_do_not_say(
     said = capsys.readouterr().err
     assert said.startswith(f"error[SGLC011]: `{name}` is of type")
     assert f"note: {why}" in said
+    assert "sglc_program" not in said  # the module that the file is loaded as
     assert main(["run", *classes, "--batch", "rows.jsonl"]) == 2
     assert f"rows.jsonl:2: row 1 of the batch; {why}" in capsys.readouterr().err
     if isinstance(value, str):

@@ -6,6 +6,7 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, update_wrapper
 from itertools import compress
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from sglc.api.ahead import AheadOfTime
-from sglc.errors import UsageError
+from sglc.errors import SglcError, UsageError
 from sglc.execution.bind import Fitting, Row, Rows, check_names, count_of, fitted, fitted_rows, split
 from sglc.execution.context import RUN_CONTEXT, RunContext, resolve, set_default_backend
 from sglc.execution.options import (
@@ -144,8 +145,8 @@ class Function:
         `s["x"]` there blocks that loop until `x` has come.
 
         Args:
-            mode: "auto", or "plan" (SGLC058 where there is none; an arm that only Python can run is left to
-                it), or "python".
+            mode: "auto", or "plan" (SGLC058 where there is none, or what is wrong as Python too; an arm that
+                only Python can run is left to it), or "python".
             seed: of all samples; drawn and reported (`result.seed`) if not given.
             stream: the result's iterators give pieces as the model makes them.
             use_thread: False runs the program's Python in this thread, before `run` returns; there Ctrl-C stops
@@ -660,9 +661,11 @@ class Function:
 
         Raises:
             UsageError: SGLC058, there is no plan for them, and it is to be one.
+            SglcError: it is to be one, and what keeps it from that is wrong as Python too.
             RecursionError: programs call each other without an end.
         """
         arguments, sampling = fitting
+        wrong: SglcError | None = None
         call, outer, why = setup.call, setup.context.get(RUN_CONTEXT), "`mode` says so"
         before = None if call.observer is None else call.observer.mode(setup.number)
         if before == "python" and mode == "auto":
@@ -677,7 +680,7 @@ class Function:
             choice = self._plans.choose(
                 arguments, sampling, call.backend, call.outputs, now=now, at_once=at_once
             )
-            ready, why = choice.ready, choice.why
+            ready, why, wrong = choice.ready, choice.why, choice.error
             counted = mode == "auto" and (outer is not None or call.limits.budget is not None)
             if counted and ready is not None and not _affords(call.limits, outer, ready.prepared):
                 ready, why = None, "its budget of calls may end before it does"
@@ -688,9 +691,14 @@ class Function:
         if mode == "plan":
             from sglc.frontend.tracing.call_frame import has_source
 
+            if wrong is not None and wrong.certain:
+                raise copy(wrong)
             # Without a source another line may stand there now.
             loc = self.definition.loc if has_source(self.definition.code) else None
-            raise UsageError("SGLC058", f"`{self.__name__}` runs as Python: {why}", loc)
+            message = f"`{self.__name__}` runs as Python: {why}"
+            if wrong is None:
+                raise UsageError("SGLC058", message, loc)
+            raise UsageError("SGLC058", message, wrong.loc or loc, note=wrong.note, hint=wrong.hint)
         from sglc.execution.lifecycle import Run
 
         return Run(setup, arguments, lambda run: self._python_part(sampling, run), why_python=why)

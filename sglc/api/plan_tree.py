@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +49,7 @@ _TIMES = 2  # a path comes before it is traced, behind the first one
 _NEWEST = 8  # leaves are to have served
 _WORTH = 16  # calls together; if they have not, a path has to come as often
 _FAILED = "\0failed"  # the answer of a fact that cannot be asked
+_OF_PLANS = ("SGLC147", "SGLC148", "SGLC401")  # what only recording refuses, or runs raise as it is
 _TYPE = "sglc.type("  # begins a fact that asks for a type
 
 
@@ -70,7 +72,7 @@ class Ready:
 
 @dataclass(eq=False, slots=True)
 class Leaf:
-    """A path of a function; `why` it is left to Python, if it is."""
+    """A path of a function; `why` it is left to Python, if it is, and the error that says so, if one does."""
 
     sampling: Sampling
     kinds: Mapping[str, Hashable]
@@ -80,17 +82,19 @@ class Leaf:
     tools: Tools
     counts: frozenset[str]  # facts that are counts of tokens, and could be data
     why: str = ""
+    error: SglcError | None = None
     hits: int = 0
-    plans: dict[Hashable, Ready | str] = field(default_factory=dict)
+    plans: dict[Hashable, Choice] = field(default_factory=dict)
     newest: tuple[Target, Outputs, Choice] | None = None  # the plan that ran last, and for what
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How a call runs: as a plan, or as Python, and `why`."""
+    """How a call runs: as a plan, or as Python, and `why`; of what is wrong, the `error`."""
 
     ready: Ready | None
     why: str = ""
+    error: SglcError | None = None
 
 
 _NOT_AT_ONCE = Choice(None, "it is not there yet")
@@ -140,7 +144,7 @@ class PlanTree:
                 return Choice(None, f"`{self.last_miss}` is new here, and what comes {rare} is not compiled")
             leaf.hits += 1
             if leaf.program is None:
-                return Choice(None, leaf.why)
+                return Choice(None, leaf.why, leaf.error)
             return self._for(leaf, leaf.program, outputs, backend)
         finally:
             self._turn.release()
@@ -222,11 +226,10 @@ class PlanTree:
         if (newest := _newest(leaf, target, outputs)) is not None:
             return newest
         key = outputs, target.told_by
-        ready = leaf.plans.get(key)
-        if ready is None:
+        choice = leaf.plans.get(key)
+        if choice is None:
             asked = program if outputs is None else replaced(program, outputs=outputs)
-            ready = leaf.plans[key] = _ready(asked, leaf, backend)
-        choice = Choice(None, ready) if isinstance(ready, str) else Choice(ready)
+            choice = leaf.plans[key] = _ready(asked, leaf, backend)
         leaf.newest = target, outputs, choice
         return choice
 
@@ -285,7 +288,7 @@ def _leaf(
     guards: dict[str, Guard] = {}
     counts: set[str] = set()
     reads = Reads()
-    program, tools = None, NO_TOOLS
+    program, tools, wrong = None, NO_TOOLS, None
     try:
         made = explored(
             replaced(definition, fullgraph=False), sampling, args=arguments, guards=guards, reads=reads,
@@ -295,15 +298,22 @@ def _leaf(
         if not why:
             program, tools = made.program, tools_of(made.program)
     except SglcError as error:
-        why = f"it cannot be traced: {_placed(error)}"
+        why, wrong = f"it cannot be traced: {_placed(error)}", _kept(error)
     except Exception as error:  # a bug of ours: Python runs what the tracer cannot follow
         why = f"it cannot be traced: `{type(error).__name__}`"
     facts = {fact: _answer(fact, arguments) for fact in guards}
-    return Leaf(sampling, kinds, facts, reads, program, tools, frozenset(counts), why)
+    return Leaf(sampling, kinds, facts, reads, program, tools, frozenset(counts), why, wrong)
 
 
 def _placed(error: SglcError) -> str:
     return error.message if error.loc is None else f"{error.message} ({error.loc})"
+
+
+def _kept(error: SglcError, *, certain: bool = True) -> SglcError:
+    """An error as it can be kept: without what it went through, which holds arguments."""
+    kept = copy(error)
+    kept.certain = error.certain and certain and error.code not in _OF_PLANS
+    return kept
 
 
 def _why_not(made: Explored) -> str:
@@ -315,14 +325,18 @@ def _why_not(made: Explored) -> str:
     return ""
 
 
-def _ready(program: Program, leaf: Leaf, backend: Backend) -> Ready | str:
+def _ready(program: Program, leaf: Leaf, backend: Backend) -> Choice:
     try:
         plan = cached(program, backend.target).plan
+    except SglcError as error:
+        certain = any(op.loc == error.loc for op in program.ops)
+        return Choice(None, _placed(error), _kept(error, certain=certain))
+    try:
         prints = any(isinstance(step, FunctionStep) and step.function in EFFECTS for step in steps_of(plan))
         check_plan_runs(plan, backend, leaf.tools, breaks=not prints)
         raised = [step for step in steps_of(plan) if isinstance(step, HostStep) and not is_builtin(step.error)]
         if prints and raised:
-            return f"it prints, and raises a `{raised[0].error}` ({raised[0].loc})"
+            return Choice(None, f"it prints, and raises a `{raised[0].error}` ({raised[0].loc})")
     except SglcError as error:
-        return _placed(error)
-    return Ready(Prepared(plan), leaf.tools, leaf.reads)
+        return Choice(None, _placed(error), _kept(error, certain=False))
+    return Choice(Ready(Prepared(plan), leaf.tools, leaf.reads))

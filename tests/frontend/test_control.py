@@ -603,6 +603,21 @@ def test_a_state_that_one_arm_of_a_branch_gives_is_no_value_of_a_plan() -> None:
         assert [(result.ret_value, result.mode) for result in results] == [(False, "python"), (True, "python")]
 
 
+@pytest.mark.parametrize("mode", ["python", "plan"])
+def test_a_map_goes_over_what_another_one_or_json_gives(mode: Any) -> None:
+    @sgl.function
+    def program(s: Any, counts: Any) -> Any:
+        s += sgl.gen("words")
+        rows = sgl.map(s["words"].split(","), lambda word: word.split(":"))
+        told = sgl.parse_json(f"[{s['words']}]")
+        lengths = sgl.map(rows, len)
+        added = [sgl.map(items, lambda item: item + 1) for items in (lengths, counts, told)]
+        return [lengths, sgl.map(rows, lambda row: row[0]), *added]
+
+    result = program.run([1, 2], backend=ScriptedBackend(lambda asked: "3,4"), mode=mode)
+    assert result.ret_value == [[1, 1], ["3", "4"], [2, 2], [2, 3], [4, 5]]
+
+
 def test_lists_in_what_a_map_gives_stay_lists() -> None:
     @sgl.function
     def program(s: Any) -> Any:

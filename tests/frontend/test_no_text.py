@@ -92,6 +92,46 @@ def branches(s: Any) -> None:
     s += f"a {forks}"
 
 
+@sgl.tool
+async def look(word: str) -> str:
+    return f"seen {word}"
+
+
+async def helper() -> str:
+    return "helped"
+
+
+@sgl.function
+async def tool_in_braces(s: Any) -> None:
+    s += "a" + sgl.gen("x")
+    s += f"a {look(s['x'])}"
+
+
+@sgl.function
+def tool_in_a_plain_def(s: Any) -> None:
+    s += f"a {look('b')}"
+
+
+@sgl.function
+async def tool_behind_a_text(s: Any) -> None:
+    s += "a" + look("b")  # type: ignore[operator]
+
+
+@sgl.function
+async def tool_alone(s: Any) -> None:
+    s += look("b")
+
+
+@sgl.function
+async def coroutine_alone(s: Any) -> None:
+    s += helper()
+
+
+@sgl.function
+async def coroutine_behind_a_generation(s: Any) -> None:
+    s += sgl.gen("x") + helper()
+
+
 WRONG = {
     in_braces: '`gen("x")` is no text',
     with_a_width: '`gen("x")` is no text',
@@ -107,6 +147,12 @@ WRONG = {
     state_in_braces: "a prompt state is no text",
     branch: "a prompt state is no text",
     branches: "a list of branches is no text",
+    tool_in_braces: "what `look(...)` gives before it is awaited is no text",
+    tool_in_a_plain_def: "what `look(...)` gives before it is awaited is no text",
+    tool_behind_a_text: "what `look(...)` gives before it is awaited is no text",
+    tool_alone: "what `look(...)` gives before it is awaited is no text",
+    coroutine_alone: "what `helper(...)` gives before it is awaited is no text",
+    coroutine_behind_a_generation: "what `helper(...)` gives before it is awaited is no text",
 }
 
 
@@ -165,3 +211,114 @@ def test_what_was_not_awaited_says_so() -> None:
     assert isinstance(error, TraceError)
     assert (error.code, error.message) == ("SGLC102", "`Future` cannot be part of a prompt")
     assert error.hint.startswith("await it")
+
+
+def test_what_a_declared_coroutine_function_gives_is_awaited_as_any_coroutine() -> None:
+    assert asyncio.run(look("a")) == "seen a"  # type: ignore[arg-type]  # as a user writes it
+
+    @sgl.function
+    async def program(s: Any) -> Any:
+        task = asyncio.create_task(look("b"))  # type: ignore[arg-type]
+        seen = await asyncio.gather(look("c"), asyncio.wait_for(look("d"), 60))
+        s += f"{await task} {seen} {await look('e')}"
+
+    assert program.run(backend=BACKEND).text() == "seen b ['seen c', 'seen d'] seen e"
+
+
+# -- what has no value before it is appended ---------------------------------------------------------
+
+
+@sgl.function
+def condition(s: Any) -> None:
+    if sgl.gen("x"):
+        s += "a"
+
+
+@sgl.function
+def negated(s: Any) -> None:
+    s += f"a {not ('a' + sgl.gen('x'))}"
+
+
+@sgl.function
+def compared(s: Any) -> None:
+    if sgl.select("x", ["a", "b"]) == "a":
+        s += "a"
+
+
+@sgl.function
+def compared_from_the_right(s: Any) -> None:
+    if "a" != sgl.gen("x"):  # noqa: SIM300
+        s += "a"
+
+
+@sgl.function
+def ordered(s: Any) -> None:
+    if sgl.gen_int("x") > 5:  # type: ignore[operator]
+        s += "a"
+
+
+@sgl.function
+def measured(s: Any) -> None:
+    s += str(len(sgl.gen("x")))  # type: ignore[arg-type]
+
+
+@sgl.function
+def iterated(s: Any) -> None:
+    for item in sgl.gen("x"):  # type: ignore[attr-defined, var-annotated]
+        s += item
+
+
+@sgl.function
+def searched(s: Any) -> None:
+    if "a" in sgl.gen("x"):  # type: ignore[operator]
+        s += "a"
+
+
+@sgl.function
+def one_of(s: Any) -> None:
+    if sgl.gen("x") in ["a", "b"]:
+        s += "a"
+
+
+NO_VALUE = [
+    condition,
+    negated,
+    compared,
+    compared_from_the_right,
+    ordered,
+    measured,
+    iterated,
+    searched,
+    one_of,
+]
+
+
+@pytest.mark.parametrize("program", NO_VALUE, ids=lambda program: program.__name__)
+def test_nothing_can_be_asked_of_what_has_not_been_appended(program: Any) -> None:
+    ran = program.run(backend=BACKEND).error()
+    assert isinstance(ran, TraceError)
+    assert ran.code == "SGLC158"
+    assert ran.hint == 'append it first, `s += gen("x")`, then read `s["x"]`'
+    with pytest.raises(TraceError) as compiled:
+        program.trace()
+    assert (compiled.value.message, compiled.value.hint) == (ran.message, ran.hint)
+    assert ran.loc is not None
+    assert compiled.value.loc is not None
+    assert compiled.value.loc.line == ran.loc.line
+
+
+def test_a_sum_that_reads_what_it_holds_is_told_that_it_is_appended_as_a_whole() -> None:
+    @sgl.function
+    def program(s: Any) -> None:
+        s += sgl.gen("x") + s["x"]
+
+    error = program.run(backend=BACKEND).error()
+    assert isinstance(error, TraceError)
+    hint = 'append `gen("x")` first, in a statement of its own: it is in the same expression'
+    assert (error.code, error.hint) == ("SGLC110", hint)
+
+
+def test_an_expression_is_itself_and_a_key() -> None:
+    one, other = sgl.gen("x"), sgl.gen("y")
+    assert one is not None
+    assert {one: 1, other: 2}[one] == 1

@@ -6,11 +6,12 @@ Expressions are frozen descriptions; nothing happens until one is appended to a 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import compress, repeat
 from operator import is_not
 from pathlib import PurePath
-from typing import Any, ClassVar
+from types import CoroutineType
+from typing import Any, ClassVar, NoReturn
 
 from sglc.errors import Loc, TraceError
 from sglc.frontend.language.choices import (
@@ -26,7 +27,7 @@ from sglc.frontend.locate import here
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.outputs.output_spec import check_of, checked_retries, refuse_beside_choices, specified_form
 from sglc.frontend.values.graph_breaks import NO_TEXT, OTHER, GraphBreak
-from sglc.frontend.values.no_text import NoText, append_instead, refuse_text
+from sglc.frontend.values.no_text import NoText, append_instead, refuse_not_awaited, refuse_text
 from sglc.frontend.values.symbolic import TRACING, Symbolic, SymbolicText, Tracing
 from sglc.ir.core import NOWHERE
 from sglc.ir.ops import SELECT_METHODS
@@ -50,6 +51,24 @@ class Expr:
     def __format__(self, spec: str) -> str:
         return str(self)
 
+    def _ask(self, *of: object) -> NoReturn:
+        """Something is asked of what it will make.
+
+        Raises:
+            TraceError: SGLC158, always.
+        """
+        name = _first_name(self)
+        first = "append it first" if name else "append it under a name first"
+        name = name or "answer"
+        raise TraceError(
+            "SGLC158", f"`{_shown(self)}` has no value of its own", here(),
+            note="it says what is to be made, and nothing is made before it is appended",
+            hint=f'{first}, `s += gen("{name}")`, then read `s["{name}"]`',
+        )  # fmt: skip
+
+    __bool__ = __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __len__ = __iter__ = __getitem__ = _ask
+    __hash__ = object.__hash__
+
 
 Appendable = str | SymbolicText | Expr
 
@@ -58,7 +77,7 @@ _KNOWN: dict[tuple[Any, ...], GenExpr] = {}
 _MOST_KNOWN = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GenExpr(Expr):
     """A generation. `overrides` are the `Sampling` fields that the call set itself.
 
@@ -72,7 +91,7 @@ class GenExpr(Expr):
     decide: ClassVar[None] = None
     name: str | None
     overrides: Mapping[str, Any]
-    loc: Loc = field(default=NOWHERE, compare=False)
+    loc: Loc = NOWHERE
     more_stops: tuple[str, ...] = ()
     parser: OutputParser | None = None
     check: OutputParser | None = None
@@ -89,7 +108,7 @@ class SymbolicLimit:
     number: Callable[[], int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SelectExpr(Expr):
     unnamed: ClassVar[str] = "select"
     parser: ClassVar[None] = None
@@ -98,12 +117,12 @@ class SelectExpr(Expr):
     name: str | None
     choices: tuple[str | SymbolicText, ...]
     method: str
-    loc: Loc = field(default=NOWHERE, compare=False)
+    loc: Loc = NOWHERE
     decide: ChoicesSamplingMethod | None = None  # Python decides, with the scores that `method` gives
     backend: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ReasonedExpr(Expr):
     """A generation whose reasoning, which stands between `tags`, does not stay in the prompt."""
 
@@ -111,40 +130,40 @@ class ReasonedExpr(Expr):
     tags: Tags
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ImageExpr(Expr):
     """A picture: a data URI or a URL, or what a run reads to get one."""
 
     data: str | SymbolicText
-    loc: Loc = field(default=NOWHERE, compare=False)
+    loc: Loc = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RoleOpenExpr(Expr):
     role: str
-    loc: Loc = field(default=NOWHERE, compare=False)
+    loc: Loc = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RoleCloseExpr(Expr):
     role: str
-    loc: Loc = field(default=NOWHERE, compare=False)
+    loc: Loc = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SectionOpenExpr(Expr):
     name: str
     movable: bool
-    loc: Loc = field(default=NOWHERE, compare=False)
+    loc: Loc = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SectionCloseExpr(Expr):
     name: str
-    loc: Loc = field(default=NOWHERE, compare=False)
+    loc: Loc = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ConcatExpr(Expr):
     parts: tuple[Appendable, ...]
 
@@ -273,6 +292,12 @@ def gen(
             _KNOWN.clear()  # what is asked for again is soon there
         _KNOWN[step] = made
     return made
+
+
+def made_in_line(name: str, loc: Loc) -> bool:
+    """Whether the line of `loc` has made a generation of that name."""
+    at = name, loc.file, loc.line
+    return any((known.name, known.loc.file, known.loc.line) == at for known in list(_KNOWN.values()))
 
 
 def gen_int(name: str | None = None, **arguments: Any) -> Expr:
@@ -498,6 +523,9 @@ def checked(item: object) -> Appendable:
         return str(item.observe(NO_TEXT, "appending it"))
     if isinstance(item, NoText):
         item.refuse_as_text()
+    if isinstance(item, CoroutineType):
+        item.close()  # nobody will await it now
+        refuse_not_awaited(item.__name__)
     raise TraceError(
         "SGLC102", f"`{type(item).__name__}` cannot be part of a prompt", here(),
         note="a prompt takes text, `gen`, `select`, roles, and their `+`",
@@ -536,6 +564,17 @@ def _shown(expr: Expr) -> str:
             return next((_shown(part) for part in parts if isinstance(part, Expr)), "a sum")
         case _:
             return type(expr).__name__
+
+
+def _first_name(expr: Expr) -> str:
+    """The first variable that it will store; "" if it stores none."""
+    match expr:
+        case GenExpr(name=str(name)) | SelectExpr(name=str(name)) | ReasonedExpr(GenExpr(name=str(name))):
+            return name
+        case ConcatExpr(parts=parts):
+            return next(filter(None, [_first_name(part) for part in parts if isinstance(part, Expr)]), "")
+        case _:
+            return ""
 
 
 def _flat(item: Appendable) -> tuple[Appendable, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -47,7 +47,7 @@ class ToolCall:
         Raises:
             TraceError: SGLC103, it is a coroutine, which nobody has awaited.
         """
-        if inspect.iscoroutine(value):
+        if isinstance(value, Coroutine):
             value.close()
             raise TraceError(
                 "SGLC103", f"`{self.name}` is a coroutine function, which nobody has awaited", here(),

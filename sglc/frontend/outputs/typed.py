@@ -14,7 +14,7 @@ import re
 import types
 import typing
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -267,11 +267,13 @@ def _listed(annotation: Any, values: list[Any], at: _At) -> _Shape:
             raise _no_form(annotation, at, f"it has two values that are written `{json.dumps(item)}`")
     if not items:
         raise _no_form(annotation, at, "it has no values")
-    what = _shown(annotation)
+    what = f"`{_shown(annotation)}`"
+    if isinstance(annotation, type):  # a `Literal` shows them itself
+        what += f", which has the values {', '.join(map(repr, items))}"
 
     def read(data: Any) -> Any:
         if (key := _key(data)) not in known:
-            raise ValueError(f"`{data!r}` is no `{what}`")
+            raise ValueError(f"`{data!r}` is no {what}")
         return known[key]
 
     return _Shape({"enum": items}, read)
@@ -444,4 +446,15 @@ def _has_fields(cls: Any) -> bool:
 def _shown(annotation: Any) -> str:
     if isinstance(annotation, type) and get_origin(annotation) is None:
         return annotation.__name__
-    return re.sub(r"\btyping\.| at 0x[0-9a-f]+", "", str(annotation))  # no address: it names what is in plans
+    text = str(annotation)
+    for inner in _classes(annotation):
+        text = text.replace(f"{inner.__module__}.{inner.__qualname__}", inner.__name__)
+    return re.sub(r"\btyping\.| at 0x[0-9a-f]+", "", text)  # no address: it names what is in plans
+
+
+def _classes(annotation: Any) -> Iterator[type]:
+    """The classes in an annotation."""
+    if isinstance(annotation, type) and get_origin(annotation) is None:
+        yield annotation
+    for part in get_args(annotation):
+        yield from _classes(part)

@@ -24,6 +24,7 @@ from sglc.frontend.language.expr import (
     SectionOpenExpr,
     SelectExpr,
     checked,
+    made_in_line,
 )
 from sglc.frontend.locate import here
 from sglc.frontend.program.forks import Forks
@@ -424,9 +425,12 @@ class State(NoText):
     def __getitem__(self, name: str) -> Any:
         if name not in self._variables or name in self._scopes:
             known = ", ".join(f"`{known}`" for known in self._variables)
+            hint = f'store it with `gen("{name}")`'
+            if made_in_line(name, loc := here()):
+                hint = f'append `gen("{name}")` first, in a statement of its own: it is in the same expression'
             raise MissingVariable(
-                "SGLC110", f"nothing is stored under `{name}` yet", here(),
-                note=f"stored so far: {known or 'nothing'}", hint=f'store it with `gen("{name}")`',
+                "SGLC110", f"nothing is stored under `{name}` yet", loc,
+                note=f"stored so far: {known or 'nothing'}", hint=hint,
             )  # fmt: skip
         return self._instance.read(self._variables[name], f"`[{name!r}]`")
 

@@ -20,6 +20,7 @@ from sglc.frontend.source import source_of
 from sglc.frontend.tracing.evaluation import Holder
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.graph_breaks import ASSIGNED, NO_SOURCE, OTHER, OUTSIDE, GraphBreak
+from sglc.frontend.values.no_text import NotAwaited
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -224,7 +225,7 @@ class Closure(Holder):
             of.tracer, of.scope, of.file, of.globals, of.cells, of.outer, dict(given.arguments), of.variables
         )
         if isinstance(frame.scope, ast.AsyncFunctionDef):
-            return Coroutine(lambda: self._run(frame))
+            return Coroutine(lambda: self._run(frame), self.__name__.rpartition(".")[2])
         return self._run(frame)
 
     def held(self) -> Iterator[Any]:
@@ -246,11 +247,12 @@ class Closure(Holder):
             frames.pop()
 
 
-class Coroutine:
-    """What calling an `async def` gives: nothing of it happens before it is awaited, once."""
+class Coroutine(NotAwaited):
+    """What calling an `async def` gives while it is interpreted. It is awaited once."""
 
-    def __init__(self, run: Callable[[], Any]) -> None:
+    def __init__(self, run: Callable[[], Any], name: str) -> None:
         self._run: Callable[[], Any] | None = run
+        self.name = name
 
     def awaited(self) -> Any:
         """What it returns.

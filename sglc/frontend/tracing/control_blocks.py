@@ -53,8 +53,10 @@ from sglc.ir.ops import (
     Map,
     Not,
     Pack,
+    PureCall,
     Select,
     Switch,
+    Tool,
 )
 
 BlockBody = Callable[..., Any]
@@ -419,8 +421,14 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
 
 def _items(tracer: Tracer, items: Any, loc: Loc) -> Value:
     match items:
-        case SymbolicList() | SymbolicJson():
+        case SymbolicList():
             return items.value
+        case SymbolicJson() if isinstance(tracer.made_by(items.value), Tool | PureCall):
+            return items.value  # a list of Python's own, of anything
+        case SymbolicJson():
+            tracer.may_fail("`map(...)`")
+            form = str(Type.JSON)
+            return tracer.recorder.emit(Type.JSON, PureCall, "list", (items.value,), {}, form, loc=loc)
         case list() | tuple() if all(isinstance(item, str | SymbolicText) for item in items):
             return concatenated(tracer, items, loc).value
         case _:

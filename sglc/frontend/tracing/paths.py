@@ -251,6 +251,7 @@ def raise_at(frame: Frame, error: Exception, loc: Loc, text_of: Callable[[Symbol
         SglcError: the program misuses the language.
     """
     if isinstance(error, SglcError):
+        error.certain = False
         raise error
     name = type(error).__name__
     (message,) = error.args if len(error.args) == 1 else (None,)

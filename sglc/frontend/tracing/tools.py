@@ -10,7 +10,7 @@ import functools
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
@@ -23,6 +23,7 @@ from sglc.frontend.tracing.makers import MAKERS
 from sglc.frontend.tracing.pytree import tree_of
 from sglc.frontend.tracing.tracer import Tracer, current, turned_to
 from sglc.frontend.values.graph_breaks import OTHER, GraphBreak
+from sglc.frontend.values.no_text import ToolCoroutine
 from sglc.frontend.values.symbolic import END_RUN, IN_FUNCTION, MAY_CALL, Symbolic, SymbolicText, symbol
 from sglc.ir.core import Program, Tree, Type, all_ops, kinds, values_in
 from sglc.ir.ops import PureCall, Tool
@@ -71,9 +72,12 @@ class Declared:
                 may_call()
             around, inside, body = AROUND.get(), IN_FUNCTION.set(True), BODY.set(None)
             try:
-                if around is not None:
-                    return around(self.name, self._called, not self.effects, args, kwargs)
-                return self._called(*args, **kwargs)
+                if around is None:
+                    made = self._called(*args, **kwargs)
+                else:
+                    made = around(self.name, self._called, not self.effects, args, kwargs)
+                waits = self._called is not self.function
+                return ToolCoroutine(made, self.function.__name__) if waits else made
             except RunError as error:
                 if not ends_run(error):
                     raise
@@ -294,7 +298,7 @@ def _begun(call: ToolCall) -> Any:
 
 def _ended(made: Any, name: str) -> Any:
     """What a coroutine function gives in the end."""
-    if not inspect.iscoroutine(made):
+    if not isinstance(made, Coroutine):
         return made
     import asyncio
 

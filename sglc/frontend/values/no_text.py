@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any, NoReturn
 
 from sglc.errors import TraceError
@@ -53,6 +54,59 @@ class NoText:
 
     def __format__(self, spec: str) -> str:
         self.refuse_as_text()
+
+
+def refuse_not_awaited(name: str) -> NoReturn:
+    """What the coroutine function `name` gives is put where only a text can stand.
+
+    Raises:
+        TraceError: SGLC156, always.
+    """
+    hint = f"await it: `await {name}(...)`, in an `async def`"
+    refuse_text(f"what `{name}(...)` gives before it is awaited", hint)
+
+
+class NotAwaited(NoText):
+    """What a call of the coroutine function `name` gives: nothing of it happens before it is awaited."""
+
+    __slots__ = ()
+
+    name: str
+
+    def __add__(self, other: Any) -> Any:
+        self.refuse_as_text()
+
+    def __str__(self) -> str:
+        self.refuse_as_text()
+
+    def refuse_as_text(self) -> NoReturn:
+        refuse_not_awaited(self.name)
+
+
+class ToolCoroutine(NotAwaited):
+    """The coroutine of a declared function; to Python, and to event loops, it is one."""
+
+    __slots__ = ("_coroutine", "name")
+
+    def __init__(self, coroutine: Any, name: str) -> None:
+        self._coroutine = coroutine
+        self.name = name
+
+    def refuse_as_text(self) -> NoReturn:
+        self.close()  # nobody will await it now
+        super().refuse_as_text()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._coroutine.__await__()  # type: ignore[no-any-return]
+
+    def send(self, value: Any) -> Any:
+        return self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        self._coroutine.close()
 
 
 class CallText(NoText):

@@ -71,11 +71,11 @@ def call(frame: CallFrame, function: Any, args: list[Any], named: dict[str, Any]
         case Closure():
             return function(*args, **named)
         case Declared() if inspect.iscoroutinefunction(function.function):
-            return Coroutine(lambda: _declared(frame, function, args, named))
+            return Coroutine(lambda: _declared(frame, function, args, named), function.function.__name__)
         case Declared():
             return _declared(frame, function, args, named)
         case types.MethodType() if _is_program(owner) and function.__name__ == "arun":
-            return Coroutine(lambda: call(frame, owner, args, named))
+            return Coroutine(lambda: call(frame, owner, args, named), f"{getattr(owner, '__name__', '')}.arun")
         case partial():
             return call(frame, function.func, [*function.args, *args], {**function.keywords, **named})
         case _ if _is_program(function) or (_is_program(owner) and function.__name__ == "run"):

@@ -29,6 +29,7 @@ from sglc.frontend.values.graph_breaks import (
     GraphBreak,
 )
 from sglc.frontend.values.known import computed
+from sglc.frontend.values.no_text import NotAwaited
 from sglc.frontend.values.symbolic import (
     Symbolic,
     SymbolicList,
@@ -74,6 +75,11 @@ class OnceOver:
 def is_ours(value: Any) -> bool:
     """Whether it is an object of the language: a state, an expression, what a call gives."""
     return type(value).__module__.startswith("sglc.") and not isinstance(value, _FOR_THE_TRACE)
+
+
+def refuses_text(value: Any) -> bool:
+    """Whether it says itself that it is no text, where it is taken for one."""
+    return is_ours(value) or isinstance(value, NotAwaited)
 
 
 def is_plain(value: Any) -> bool:

@@ -17,12 +17,12 @@ from sglc.frontend.tracing.interpreter.data import (
     entries,
     holds_symbols,
     is_known,
-    is_ours,
     is_plain,
     listed,
     over,
     pure_call,
     refuse_foreign,
+    refuses_text,
     settled,
 )
 from sglc.frontend.tracing.interpreter.operations import (
@@ -325,7 +325,7 @@ _CONVERSIONS: dict[int, Callable[[Any], str]] = {115: str, 114: repr, 97: ascii}
 def formatted(frame: CallFrame, value: Any, conversion: int, spec: Any) -> Any:
     """One replacement field of an f-string."""
     if not holds_symbols(value) and not isinstance(spec, Symbolic):
-        if not is_ours(value):  # these say themselves that they are no text
+        if not refuses_text(value):
             refuse_foreign(frame.tracer, "a format", value)
         shown = _CONVERSIONS[conversion](value) if conversion in _CONVERSIONS else value
         return format(shown, spec)

@@ -24,6 +24,7 @@ from sglc.frontend.tracing.interpreter.data import (
     kind_of,
     pure_call,
     refuse_foreign,
+    refuses_text,
     whole,
 )
 from sglc.frontend.tracing.outside import is_sglc, name_of
@@ -99,7 +100,7 @@ def unary(frame: CallFrame, node: ast.unaryop, value: Any) -> Any:
 def binary(frame: CallFrame, node: ast.operator, left: Any, right: Any, *, inplace: bool = False) -> Any:
     """`left + right` and its like; with `inplace`, `left += right`."""
     name = BINARY[type(node)]
-    if is_ours(left) or is_ours(right):
+    if refuses_text(left) or refuses_text(right):
         left, right = as_text(frame, left), as_text(frame, right)
         made: Callable[[Any, Any], Any] = getattr(operator, _in_place(name) if inplace else name)
         return made(left, right)
