@@ -198,7 +198,8 @@ def _itself(item: Any) -> Any:
 
 def _each(function: Callable[..., Any]) -> Callable[[CallFrame, list[Any], dict[str, Any]], Any]:
     def made(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
-        called = _itself if args[0] is None else frame.tracer.enter(args[0], frame.loc())
+        plain = args[0] is None and function is filter
+        called = _itself if plain else frame.tracer.enter(args[0], frame.loc())
         items = characters(frame.tracer, args[1]) if len(args) == 2 else None
         if isinstance(items, SymbolicList | SymbolicJson) and not is_known(items):
             made = over(frame, items, called)
@@ -251,11 +252,28 @@ def _has_attribute(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> 
 
 
 def _next(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
-    refuse_foreign(frame.tracer, "`next`", args[0])
-    if isinstance(args[0], Symbolic):
-        return pure_call(frame.tracer, "sglc.first", *args)
+    iterator, *default = args
+    if isinstance(iterator, OnceOver):
+        if iterator.kept is None:
+            return pure_call(frame.tracer, "sglc.first", iterator.items, *default)
+        iterator = iterator.kept()
+    if isinstance(iterator, Symbolic):
+        iterator = iterator.observe(ITERATION, "`next(...)`")
+    refuse_foreign(frame.tracer, "`next`", iterator)
     frame.tracer.about_to_change()
-    return next(*args)
+    return next(iterator, *default)
+
+
+def _from_keys(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
+    if not args:
+        return dict.fromkeys(*args)
+    keys, *value = settled(args[0]), *args[1:]
+    if not isinstance(keys, Symbolic):
+        keys = settled(list(listed(frame.tracer, keys)))
+    if holds_symbols(keys):
+        return pure_call(frame.tracer, "dict.fromkeys", keys, *value, named=named)
+    refuse_foreign(frame.tracer, "`dict.fromkeys`", keys)
+    return dict.fromkeys(keys, *value, **named)
 
 
 _SPECIAL: Mapping[Any, Callable[[CallFrame, list[Any], dict[str, Any]], Any]] = {
@@ -275,6 +293,7 @@ _SPECIAL: Mapping[Any, Callable[[CallFrame, list[Any], dict[str, Any]], Any]] = 
     getattr: _attribute_named,
     hasattr: _has_attribute,
     next: _next,
+    dict.fromkeys: _from_keys,
 }
 # What is made of known values only.
 _ON_KNOWN = frozenset((iter, slice, bytes, callable, complex, object, re.compile))
