@@ -686,7 +686,7 @@ def containers_are_the_programs_own(s: Any) -> Any:
         keyed = None
     keyed["a"] = 1
     keyed.update({"c": 2})
-    for key in keyed:
+    for key in (*keyed, *dict.fromkeys(s["mood"])):
         s += key + sgl.gen("more")
     shared: dict[str, list[Any]] = dict.fromkeys(["a", "b"], [])  # noqa: RUF024  # what this is about
     shared["b"].append(s["word"])

@@ -33,7 +33,7 @@ from sglc.frontend.tracing.interpreter.data import (
 )
 from sglc.frontend.tracing.interpreter.operations import attribute, truth
 from sglc.frontend.tracing.reads import VIEWS
-from sglc.frontend.values.graph_breaks import CALLBACK, FOREIGN, ITERATION, METHOD, OTHER, GraphBreak
+from sglc.frontend.values.graph_breaks import CALLBACK, FOREIGN, ITERATION, KEY, METHOD, OTHER, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicList, SymbolicText, concrete
 from sglc.ir.pure import TEXTS, gives_iterator, name_of
 
@@ -264,13 +264,19 @@ def _next(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     return next(iterator, *default)
 
 
+def _decided(key: Any) -> Any:
+    """A key as Python has it, where that is known or is one of finitely many texts."""
+    finite = isinstance(key, SymbolicText) and key.is_decidable()
+    return key.observe(KEY) if finite or is_known(key) else key
+
+
 def _from_keys(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
     if not args:
         return dict.fromkeys(*args)
-    keys, *value = settled(args[0]), *args[1:]
+    keys, *value = _decided(args[0]), *args[1:]
     if not isinstance(keys, Symbolic):
-        keys = settled(list(listed(frame.tracer, keys)))
-    if holds_symbols(keys):
+        keys = list(map(_decided, listed(frame.tracer, keys)))
+    if isinstance(keys, Symbolic) or any(isinstance(k, Symbolic | tuple) and holds_symbols(k) for k in keys):
         return pure_call(frame.tracer, "dict.fromkeys", keys, *value, named=named)
     refuse_foreign(frame.tracer, "`dict.fromkeys`", keys)
     return dict.fromkeys(keys, *value, **named)
