@@ -553,6 +553,163 @@ def characters_of_a_text(s: Any) -> Any:
     return digits, [c + "!" for c in f"<{text}>"], {c: text.count(c) for c in text}, any(c == "e" for c in text)
 
 
+@sgl.function
+def list_is_no_iterator(s: Any) -> Any:
+    s += sgl.gen("word")
+    return next(s["word"].split(), 1)  # type: ignore[call-overload]
+
+
+@sgl.function
+def text_is_no_iterator(s: Any) -> Any:
+    s += sgl.gen("word")
+    return next(s["word"], 1)
+
+
+@sgl.function
+def sorted_list_is_no_iterator(s: Any) -> Any:
+    s += sgl.gen("word")
+    return next(sorted(c for c in s["word"]))  # type: ignore[call-overload]
+
+
+@sgl.function
+def nothing_is_called_for_each(s: Any) -> Any:
+    s += sgl.gen("word")
+    return list(map(None, [s["word"], "b"]))  # type: ignore[call-overload]
+
+
+@sgl.function
+def nothing_is_called_for_each_word(s: Any) -> Any:
+    s += sgl.gen("word")
+    return list(map(None, s["word"].split()))  # type: ignore[call-overload]
+
+
+@sgl.function
+def value_of_keys_is_changed(s: Any) -> Any:
+    s += sgl.gen("word")
+    held = [s["word"]]
+    made = dict.fromkeys(s["word"], held)
+    held.append("end")
+    return made
+
+
+@sgl.function
+def default_of_next_is_changed(s: Any) -> Any:
+    s += sgl.gen("word")
+    held: list[int] = []
+    made = next((c for c in s["word"] if c == "$"), held)
+    held.append(1)
+    return made
+
+
+@sgl.function
+def default_of_get_is_changed(s: Any) -> Any:
+    s += sgl.gen("word")
+    held = [s["word"]]
+    made = {"$": [""]}.get(s["word"], held)
+    held.append("end")
+    return made
+
+
+@sgl.function
+def default_of_max_is_changed(s: Any) -> Any:
+    s += sgl.gen("word")
+    held: list[int] = []
+    made = max((c for c in s["word"] if c == "$"), default=held)
+    held.append(1)
+    return made
+
+
+@sgl.function
+def tool_stands_behind_no_list(s: Any) -> Any:
+    s += sgl.gen("number", regex=r'(7|\["a"\])')
+    return [handed("a"), *json.loads(s["number"]), handed("b")]
+
+
+@sgl.function
+def tool_stands_behind_no_mapping(s: Any) -> Any:
+    s += sgl.gen("number", regex=r'(7|\{"a":1\})')
+    return {handed("a"): 1, **json.loads(s["number"]), handed("b"): handed("c")}
+
+
+@sgl.function
+def generation_stands_behind_no_list(s: Any) -> Any:
+    s += sgl.gen("number", regex=r'(7|\["a"\])')
+
+    def more(state: Any, name: str) -> Any:
+        state += sgl.gen(name)
+        return state[name]
+
+    return (more(s, "a"), *json.loads(s["number"]), more(s, "b"))
+
+
+@sgl.function
+def tool_stands_behind_what_no_set_holds(s: Any) -> Any:
+    s += sgl.gen("number", regex=r"\[(7|\[7\])\]")
+    return {handed("a"), *json.loads(s["number"]), handed("b")}
+
+
+@sgl.function
+def value_of_keys_is_made_before_them(s: Any) -> Any:
+    s += sgl.gen("word")
+    return dict.fromkeys(map(handed, s["word"].split()), handed("z"))
+
+
+@sgl.function
+def start_of_numbers_is_made_before_the_items(s: Any) -> Any:
+    s += sgl.gen("word")
+    return list(enumerate(map(handed, s["word"].split()), handed(1)))
+
+
+@sgl.function
+def default_is_made_before_the_items(s: Any) -> Any:
+    s += sgl.gen("word")
+    return max(map(handed, s["word"].split()), default=handed("z"))
+
+
+@sgl.function
+def default_is_made_before_what_fails(s: Any) -> Any:
+    s += sgl.gen("word")
+    return next((1 // (len(word) - 1) for word in s["word"].split()), handed("z"))
+
+
+@sgl.function
+def containers_are_the_programs_own(s: Any) -> Any:
+    s += sgl.gen("word") + sgl.gen("rows", regex=r"\[\[1,2\],\[3\]\]") + sgl.select("mood", ["ab", "cde"])
+    found, mood = frozenset(c for c in s["word"]), s["mood"]
+    for c in [*mood, *{*"a"}, *(*mood,)]:
+        s += c
+    rows = [[str(number) for number in row] for row in json.loads(s["rows"])]
+    word = s["word"]
+    try:
+        keyed: Any = dict.fromkeys(["a", "b"], word)
+    except TypeError:
+        keyed = None
+    keyed["a"] = 1
+    keyed.update({"c": 2})
+    for key in (*keyed, *dict.fromkeys(s["mood"])):
+        s += key + sgl.gen("more")
+    shared: dict[str, list[Any]] = dict.fromkeys(["a", "b"], [])  # noqa: RUF024  # what this is about
+    shared["b"].append(s["word"])
+    listed = [handed("a"), *s["word"].split(), handed("b")], {"a": 1, **dict(rows[:0]), "b": handed("c")}
+    return (
+        type(found).__name__,
+        type(rows).__name__,
+        found | {"a"},
+        found.union("b"),
+        rows,
+        keyed,
+        shared,
+        listed,
+    )
+
+
+@sgl.function
+def generator_is_kept_and_not_gone_through(s: Any) -> Any:
+    s += sgl.gen("word")
+    digits = (c for c in s["word"] if c.isdigit())
+    return list(digits) if s["word"] == "nothing" else []
+
+
 PLAN, PYTHON = {"plan"}, {"python"}
 PROGRAMS = [
     (joined_list_is_changed, PLAN),
@@ -603,6 +760,25 @@ PROGRAMS = [
     (tools_stand_between_items, PYTHON),
     (branches_are_chosen_by_arguments, PLAN),
     (characters_of_a_text, PLAN),
+    (list_is_no_iterator, PYTHON),
+    (text_is_no_iterator, PYTHON),
+    (sorted_list_is_no_iterator, PYTHON),
+    (nothing_is_called_for_each, PYTHON),
+    (nothing_is_called_for_each_word, PYTHON),
+    (value_of_keys_is_changed, PYTHON),
+    (default_of_next_is_changed, PYTHON),
+    (default_of_get_is_changed, PYTHON),
+    (default_of_max_is_changed, PYTHON),
+    (tool_stands_behind_no_list, PYTHON),
+    (tool_stands_behind_no_mapping, PYTHON),
+    (generation_stands_behind_no_list, PYTHON),
+    (tool_stands_behind_what_no_set_holds, PYTHON),
+    (value_of_keys_is_made_before_them, PYTHON),
+    (start_of_numbers_is_made_before_the_items, PYTHON),
+    (default_is_made_before_the_items, PYTHON),
+    (default_is_made_before_what_fails, PYTHON),
+    (containers_are_the_programs_own, PLAN),
+    (generator_is_kept_and_not_gone_through, PLAN),
 ]
 
 

@@ -74,8 +74,8 @@ METHODS: Mapping[type, Mapping[str, PureFunction]] = {
     tuple: _named("count index", int),
     dict: {**_named("copy", dict, fails=False), **_named("get", object),
            **{each: PureFunction(type(getattr({}, each)()), False) for each in ("items", "keys", "values")}},
-    set: {**_named("union intersection difference symmetric_difference copy", set),
-          **_named("issubset issuperset isdisjoint", bool)},
+    **{kind: {**_named("union intersection difference symmetric_difference copy", kind),
+              **_named("issubset issuperset isdisjoint", bool)} for kind in (set, frozenset)},
 }  # fmt: skip
 
 _OPERATORS = _named(
@@ -91,7 +91,8 @@ _BUILTINS = {
     **_named("str repr ascii format chr bin hex oct", str),
     **_named("list sorted", list),
     **_named("tuple divmod", tuple),
-    **_named("set frozenset", set),
+    **_named("set", set),
+    **_named("frozenset", frozenset),
     **_named("dict dict.fromkeys", dict),
     **_named("abs max min pow sum", None),
 }

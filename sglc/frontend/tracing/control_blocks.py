@@ -416,7 +416,7 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
         state._joined = joined
     if states:
         return ReturnedState()
-    return [None] * known if known is not None and nothing else symbol(results[0])
+    return [None] * known if known is not None and nothing else symbol(results[0], kind=list)
 
 
 def _items(tracer: Tracer, items: Any, loc: Loc) -> Value:

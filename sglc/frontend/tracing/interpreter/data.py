@@ -52,6 +52,7 @@ _LIBRARY = frozenset(
 )
 _FORMS: Mapping[Any, Type] = {str: Type.TEXT, bool: Type.BOOL, TEXTS: Type.LIST, list[str]: Type.LIST}
 _OWN_VALUES = (str, bytes, int, float, bool, TEXTS, list[str])  # hold nothing of what a function is given
+_GIVE_DEFAULT = ("dict.fromkeys", "dict.get", "sglc.first", "sglc.method", "sum")  # itself, as a keyword is
 _NO_METHODS = ("len", "operator.getitem")  # call no method of what a list holds
 _EMPTY: dict[Any, Any] = {}
 _ITERATORS = (
@@ -209,6 +210,8 @@ def pure_call(
         for arg in (*args, *named.values()):
             for part in held_in(arg):
                 tracer.copy(part)
+        for default in (*named.values(), *(args[1:] if name in _GIVE_DEFAULT else ())):
+            tracer.copy(default)
     form = _FORMS.get(gives, Type.JSON)
     value = tracer.recorder.emit(form, PureCall, name, trees, keywords, str(form), loc=loc)
     if known is not None:

@@ -18,6 +18,7 @@ from sglc.frontend.tracing.interpreter.data import (
     holds_symbols,
     is_known,
     is_plain,
+    kind_of,
     listed,
     over,
     pure_call,
@@ -69,10 +70,11 @@ def _no_rule(frame: CallFrame, node: Any) -> Any:
 
 def iterated(frame: CallFrame, node: ast.expr) -> Any:
     """What an expression gives whose items are gone through at once, and never again."""
-    value = _RULES.get(type(node), _no_rule)(frame, node)
+    value = _once(frame, node)
     return value.items if isinstance(value, OnceOver) else value
 
 
+_OF_FIRST = (next, dict.fromkeys)  # go through what they are given first only
 _ONE_BY_ONE = (all, any, filter, map, next, zip)  # may end early, or do something between two items
 _EFFECTS = (Call, Gen, Select, Tool)
 
@@ -92,14 +94,25 @@ def _one_by_one(frame: CallFrame, node: ast.expr) -> Any:
 def _lazily(frame: CallFrame, node: ast.expr) -> tuple[Any, bool]:
     """As `iterated`, and whether it is an iterator that does something for each of its items."""
     begun = len(frame.tracer.recorder.ops)
-    value = _RULES.get(type(node), _no_rule)(frame, node)
+    value = _once(frame, node)
     return (value.items, _acts(frame, begun)) if isinstance(value, OnceOver) else (value, False)
+
+
+def _once(frame: CallFrame, node: ast.expr) -> Any:
+    """What an expression gives, where an iterator over what only a run knows is not kept."""
+    rule = _comprehension if isinstance(node, ast.GeneratorExp) else _RULES.get(type(node), _no_rule)
+    return rule(frame, node)
 
 
 def _acts(frame: CallFrame, begun: int) -> bool:
     """Whether the items of a `map` that was recorded since then do something."""
     maps = [op.body for op in frame.tracer.recorder.ops[begun:] if isinstance(op, Map)]
     return any(isinstance(op, _EFFECTS) for body in maps for op in walk(body.ops))
+
+
+def _does(frame: CallFrame, begun: int) -> bool:
+    """Whether anything that was recorded since then does something."""
+    return any(isinstance(op, _EFFECTS) for op in walk(frame.tracer.recorder.ops[begun:]))
 
 
 def _in_turns(frame: CallFrame, node: ast.AST) -> GraphBreak:
@@ -183,7 +196,7 @@ def _call(frame: CallFrame, node: ast.Call) -> Any:
         function = attribute(frame, owner, node.func.attr, called=True)
     else:
         function = evaluate(frame, node.func)
-    args = _items(frame, node.args, function)
+    args, ahead = _items(frame, node.args, function)
     named: dict[str, Any] = {}
     for keyword in node.keywords:
         value = evaluate(frame, keyword.value)
@@ -192,6 +205,8 @@ def _call(frame: CallFrame, node: ast.Call) -> Any:
                 raise TypeError(f"got multiple values for keyword argument '{name}'")
             named[name] = item
     frame.node = node
+    if ahead is not None and _does(frame, ahead):
+        raise _in_turns(frame, node)
     frame.tracer.outside.unchanged(frame.tracer, function, *args, *named.values())
     return call(frame, function, args, named)
 
@@ -223,38 +238,72 @@ def _goes_through(function: Any) -> bool:
     return function is next or goes_through(function)
 
 
-def _items(frame: CallFrame, nodes: list[ast.expr], function: Any = None) -> list[Any]:
-    """What stands in a display, or what a function is given."""
+def _items(frame: CallFrame, nodes: list[ast.expr], function: Any) -> tuple[list[Any], int | None]:
+    """What a function is given, and how many ops there were behind an iterator whose items Python makes later.
+
+    Raises:
+        GraphBreak: something is done behind such an iterator, or for its items, of which not all may be made.
+    """
     made: list[Any] = []
+    ahead: int | None = None
     for node in nodes:
         if isinstance(node, ast.Starred):
             spread = iterated(frame, node.value)
             if isinstance(spread, Symbolic) and not is_known(spread):
                 spread = spread.observe(SPREAD)
             made += listed(frame.tracer, spread)
-        elif isinstance(node, ast.GeneratorExp | ast.Call) and _goes_through(function):
+            continue
+        goes = isinstance(node, ast.GeneratorExp | ast.Call) and _goes_through(function)
+        if goes and not (made and function in _OF_FIRST):
             name = name_of(function)
             ends = name.startswith("itertools.") and name != "itertools.chain"
-            lazy = ends or any(function is one for one in _ONE_BY_ONE)
-            made.append((_one_by_one if lazy else iterated)(frame, node))
+            begun = len(frame.tracer.recorder.ops)
+            value = _once(frame, node)
+            if isinstance(value, OnceOver):
+                if (ends or any(function is one for one in _ONE_BY_ONE)) and _acts(frame, begun):
+                    raise _in_turns(frame, node)
+                ahead = len(frame.tracer.recorder.ops)
+                value = value if function is next else value.items
         else:
-            made.append(evaluate(frame, node))
-    return made
+            value = evaluate(frame, node)
+        if ahead is not None and _does(frame, ahead):
+            raise _in_turns(frame, node)
+        made.append(value)
+    return made, ahead
 
 
-def _display(frame: CallFrame, nodes: list[ast.expr]) -> Any:
-    """The list of what stands in a display."""
+def _display(frame: CallFrame, nodes: list[ast.expr], *, hashed: bool = False) -> Any:
+    """The list of what stands in a display; `hashed`: of a set, which may refuse each of its items."""
     parts: list[Any] = [[]]
+    unsure: int | None = None
     for node in nodes:
-        value = characters(frame.tracer, iterated(frame, node.value)) if isinstance(node, ast.Starred) else node
-        if isinstance(value, Symbolic) and not is_known(value):
-            parts += value, []
-        elif value is node:
+        if not isinstance(node, ast.Starred):
             parts[-1].append(evaluate(frame, node))
+            continue
+        value = characters(frame.tracer, iterated(frame, node.value))
+        if isinstance(value, SymbolicText) and not is_known(value):
+            value = value.observe(SPREAD)  # one of finitely many
+        if isinstance(value, Symbolic) and not is_known(value):
+            if unsure is None and (hashed or not hasattr(kind_of(value), "__iter__")):
+                unsure = len(frame.tracer.recorder.ops)
+            parts += value, []
         else:
             parts[-1] += listed(frame.tracer, value)
     frame.node = nodes[0] if nodes else frame.node
+    _refuse_behind(frame, frame.node, unsure)
     return _put_together(frame, parts)
+
+
+def _refuse_behind(frame: CallFrame, node: ast.AST | None, unsure: int | None) -> None:
+    """Stop where something is done behind what is spread, since `unsure`: a plan spreads all of it at the end.
+
+    Raises:
+        GraphBreak: spreading may fail before that is done.
+    """
+    if unsure is not None and _does(frame, unsure):
+        frame.node = node
+        reason = "something is done behind what is spread, which may be nothing that can be spread"
+        raise GraphBreak(reason, frame.loc(), SPREAD, "do it before")
 
 
 def _put_together(frame: CallFrame, parts: list[Any]) -> Any:
@@ -271,7 +320,7 @@ def _tuple(frame: CallFrame, node: ast.Tuple) -> Any:
 
 
 def _set(frame: CallFrame, node: ast.Set) -> Any:
-    items = _display(frame, node.elts)
+    items = _display(frame, node.elts, hashed=True)
     if holds_symbols(items):
         return pure_call(frame.tracer, "set", items)
     refuse_foreign(frame.tracer, "a set", items)
@@ -281,11 +330,14 @@ def _set(frame: CallFrame, node: ast.Set) -> Any:
 def _dict(frame: CallFrame, node: ast.Dict) -> Any:
     pairs: list[tuple[Any, Any]] = []
     before: list[Any] = []  # what stands before the pairs, where only a run knows some of its keys
+    unsure: int | None = None
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
             whole = evaluate(frame, value)
             refuse_foreign(frame.tracer, "`**`", whole)
             if isinstance(whole, SymbolicJson) and not is_known(whole):
+                if unsure is None and whole.kind is not dict:
+                    unsure = len(frame.tracer.recorder.ops)
                 before, pairs = [*before, _of_pairs(frame, pairs), whole], []
                 continue
             pairs += entries(frame.tracer, whole).items()
@@ -293,6 +345,7 @@ def _dict(frame: CallFrame, node: ast.Dict) -> Any:
         name = evaluate(frame, key)
         refuse_foreign(frame.tracer, "a dictionary key", name)
         pairs.append((settled(name), evaluate(frame, value)))
+    _refuse_behind(frame, node, unsure)
     last = _of_pairs(frame, pairs)
     return pure_call(frame.tracer, "sglc.merge", *before, last) if before else last
 
@@ -453,11 +506,12 @@ def _generated(frame: CallFrame, node: Any, made: ast.expr, first: Any) -> Itera
     return nest(0, first, False)
 
 
-def _comprehension(frame: CallFrame, node: Any) -> Any:
+def _comprehension(frame: CallFrame, node: Any, *, kept: bool = False) -> Any:
     first, acts = _lazily(frame, node.generators[0].iter)  # now, as in Python
     pairs = isinstance(node, ast.DictComp)
     made = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node) if pairs else node.elt
-    first = characters(frame.tracer, first)
+    if not kept:  # else the characters are gone through, or refused, where the generator is
+        first = characters(frame.tracer, first)
     if isinstance(first, SymbolicList | SymbolicJson) and not is_known(first):
         items = _over_data(frame, node, made, first, [acts])
         if isinstance(node, ast.GeneratorExp):
@@ -545,6 +599,6 @@ _RULES: dict[type, Callable[[CallFrame, Any], Any]] = {
     ast.ListComp: _comprehension,
     ast.SetComp: _comprehension,
     ast.DictComp: _comprehension,
-    ast.GeneratorExp: _comprehension,
+    ast.GeneratorExp: lambda frame, node: _comprehension(frame, node, kept=True),
     ast.Await: _awaited,
 }

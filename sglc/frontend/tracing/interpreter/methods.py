@@ -62,7 +62,8 @@ def method(frame: CallFrame, owner: Any, function: Any, args: list[Any], named: 
         return _pattern(frame, owner, name, args, named)
     if isinstance(owner, type) and owner in METHODS and name in ("fromkeys", "maketrans", "fromhex"):
         return function(*args, **named)
-    owner, args = settled(owner), [settled(arg) for arg in args]
+    others = args[1:] if name == "get" else map(settled, args[1:])  # a default is given as it is
+    owner, args = settled(owner), [*map(settled, args[:1]), *others]
     function = getattr(owner, name)
     symbolic = any(map(holds_symbols, args)) or any(map(holds_symbols, named.values()))
     if isinstance(owner, str) and name == "join" and args:

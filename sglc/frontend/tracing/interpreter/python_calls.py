@@ -33,7 +33,7 @@ from sglc.frontend.tracing.interpreter.data import (
 )
 from sglc.frontend.tracing.interpreter.operations import attribute, truth
 from sglc.frontend.tracing.reads import VIEWS
-from sglc.frontend.values.graph_breaks import CALLBACK, FOREIGN, ITERATION, METHOD, OTHER, GraphBreak
+from sglc.frontend.values.graph_breaks import CALLBACK, FOREIGN, ITERATION, KEY, METHOD, OTHER, GraphBreak
 from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicList, SymbolicText, concrete
 from sglc.ir.pure import TEXTS, gives_iterator, name_of
 
@@ -198,7 +198,8 @@ def _itself(item: Any) -> Any:
 
 def _each(function: Callable[..., Any]) -> Callable[[CallFrame, list[Any], dict[str, Any]], Any]:
     def made(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
-        called = _itself if args[0] is None else frame.tracer.enter(args[0], frame.loc())
+        plain = args[0] is None and function is filter
+        called = _itself if plain else frame.tracer.enter(args[0], frame.loc())
         items = characters(frame.tracer, args[1]) if len(args) == 2 else None
         if isinstance(items, SymbolicList | SymbolicJson) and not is_known(items):
             made = over(frame, items, called)
@@ -251,11 +252,34 @@ def _has_attribute(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> 
 
 
 def _next(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
-    refuse_foreign(frame.tracer, "`next`", args[0])
-    if isinstance(args[0], Symbolic):
-        return pure_call(frame.tracer, "sglc.first", *args)
+    iterator, *default = args
+    if isinstance(iterator, OnceOver):
+        if iterator.kept is None:
+            return pure_call(frame.tracer, "sglc.first", iterator.items, *default)
+        iterator = iterator.kept()
+    if isinstance(iterator, Symbolic):
+        iterator = iterator.observe(ITERATION, "`next(...)`")
+    refuse_foreign(frame.tracer, "`next`", iterator)
     frame.tracer.about_to_change()
-    return next(*args)
+    return next(iterator, *default)
+
+
+def _decided(key: Any) -> Any:
+    """A key as Python has it, where that is known or is one of finitely many texts."""
+    finite = isinstance(key, SymbolicText) and key.is_decidable()
+    return key.observe(KEY) if finite or is_known(key) else key
+
+
+def _from_keys(frame: CallFrame, args: list[Any], named: dict[str, Any]) -> Any:
+    if not args:
+        return dict.fromkeys(*args)
+    keys, *value = _decided(args[0]), *args[1:]
+    if not isinstance(keys, Symbolic):
+        keys = list(map(_decided, listed(frame.tracer, keys)))
+    if isinstance(keys, Symbolic) or any(isinstance(k, Symbolic | tuple) and holds_symbols(k) for k in keys):
+        return pure_call(frame.tracer, "dict.fromkeys", keys, *value, named=named)
+    refuse_foreign(frame.tracer, "`dict.fromkeys`", keys)
+    return dict.fromkeys(keys, *value, **named)
 
 
 _SPECIAL: Mapping[Any, Callable[[CallFrame, list[Any], dict[str, Any]], Any]] = {
@@ -275,6 +299,7 @@ _SPECIAL: Mapping[Any, Callable[[CallFrame, list[Any], dict[str, Any]], Any]] = 
     getattr: _attribute_named,
     hasattr: _has_attribute,
     next: _next,
+    dict.fromkeys: _from_keys,
 }
 # What is made of known values only.
 _ON_KNOWN = frozenset((iter, slice, bytes, callable, complex, object, re.compile))
