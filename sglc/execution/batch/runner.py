@@ -34,6 +34,7 @@ _Row = TypeVar("_Row")
 Make = Callable[[int, _Row, bool], Run | None]
 _ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs at once
 _LEAST_ROWS = 64
+_HANDED_OVER_S = 50e-6  # after which the loop's thread has taken the first row, and need not wait for all this
 _ONE_BY_ONE = 256  # rows that are handed over as they are made
 _FAST_S = 0.001  # between the ends of rows
 _SIGNAL_S = 1.0  # Python sees a signal no sooner that comes as its main thread begins to wait
@@ -241,6 +242,8 @@ class _Batch(Generic[_Row]):
                 turns = iter(order)
                 if not self.begun:  # nobody runs while the order of the others is found
                     self._begin_all([chunk[next(turns)]])
+                    if len(chunk) > 1:
+                        time.sleep(_HANDED_OVER_S)
                 self._begin_all([chunk[turn] for turn in turns])
         except BaseException as problem:
             self._problem = problem
