@@ -68,7 +68,7 @@ def most_tokens(rows: Sequence[KnownRow], end: float = inf) -> int:
                 if tokens > end:
                     return tokens
                 known = counted.setdefault(prefix[:place], set())
-                paths = set(zip(*columns, strict=True)).difference(known) if columns else {()}.difference(known)
+                paths = (set(zip(*columns, strict=True)) if columns else {()}) - known
                 tokens += sum([_most(part if isinstance(part, str) else path[-1]) for path in paths])
                 known |= paths
     return tokens
