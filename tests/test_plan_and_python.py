@@ -710,6 +710,133 @@ def generator_is_kept_and_not_gone_through(s: Any) -> Any:
     return list(digits) if s["word"] == "nothing" else []
 
 
+# -- what fails where it is caught -------------------------------------------------------------------
+
+NUMBER = r"[1-9][0-9]?|[a-c]"
+FORM = r'\{"a":([1-9]|"x")\}|\{"b":1\}|\[1\]|nope'
+
+
+def as_number(text: Any, default: Any = None) -> Any:
+    try:
+        return int(text)
+    except (ValueError, TypeError):
+        return default
+
+
+@sgl.function
+def numbers_or_not(s: Any) -> Any:
+    found = []
+    for turn in range(3):
+        s += f"{turn}: " + sgl.gen("word", regex=NUMBER)
+        try:
+            number = int(s["word"])
+        except ValueError as error:
+            s += f" is none ({error}) " + sgl.gen("why")
+            continue
+        else:
+            s += f" is {number + 1} "
+        found.append(number)
+    words = sgl.gen("words", regex="[0-9a]( [0-9a]){3}")
+    s += words
+    return found, [as_number(word, -1) for word in s["words"].split()]
+
+
+@sgl.function
+def forms_are_asked_for_again(s: Any) -> Any:
+    data = None
+    for _ in range(3):
+        s += sgl.gen("form", regex=FORM)
+        try:
+            data = json.loads(s["form"])
+            break
+        except ValueError:
+            s += "That is no JSON, again:"
+    s += sgl.gen("word")
+    return data
+
+
+@sgl.function
+def errors_are_told_apart(s: Any) -> Any:
+    s += sgl.gen("form", regex=FORM)
+    text = s["form"]
+    try:
+        try:
+            made: Any = 7 // (int(json.loads(text)["a"]) % 3)
+        except json.JSONDecodeError as error:
+            made = str(error)
+        finally:
+            s += "inner "
+    except KeyError:
+        s += "no such key " + sgl.gen("key")
+        made = None
+    except (ArithmeticError, TypeError):
+        made = -1
+    except ValueError as error:
+        return f"{error!s}"
+    s += sgl.gen("word")
+    return made, {"yes": 1}.get(text)
+
+
+@sgl.function
+def errors_are_raised_from_others(s: Any) -> Any:
+    s += sgl.gen("first", regex=NUMBER) + sgl.gen("second", regex=NUMBER)
+    try:
+        one = int(s["first"])
+    except ValueError as error:
+        s += "none "
+        raise LookupError(f"no number: {error}") from error
+    try:
+        other = int(s["second"])
+    except ValueError:
+        s += "none " + sgl.gen("word")
+        raise
+    return one, other
+
+
+@sgl.function
+def an_error_is_looked_into(s: Any) -> Any:
+    s += sgl.gen("word", regex=NUMBER)
+    try:
+        return int(s["word"])
+    except ValueError as error:
+        return error.args
+
+
+@sgl.function
+def looked_up(s: Any) -> Any:
+    s += sgl.gen("word", regex="[a-d]( [a-d]){1,3}")
+    words = s["word"].split()
+    try:
+        place: Any = words.index("b")
+    except ValueError as error:
+        place = str(error)
+    try:
+        third, number = words[2], {"a": "1", "b": "2"}[words[0]]
+    except LookupError as error:
+        third = number = f"{error}"
+    return place, third, number
+
+
+@sgl.pure
+def checked(text: str) -> str:
+    if "e" in text:
+        raise ValueError(text)
+    return text
+
+
+@sgl.function
+def declared_functions_are_not_asked(s: Any) -> Any:
+    s += sgl.gen("word")
+    text = s["word"]
+    try:
+        made = checked(text)
+    except ValueError:
+        s += "caught "
+        made = ""
+    s += sgl.gen("next")
+    return made
+
+
 PLAN, PYTHON = {"plan"}, {"python"}
 PROGRAMS = [
     (joined_list_is_changed, PLAN),
@@ -779,6 +906,13 @@ PROGRAMS = [
     (default_is_made_before_what_fails, PYTHON),
     (containers_are_the_programs_own, PLAN),
     (generator_is_kept_and_not_gone_through, PLAN),
+    (numbers_or_not, PLAN),
+    (forms_are_asked_for_again, PLAN),
+    (errors_are_told_apart, PLAN),
+    (errors_are_raised_from_others, PLAN | PYTHON),
+    (an_error_is_looked_into, PLAN | PYTHON),
+    (looked_up, PLAN),
+    (declared_functions_are_not_asked, PYTHON),
 ]
 
 

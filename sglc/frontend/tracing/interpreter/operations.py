@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
+from sglc.errors import SglcError
 from sglc.frontend.program.instance import GatheredVariables
 from sglc.frontend.program.state import State
 from sglc.frontend.tracing.call_frame import CallFrame
@@ -279,7 +280,7 @@ def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
         found = value[index]
         decided = isinstance(found, str) and not isinstance(value, CallResult)  # a path has read it
         if isinstance(value, _READS) and not decided:
-            frame.tracer.may_fail(f"`[{index!r}]`")
+            frame.tracer.may_fail(f"`[{index!r}]`", SglcError if isinstance(value, State) else BaseException)
         frame.tracer.was_read(found)
         return found
     settled = value.settled() if isinstance(value, SymbolicText) else None
