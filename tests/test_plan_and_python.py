@@ -837,6 +837,181 @@ def declared_functions_are_not_asked(s: Any) -> Any:
     return made
 
 
+MIXED = r'[1-9]|"x"|\["b",1\]|\[\[1\]\]|\{"a":1\}'
+
+
+def asked_for(s: Any, form: str = MIXED) -> Any:
+    s += sgl.gen("form", regex=form)
+    return json.loads(s["form"])
+
+
+@sgl.function
+def numbers_are_added_in_place(s: Any) -> Any:
+    given, made = asked_for(s), 1
+    try:
+        made += given
+    except TypeError as error:
+        s += f"{error}" + sgl.gen("why")
+    return made
+
+
+@sgl.function
+def lists_are_extended_by_what_is_generated(s: Any) -> Any:
+    given = asked_for(s)
+    held: dict[str, Any] = {"own": ["a"]}
+    other = held["own"]
+    try:
+        held["own"] += given
+    except TypeError as error:
+        s += f"{error}"
+    return held, other
+
+
+@sgl.function
+def fields_are_changed_in_place(s: Any) -> Any:
+    given, point = asked_for(s), Point(7)
+    try:
+        point.x -= given
+        point.x |= given
+    except TypeError as error:
+        s += f"{error}"
+    return point.x
+
+
+@sgl.function
+def texts_and_numbers_are_added_in_place(s: Any) -> Any:
+    total, text = 0, ""
+    for _ in range(3):
+        s += sgl.gen("word", regex=NUMBER)
+        try:
+            total += int(s["word"])
+            text += s["word"]
+        except ValueError as error:
+            s += f"{error}"
+    return total, text
+
+
+@sgl.function
+def keys_have_no_hash(s: Any) -> Any:
+    given = asked_for(s)
+    try:
+        return given in {"x": 1}
+    except TypeError as error:
+        return f"{error}"
+
+
+@sgl.function
+def members_have_no_hash(s: Any) -> Any:
+    given = asked_for(s)
+    try:
+        return given in {"x", 1}
+    except TypeError as error:
+        return f"{error}"
+
+
+@sgl.function
+def errors_are_in_tuples_of_tuples(s: Any) -> Any:
+    s += sgl.gen("word", regex=NUMBER)
+    kinds: Any = None
+    try:
+        try:
+            return int(s["word"])
+        except ((KeyError,), ValueError):  # type: ignore[misc]  # noqa: B030
+            kinds = "caught"
+    except TypeError as error:
+        return f"{error}"
+    return kinds
+
+
+@sgl.function
+def a_known_error_is_in_a_tuple_of_tuples(s: Any) -> Any:
+    s += sgl.gen("word", regex=NUMBER)
+    try:
+        try:
+            return {"a": 1}["b"]
+        except ((KeyError,), ValueError):  # type: ignore[misc]  # noqa: B030
+            return "caught"
+    except TypeError as error:
+        return f"{error}"
+
+
+@sgl.function
+def arguments_of_methods_fail(s: Any) -> Any:
+    given = asked_for(s)
+    found: list[Any] = []
+    for each in (
+        lambda: "x1".removeprefix(given),
+        lambda: "x1".strip(given),
+        lambda: "x1".expandtabs(given),
+        lambda: str.upper(given),
+    ):
+        try:
+            found.append(each())
+        except TypeError as error:
+            found.append(f"{error}")
+    return found
+
+
+@sgl.function
+def places_in_lists_are_generated(s: Any) -> Any:
+    given = asked_for(s, '[0-3]|"x"')
+    words = ["a", "b"]
+    try:
+        return words.pop(given)
+    except (TypeError, IndexError) as error:
+        return f"{error}"
+
+
+@sgl.function
+def places_to_insert_are_generated(s: Any) -> Any:
+    given = asked_for(s, '[0-3]|"x"')
+    words = ["a", "b"]
+    try:
+        words.insert(given, "c")
+    except TypeError as error:
+        s += f"{error}"
+    return words
+
+
+@sgl.function
+def places_to_delete_are_generated(s: Any) -> Any:
+    given = asked_for(s, '[0-3]|"x"')
+    words = ["a", "b"]
+    try:
+        del words[given]
+    except (TypeError, IndexError) as error:
+        s += f"{error}"
+    return words
+
+
+@sgl.function
+def slices_to_store_are_generated(s: Any) -> Any:
+    given = asked_for(s, '[0-3]|"x"')
+    words = ["a", "b"]
+    try:
+        words[:given] = ["c"]
+    except TypeError as error:
+        s += f"{error}"
+    return words
+
+
+@sgl.function
+def containers_keep_what_is_generated(s: Any) -> Any:
+    given = asked_for(s, '[0-3]|"x"')
+    words: list[Any] = ["a"]
+    held: dict[str, Any] = {}
+    try:
+        words.append(given)
+        words.insert(0, given)
+        words.extend([given])
+        held.update({"a": given})
+        held.setdefault("b", given)
+        held["c"] = int(given)
+    except ValueError as error:
+        s += f"{error}"
+    return words, held
+
+
 PLAN, PYTHON = {"plan"}, {"python"}
 PROGRAMS = [
     (joined_list_is_changed, PLAN),
@@ -913,6 +1088,20 @@ PROGRAMS = [
     (an_error_is_looked_into, PLAN | PYTHON),
     (looked_up, PLAN),
     (declared_functions_are_not_asked, PYTHON),
+    (numbers_are_added_in_place, PYTHON),
+    (lists_are_extended_by_what_is_generated, PYTHON),
+    (fields_are_changed_in_place, PYTHON),
+    (texts_and_numbers_are_added_in_place, PLAN),
+    (keys_have_no_hash, PYTHON),
+    (members_have_no_hash, PYTHON),
+    (errors_are_in_tuples_of_tuples, PYTHON),
+    (a_known_error_is_in_a_tuple_of_tuples, PYTHON),
+    (arguments_of_methods_fail, PLAN),
+    (places_in_lists_are_generated, PYTHON),
+    (places_to_insert_are_generated, PYTHON),
+    (places_to_delete_are_generated, PYTHON),
+    (slices_to_store_are_generated, PYTHON),
+    (containers_keep_what_is_generated, PLAN),
 ]
 
 

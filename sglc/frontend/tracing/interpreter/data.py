@@ -206,7 +206,7 @@ def pure_call(
     pure = PURE[name]
     gives = kind if kind is not None else pure.gives
     loc = tracer.place()
-    if pure.fails and tracer.guarded and not _is_sure(name, args, named):
+    if tracer.guarded and not _is_sure(name, args, named):
         _decide_failure(tracer, name, args, named)
     for arg in (*args, *named.values()):
         _use(tracer, arg, name)
@@ -232,11 +232,15 @@ def pure_call(
 def _is_sure(name: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
     """Whether a call does not fail, whatever a run gives it: where that is asked there is a path for it."""
     kinds, whole = {kind_of(arg) for arg in args}, kind_of(args[0]) if args else None
+    if not PURE[name].fails and (name.startswith("sglc.") or (len(args) == 1 and not named)):
+        return name.startswith(("sglc.", f"{getattr(whole, '__name__', '')}."))
     if named:
         return False
     match name.removeprefix("operator."):
         case "str.split" | "str.rsplit":
             return len(args) == 1 or (len(args) == 2 and type(args[1]) is str and args[1] != "")
+        case "str.strip" | "str.lstrip" | "str.rstrip" | "str.removeprefix" | "str.removesuffix":
+            return kinds == {str} and len(args) == 2
         case "str.startswith" | "str.endswith" | "str.find" | "str.count":
             return kinds == {str} and len(args) == 2
         case "str.replace":

@@ -106,6 +106,8 @@ def binary(frame: CallFrame, node: ast.operator, left: Any, right: Any, *, inpla
         made: Callable[[Any, Any], Any] = getattr(operator, _in_place(name) if inplace else name)
         return made(left, right)
     if isinstance(left, Symbolic) or isinstance(right, Symbolic):
+        if inplace and not _is_same_in_place(name, left, right):
+            frame.tracer.may_fail(f"`{_shown(frame)}`")
         if inplace and _changes_in_place(frame, name, left, right):
             sure = kind_of(right) in _CHANGED_IN_PLACE or kind_of(left) in _CHANGED_IN_PLACE
             frame.tracer.replace(left, f"`{_shown(frame)}`", sure=sure)
@@ -122,6 +124,7 @@ def binary(frame: CallFrame, node: ast.operator, left: Any, right: Any, *, inpla
 _CHANGED_IN_PLACE = (list, dict, set, list[str])
 
 
+_OF_NUMBERS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 _ARITHMETIC = ("operator.add", "operator.sub", "operator.truediv", "operator.floordiv")
 
 
@@ -131,6 +134,12 @@ def _changes_in_place(frame: CallFrame, name: str, left: Any, right: Any) -> boo
         return True
     plain = kind_of(right) in (int, float, bool, str, type(None)) and name != "mul"
     return kind_of(left) is object and not plain and not _is_number(frame, left)
+
+
+def _is_same_in_place(name: str, left: Any, right: Any) -> bool:
+    """Whether `left += right` and its like give and raise, to the word, what `left + right` does."""
+    kinds = {kind_of(left), kind_of(right)}
+    return (name == "add" and kinds == {str}) or (name in _OF_NUMBERS and kinds <= {int, float, bool})
 
 
 def _is_number(frame: CallFrame, value: Any) -> bool:
@@ -231,6 +240,8 @@ def _contains(frame: CallFrame, whole: Any, part: Any) -> Any:
     if kind_of(whole) is str and kind_of(part) is str and not isinstance(whole, SymbolicJson):
         known = computed("operator.contains", (whole, part), {})
         return asked_of_texts(frame.tracer, In, part, whole, frame.loc(), known)
+    if isinstance(whole, Mapping | set | frozenset) and kind_of(part) not in _SCALARS:
+        frame.tracer.may_fail("a look-up of what may have no hash")
     if isinstance(whole, Mapping):
         whole = list(whole)
     return pure_call(frame.tracer, "operator.contains", whole, part)
@@ -328,7 +339,18 @@ def store_subscript(frame: CallFrame, value: Any, index: Any, item: Any) -> None
     if isinstance(index, Symbolic):
         index = index.observe(KEY)
     refuse_foreign(frame.tracer, "a dictionary key or an index", index, kind=OPERATOR)
+    fixed_place(frame, index)
     value[index] = item
+
+
+def fixed_place(frame: CallFrame, index: Any) -> None:
+    """A container of the program's own is about to be changed there.
+
+    Raises:
+        GraphBreak: only a run knows where, and the program could catch how that fails.
+    """
+    if holds_symbols((index.start, index.stop, index.step) if isinstance(index, slice) else index):
+        frame.tracer.may_fail(f"`{_shown(frame)}`")
 
 
 def _shown(frame: CallFrame) -> str:

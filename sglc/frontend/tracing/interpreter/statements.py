@@ -27,6 +27,7 @@ from sglc.frontend.tracing.interpreter.operations import (
     attribute,
     binary,
     equal,
+    fixed_place,
     store_attribute,
     store_subscript,
     subscript,
@@ -34,8 +35,8 @@ from sglc.frontend.tracing.interpreter.operations import (
 )
 from sglc.frontend.tracing.join_points import meeting
 from sglc.frontend.tracing.paths import PathEnded
-from sglc.frontend.values.graph_breaks import CONTEXT, ITERATION, NO_RULE, OUTSIDE, GraphBreak, generator
-from sglc.frontend.values.symbolic import Failed, Symbolic, SymbolicText, classes_in
+from sglc.frontend.values.graph_breaks import CONTEXT, ITERATION, NO_RULE, OUTSIDE, TRIED, GraphBreak, generator
+from sglc.frontend.values.symbolic import Failed, Symbolic, SymbolicText
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,7 @@ def _delete(frame: CallFrame, node: ast.Delete) -> None:
                 held, key = evaluate(frame, owner), evaluate(frame, index)
                 frame.node = target
                 frame.tracer.change(held, f"`del {ast.unparse(target)}`")
+                fixed_place(frame, key)
                 del held[key]
             case _:
                 frame.node = target
@@ -312,8 +314,8 @@ def _caught(frame: CallFrame, node: ast.Try) -> tuple[Handler, ...] | None:
             if local or not all(isinstance(each, _FIXED_NAMES) for each in named):
                 return None
             kinds = Exception if handler.type is None else evaluate(frame, handler.type)
-            classes = tuple(classes_in(kinds))
-            if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in classes):
+            classes = kinds if isinstance(kinds, tuple) else (kinds,)
+            if not _are_errors(classes):
                 return None
             found.append(Handler(classes, handler.name is not None))
     except Exception:
@@ -323,6 +325,11 @@ def _caught(frame: CallFrame, node: ast.Try) -> tuple[Handler, ...] | None:
     return tuple(found)
 
 
+def _are_errors(classes: tuple[Any, ...]) -> bool:
+    """Whether an `except` clause may name these: no tuple in a tuple, as `isinstance` takes."""
+    return all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in classes)
+
+
 _FIXED_NAMES = (ast.Name, ast.Attribute, ast.Tuple, ast.expr_context)
 
 
@@ -330,6 +337,8 @@ def _handled(frame: CallFrame, node: ast.Try, problem: Exception) -> tuple[Leave
     for handler in node.handlers:
         kinds = Exception if handler.type is None else evaluate(frame, handler.type)
         frame.node = handler.type or handler
+        if not _are_errors(kinds if isinstance(kinds, tuple) else (kinds,)):
+            raise GraphBreak("an `except` of what is no class of errors", frame.loc(), TRIED)
         if not (problem.is_one_of(kinds) if isinstance(problem, Failed) else isinstance(problem, kinds)):
             continue
         if handler.name:
