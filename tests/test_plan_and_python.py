@@ -954,7 +954,8 @@ def arguments_of_methods_fail(s: Any) -> Any:
 
 @sgl.function
 def places_in_lists_are_generated(s: Any) -> Any:
-    given = asked_for(s, '[0-3]|"x"')
+    s += sgl.gen("word")
+    given = s["word"]
     words = ["a", "b"]
     try:
         return words.pop(given)
@@ -964,7 +965,8 @@ def places_in_lists_are_generated(s: Any) -> Any:
 
 @sgl.function
 def places_to_insert_are_generated(s: Any) -> Any:
-    given = asked_for(s, '[0-3]|"x"')
+    s += sgl.gen("word")
+    given = s["word"]
     words = ["a", "b"]
     try:
         words.insert(given, "c")
@@ -975,7 +977,8 @@ def places_to_insert_are_generated(s: Any) -> Any:
 
 @sgl.function
 def places_to_delete_are_generated(s: Any) -> Any:
-    given = asked_for(s, '[0-3]|"x"')
+    s += sgl.gen("word")
+    given = s["word"]
     words = ["a", "b"]
     try:
         del words[given]
@@ -986,7 +989,8 @@ def places_to_delete_are_generated(s: Any) -> Any:
 
 @sgl.function
 def slices_to_store_are_generated(s: Any) -> Any:
-    given = asked_for(s, '[0-3]|"x"')
+    s += sgl.gen("word")
+    given = s["word"]
     words = ["a", "b"]
     try:
         words[:given] = ["c"]
