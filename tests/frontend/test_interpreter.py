@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import gc
 import itertools
+import json
 import threading
 import weakref
 from collections import Counter, OrderedDict, deque
@@ -790,6 +791,17 @@ def test_what_can_fail_where_the_program_would_see_it_is_a_break(statements: Cal
     (graph_break,) = breaks_of(body(statements))
     assert "inside of a `try`" in graph_break.reason
     assert [op for op in walk(made.ops) if isinstance(op, Tool)] == []
+
+
+def test_a_break_where_a_failure_is_asked_for_names_the_programs_function() -> None:
+    def statements(s: Any) -> Any:
+        try:
+            return json.loads(s["x"], parse_float=str)
+        except ValueError:
+            return None
+
+    (graph_break,) = breaks_of(body(statements))
+    assert "a `type` is given to `json.loads`" in graph_break.reason
 
 
 def fails_in_another_way(s: Any) -> Any:

@@ -214,8 +214,9 @@ def pure_call(
     if known is not None and gives in (None, object):
         gives = type(known.real)
         tracer.guard(f"sglc.type({known.fact})", type_name(known.real), loc)
-    trees = tuple(operand(tracer, arg, name) for arg in args)
-    keywords = {key: operand(tracer, item, name) for key, item in named.items()}
+    used_by = args[1] if name == "sglc.raises" else name  # what a reason names
+    trees = tuple(operand(tracer, arg, used_by) for arg in args)
+    keywords = {key: operand(tracer, item, used_by) for key, item in named.items()}
     if gives not in _OWN_VALUES:
         for arg in (*args, *named.values()):
             for part in held_in(arg):
