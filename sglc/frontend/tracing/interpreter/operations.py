@@ -240,9 +240,9 @@ def _contains(frame: CallFrame, whole: Any, part: Any) -> Any:
     if kind_of(whole) is str and kind_of(part) is str and not isinstance(whole, SymbolicJson):
         known = computed("operator.contains", (whole, part), {})
         return asked_of_texts(frame.tracer, In, part, whole, frame.loc(), known)
-    if isinstance(whole, Mapping | set | frozenset) and kind_of(part) not in _SCALARS:
-        frame.tracer.may_fail("a look-up of what may have no hash")
     if isinstance(whole, Mapping):
+        if kind_of(part) not in _SCALARS:
+            frame.tracer.may_fail("a look-up of what may have no hash")
         whole = list(whole)
     return pure_call(frame.tracer, "operator.contains", whole, part)
 
@@ -339,18 +339,7 @@ def store_subscript(frame: CallFrame, value: Any, index: Any, item: Any) -> None
     if isinstance(index, Symbolic):
         index = index.observe(KEY)
     refuse_foreign(frame.tracer, "a dictionary key or an index", index, kind=OPERATOR)
-    fixed_place(frame, index)
     value[index] = item
-
-
-def fixed_place(frame: CallFrame, index: Any) -> None:
-    """A container of the program's own is about to be changed there.
-
-    Raises:
-        GraphBreak: only a run knows where, and the program could catch how that fails.
-    """
-    if holds_symbols((index.start, index.stop, index.step) if isinstance(index, slice) else index):
-        frame.tracer.may_fail(f"`{_shown(frame)}`")
 
 
 def _shown(frame: CallFrame) -> str:

@@ -27,7 +27,6 @@ from sglc.frontend.tracing.interpreter.operations import (
     attribute,
     binary,
     equal,
-    fixed_place,
     store_attribute,
     store_subscript,
     subscript,
@@ -139,7 +138,8 @@ def _delete(frame: CallFrame, node: ast.Delete) -> None:
                 held, key = evaluate(frame, owner), evaluate(frame, index)
                 frame.node = target
                 frame.tracer.change(held, f"`del {ast.unparse(target)}`")
-                fixed_place(frame, key)
+                if isinstance(key, Symbolic):
+                    frame.tracer.may_fail(f"`del {ast.unparse(target)}`")
                 del held[key]
             case _:
                 frame.node = target
