@@ -710,6 +710,300 @@ def generator_is_kept_and_not_gone_through(s: Any) -> Any:
     return list(digits) if s["word"] == "nothing" else []
 
 
+# -- what fails where it is caught -------------------------------------------------------------------
+
+NUMBER = r"[1-9][0-9]?|[a-c]"
+FORM = r'\{"a":([1-9]|"x")\}|\{"b":1\}|\[1\]|nope'
+
+
+def as_number(text: Any, default: Any = None) -> Any:
+    try:
+        return int(text)
+    except (ValueError, TypeError):
+        return default
+
+
+@sgl.function
+def numbers_or_not(s: Any) -> Any:
+    found = []
+    for turn in range(3):
+        s += f"{turn}: " + sgl.gen("word", regex=NUMBER)
+        try:
+            number = int(s["word"])
+        except ValueError as error:
+            s += f" is none ({error}) " + sgl.gen("why")
+            continue
+        else:
+            s += f" is {number + 1} "
+        found.append(number)
+    words = sgl.gen("words", regex="[0-9a]( [0-9a]){3}")
+    s += words
+    return found, [as_number(word, -1) for word in s["words"].split()]
+
+
+@sgl.function
+def forms_are_asked_for_again(s: Any) -> Any:
+    data = None
+    for _ in range(3):
+        s += sgl.gen("form", regex=FORM)
+        try:
+            data = json.loads(s["form"])
+            break
+        except ValueError:
+            s += "That is no JSON, again:"
+    s += sgl.gen("word")
+    return data
+
+
+@sgl.function
+def errors_are_told_apart(s: Any) -> Any:
+    s += sgl.gen("form", regex=FORM)
+    text = s["form"]
+    try:
+        try:
+            made: Any = 7 // (int(json.loads(text)["a"]) % 3)
+        except json.JSONDecodeError as error:
+            made = str(error)
+        finally:
+            s += "inner "
+    except KeyError:
+        s += "no such key " + sgl.gen("key")
+        made = None
+    except (ArithmeticError, TypeError):
+        made = -1
+    except ValueError as error:
+        return f"{error!s}"
+    s += sgl.gen("word")
+    return made, {"yes": 1}.get(text)
+
+
+@sgl.function
+def errors_are_raised_from_others(s: Any) -> Any:
+    s += sgl.gen("first", regex=NUMBER) + sgl.gen("second", regex=NUMBER)
+    try:
+        one = int(s["first"])
+    except ValueError as error:
+        s += "none "
+        raise LookupError(f"no number: {error}") from error
+    try:
+        other = int(s["second"])
+    except ValueError:
+        s += "none " + sgl.gen("word")
+        raise
+    return one, other
+
+
+@sgl.function
+def an_error_is_looked_into(s: Any) -> Any:
+    s += sgl.gen("word", regex=NUMBER)
+    try:
+        return int(s["word"])
+    except ValueError as error:
+        return error.args
+
+
+@sgl.function
+def looked_up(s: Any) -> Any:
+    s += sgl.gen("word", regex="[a-d]( [a-d]){1,3}")
+    words = s["word"].split()
+    try:
+        place: Any = words.index("b")
+    except ValueError as error:
+        place = str(error)
+    try:
+        third, number = words[2], {"a": "1", "b": "2"}[words[0]]
+    except LookupError as error:
+        third = number = f"{error}"
+    return place, third, number
+
+
+@sgl.pure
+def checked(text: str) -> str:
+    if "e" in text:
+        raise ValueError(text)
+    return text
+
+
+@sgl.function
+def declared_functions_are_not_asked(s: Any) -> Any:
+    s += sgl.gen("word")
+    text = s["word"]
+    try:
+        made = checked(text)
+    except ValueError:
+        s += "caught "
+        made = ""
+    s += sgl.gen("next")
+    return made
+
+
+MIXED = r'"x"|\["b",1\]|\{"a":1\}|3'
+
+
+def asked_for(s: Any, form: str = MIXED) -> Any:
+    s += sgl.gen("form", regex=form)
+    return json.loads(s["form"])
+
+
+@sgl.function
+def numbers_are_added_in_place(s: Any) -> Any:
+    given, made = asked_for(s), 1
+    try:
+        made += given
+    except TypeError as error:
+        s += f"{error}" + sgl.gen("why")
+    return made
+
+
+@sgl.function
+def lists_are_extended_by_what_is_generated(s: Any) -> Any:
+    given = asked_for(s)
+    held: dict[str, Any] = {"own": ["a"]}
+    other = held["own"]
+    try:
+        held["own"] += given
+    except TypeError as error:
+        s += f"{error}"
+    return held, other
+
+
+@sgl.function
+def fields_are_changed_in_place(s: Any) -> Any:
+    given, point = asked_for(s), Point(7)
+    try:
+        point.x -= given
+        point.x |= given
+    except TypeError as error:
+        s += f"{error}"
+    return point.x
+
+
+@sgl.function
+def texts_and_numbers_are_added_in_place(s: Any) -> Any:
+    total, text = 0, ""
+    for _ in range(3):
+        s += sgl.gen("word", regex=NUMBER)
+        try:
+            total += int(s["word"])
+            text += s["word"]
+        except ValueError as error:
+            s += f"{error}"
+    return total, text
+
+
+@sgl.function
+def keys_have_no_hash(s: Any) -> Any:
+    given = asked_for(s)
+    try:
+        return given in {"x": 1}
+    except TypeError as error:
+        return f"{error}"
+
+
+@sgl.function
+def members_have_no_hash(s: Any) -> Any:
+    given = asked_for(s)
+    try:
+        return given in {"x", 1}
+    except TypeError as error:
+        return f"{error}"
+
+
+@sgl.function
+def errors_are_in_tuples_of_tuples(s: Any) -> Any:
+    s += sgl.gen("word", regex=NUMBER)
+    kinds: Any = None
+    try:
+        try:
+            return int(s["word"])
+        except ((KeyError,), ValueError):  # type: ignore[misc]  # noqa: B030
+            kinds = "caught"
+    except TypeError as error:
+        return f"{error}"
+    return kinds
+
+
+@sgl.function
+def a_known_error_is_in_a_tuple_of_tuples(s: Any) -> Any:
+    s += sgl.gen("word", regex=NUMBER)
+    try:
+        try:
+            return {"a": 1}["b"]
+        except ((KeyError,), ValueError):  # type: ignore[misc]  # noqa: B030
+            return "caught"
+    except TypeError as error:
+        return f"{error}"
+
+
+@sgl.function
+def arguments_of_methods_fail(s: Any) -> Any:
+    given = asked_for(s)
+    found: list[Any] = []
+    for each in (
+        lambda: "x1".removeprefix(given),
+        lambda: "x1".strip(given),
+        lambda: "x1".expandtabs(given),
+        lambda: str.upper(given),
+    ):
+        try:
+            found.append(each())
+        except TypeError as error:
+            found.append(f"{error}")
+    return found
+
+
+@sgl.function
+def places_in_lists_are_generated(s: Any) -> Any:
+    s += sgl.gen("word")
+    given = s["word"]
+    words = ["a", "b"]
+    try:
+        return words.pop(given)
+    except (TypeError, IndexError) as error:
+        return f"{error}"
+
+
+@sgl.function
+def places_to_insert_are_generated(s: Any) -> Any:
+    s += sgl.gen("word")
+    given = s["word"]
+    words = ["a", "b"]
+    try:
+        words.insert(given, "c")
+    except TypeError as error:
+        s += f"{error}"
+    return words
+
+
+@sgl.function
+def places_to_delete_are_generated(s: Any) -> Any:
+    s += sgl.gen("word")
+    given = s["word"]
+    words = ["a", "b"]
+    try:
+        del words[given]
+    except (TypeError, IndexError) as error:
+        s += f"{error}"
+    return words
+
+
+@sgl.function
+def containers_keep_what_is_generated(s: Any) -> Any:
+    given = asked_for(s, '[0-3]|"x"')
+    words: list[Any] = ["a"]
+    held: dict[str, Any] = {}
+    try:
+        words.append(given)
+        words.insert(0, given)
+        words.extend([given])
+        held.update({"a": given})
+        held.setdefault("b", given)
+        held["c"] = int(given)
+    except ValueError as error:
+        s += f"{error}"
+    return words, held
+
+
 PLAN, PYTHON = {"plan"}, {"python"}
 PROGRAMS = [
     (joined_list_is_changed, PLAN),
@@ -779,6 +1073,26 @@ PROGRAMS = [
     (default_is_made_before_what_fails, PYTHON),
     (containers_are_the_programs_own, PLAN),
     (generator_is_kept_and_not_gone_through, PLAN),
+    (numbers_or_not, PLAN),
+    (forms_are_asked_for_again, PLAN),
+    (errors_are_told_apart, PLAN),
+    (errors_are_raised_from_others, PLAN | PYTHON),
+    (an_error_is_looked_into, PLAN | PYTHON),
+    (looked_up, PLAN),
+    (declared_functions_are_not_asked, PYTHON),
+    (numbers_are_added_in_place, PYTHON),
+    (lists_are_extended_by_what_is_generated, PYTHON),
+    (fields_are_changed_in_place, PYTHON),
+    (texts_and_numbers_are_added_in_place, PLAN),
+    (keys_have_no_hash, PYTHON),
+    (members_have_no_hash, PLAN),
+    (errors_are_in_tuples_of_tuples, PYTHON),
+    (a_known_error_is_in_a_tuple_of_tuples, PYTHON),
+    (arguments_of_methods_fail, PLAN),
+    (places_in_lists_are_generated, PYTHON),
+    (places_to_insert_are_generated, PYTHON),
+    (places_to_delete_are_generated, PYTHON),
+    (containers_keep_what_is_generated, PLAN),
 ]
 
 

@@ -120,7 +120,8 @@ _LIBRARY = {
 # What no single function of Python's is: see below.
 _OWN = {
     **_named("sglc.slice sglc.method sglc.attribute sglc.instance", None),
-    **_named("sglc.type", str, fails=False),
+    **_named("sglc.type sglc.message", str, fails=False),
+    **_named("sglc.raises", bool, fails=False),
     **_named("sglc.text", str),
     **_named("sglc.known", object),
     **_named("sglc.is_none", bool, fails=False),
@@ -247,9 +248,11 @@ class Instance:
 
 def type_name(value: Any) -> str:
     """The name of a value's type, with its module unless it is a builtin."""
-    kind = type(value)
-    if kind is Instance:
-        return str(value.kind)
+    return str(value.kind) if type(value) is Instance else class_name(type(value))
+
+
+def class_name(kind: type) -> str:
+    """The name of a class, with its module unless it is a builtin."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -383,6 +386,26 @@ def _merge(*parts: Any) -> dict[Any, Any]:
     return made
 
 
+def _raised_by(name: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> Exception | None:
+    function = function_of(name)
+    try:
+        function(*args, **named)
+    except Exception as error:
+        return error
+    return None
+
+
+def _raises(kinds: Sequence[str], name: str, /, *args: Any, **named: Any) -> bool:
+    """Whether a function raises an error of one of these classes, by their names."""
+    error = _raised_by(name, args, named)
+    return error is not None and any(class_name(kind) in kinds for kind in type(error).__mro__)
+
+
+def _message(name: str, /, *args: Any, **named: Any) -> str:
+    """What an error says that a function raises."""
+    return str(_raised_by(name, args, named))
+
+
 _MADE: Mapping[str, Callable[..., Any]] = {
     "sglc.slice": _slice,
     "sglc.known": lambda *read: None,
@@ -391,6 +414,8 @@ _MADE: Mapping[str, Callable[..., Any]] = {
     "sglc.attribute": _attribute,
     "sglc.instance": _instance,
     "sglc.type": type_name,
+    "sglc.raises": _raises,
+    "sglc.message": _message,
     "sglc.is_none": lambda value: value is None,
     "sglc.isinstance": _isinstance,
     "sglc.template": _template,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import gc
 import itertools
+import json
 import threading
 import weakref
 from collections import Counter, OrderedDict, deque
@@ -208,6 +209,13 @@ class Failure(Exception):
 SHOWN = Shown()
 HOLDER = Holder(ACCOUNT)
 BY_NEW: Any = MadeByNew("n")
+
+
+@sgl.pure
+def checked(text: str) -> str:
+    if "e" in text:
+        raise ValueError(text)
+    return text
 
 
 @tool
@@ -715,16 +723,39 @@ def tool_in_finally(s: Any) -> Any:
 def read_in_try(s: Any) -> Any:
     try:
         return s["x"]
-    except KeyError:
+    except sgl.SglcError:
         return "none"
 
 
+def read_before_finally(s: Any) -> Any:
+    try:
+        return s["x"]
+    finally:
+        s += "after"
+
+
 def parse_in_try(s: Any) -> Any:
-    text = s["x"]
+    text, wrong = s["x"], ValueError
     try:
         return int(text)
-    except ValueError:
+    except wrong:
         return 0
+
+
+def pure_in_try(s: Any) -> Any:
+    text = s["x"]
+    try:
+        return checked(text)
+    except ValueError:
+        return "none"
+
+
+def block_in_try(s: Any) -> Any:
+    text = s["x"]
+    try:
+        return [int(word) for word in text.split()]
+    except ValueError:
+        return []
 
 
 def tool_in_handler(s: Any) -> Any:
@@ -748,7 +779,10 @@ def tool_behind_a_helper() -> str:
     return str(lookup("a"))
 
 
-TRIED = [tool_in_try, tool_in_finally, read_in_try, parse_in_try, tool_in_handler, tool_in_a_helper_in_try]
+TRIED = [
+    *(tool_in_try, tool_in_finally, read_in_try, read_before_finally, parse_in_try, pure_in_try, block_in_try),
+    *(tool_in_handler, tool_in_a_helper_in_try),
+]
 
 
 @pytest.mark.parametrize("statements", TRIED, ids=lambda function: function.__name__)
@@ -757,6 +791,34 @@ def test_what_can_fail_where_the_program_would_see_it_is_a_break(statements: Cal
     (graph_break,) = breaks_of(body(statements))
     assert "inside of a `try`" in graph_break.reason
     assert [op for op in walk(made.ops) if isinstance(op, Tool)] == []
+
+
+def test_a_break_where_a_failure_is_asked_for_names_the_programs_function() -> None:
+    def statements(s: Any) -> Any:
+        try:
+            return json.loads(s["x"], parse_float=str)
+        except ValueError:
+            return None
+
+    (graph_break,) = breaks_of(body(statements))
+    assert "a `type` is given to `json.loads`" in graph_break.reason
+
+
+def fails_in_another_way(s: Any) -> Any:
+    try:
+        number = int(s["x"].replace("-", "").split()[0])
+    except ValueError:
+        raise LookupError("no number") from None
+    return number
+
+
+def test_what_may_fail_is_asked_and_called_in_the_arm_where_it_does_not() -> None:
+    made = traced(body(fails_in_another_way))
+    assert breaks_of(body(fails_in_another_way)) == []
+    calls = [op for op in walk(made.ops) if isinstance(op, PureCall)]
+    asked = [op.args[:2] for op in calls if op.name == "sglc.raises"]
+    assert asked == [(("ValueError",), "operator.getitem"), (("ValueError",), "int")]
+    assert {op.name for op in calls if op in made.ops} == {"str.replace", "str.split", "sglc.raises"}
 
 
 @sgl.function

@@ -64,8 +64,8 @@ def first(s: Any) -> str:
     words = s["a"].split(",")
     try:
         return next(word for word in words)
-    except TypeError:
-        return "a type error"
+    except StopIteration:
+        return "none"
 
 
 @sgl.function

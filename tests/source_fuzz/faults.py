@@ -43,7 +43,7 @@ from sglc.ir.plan import plan_file, plan_json
 from sglc.ir.plan.events import Usage
 from sglc.ir.plan.plan import CondStep, FunctionStep, Named, Plan, SwitchStep
 from sglc.ir.plan.segment import ExtendNode, GenNode, SelectNode
-from sglc.ir.pure import STORED
+from sglc.ir.pure import STORED, function_of
 from sglc.passes import prune
 from sglc.passes.compile import _CACHE as compile_cache
 from tests.source_fuzz.ways import FUNCTION, NO_EFFECTS, PLAN
@@ -346,6 +346,12 @@ def _seeing_breaks(frame: CallFrame, node: ast.Try) -> Any:
         return statements.run_block(frame, node.handlers[0].body)
 
 
+@contextmanager
+def _nothing_fails() -> Iterator[None]:
+    with patch.object(Tracer, "may_fail", _nothing), patch.object(data, "_decide_failure", _nothing):
+        yield
+
+
 _reserve = OpRecorder.reserve
 
 
@@ -409,8 +415,16 @@ def _typed_values_lost() -> Iterator[None]:
         yield
 
 
+def _fails_otherwise(name: str) -> Callable[..., Any]:
+    function = function_of(name)
+    return (lambda *args, **named: not function(*args, **named)) if name == "sglc.raises" else function
+
+
 # What is planted where every version of the compiler has it, by the group of ways in which it is seen.
 IN_PLANS: dict[str, Fault] = {
+    "what fails and what does not are taken for each other": lambda: patch.object(
+        functions, "function_of", _fails_otherwise
+    ),
     "a plan loses joined variables": _outcomes(_planned, _variables(_joined_lost)),
     "the branches of a plan are gathered backwards": _outcomes(_planned, _variables(_backwards)),
     "a plan loses a variable of every result": _outcomes(
@@ -493,7 +507,7 @@ IN_TRACER: dict[str, Fault] = {
     "globals are read behind tools as they were before": lambda: patch.object(OutsideState, "_check", _nothing),
     "what tools were given is read behind them": lambda: patch.object(OutsideState, "give", _nothing),
     "no code stores any name": lambda: patch.object(Stores, "may_store", lambda *_: False),
-    "what can fail is traced inside of a `try`": lambda: patch.object(Tracer, "may_fail", _nothing),
+    "what can fail is traced inside of a `try`": lambda: _nothing_fails(),
     "a later generation of one name has another site": lambda: patch.object(OpRecorder, "reserve", _other_site),
     "compiled arms have no sites of their own": lambda: patch.object(Form, "inside", _without_arms),
     "iterations as Python have no sites of their own": lambda: patch.object(

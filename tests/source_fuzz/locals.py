@@ -317,6 +317,75 @@ def raised_and_caught(b: Builder) -> None:
     b.gen()
 
 
+@production(RULED, weight=1.3)
+def caught_if_it_fails(b: Builder) -> None:
+    """What only a run knows may fail, where the program catches that."""
+    value = b.fresh("v")
+    text = b.text() if b.chance(0.6) else b.local("v", b.text())
+    tried, errors = b.random.choice((
+        (f"int({text})", ("ValueError", "(KeyError, ValueError)")),
+        (f"float({text}.strip()) * 2", ("ValueError", "Exception")),
+        (f'json.loads({text})["name"]', ("(ValueError, TypeError, LookupError)", "Exception")),
+        (f"{text}.index('e')", ("ValueError",)),
+        (f"['p', 'q', 'r'][len({text}) % 5]", ("IndexError", "LookupError")),
+        (f"{{'yes': 1, 'no': 2}}[{text}]", ("KeyError", "LookupError")),
+        (f"12 // (len({text}) % 3)", ("ZeroDivisionError", "(ValueError, ArithmeticError)")),
+    ))  # fmt: skip
+    if b.chance(0.4):
+        with b.block("try:"):
+            _caught(
+                b, value, tried, (*errors, "UnicodeError", "json.JSONDecodeError"), ["raise", "raise OSError"]
+            )
+        with b.block("except (ValueError, LookupError, TypeError, ArithmeticError, OSError):"):
+            b.line(f"{value} = 'outer'")
+            b.gen()
+    else:
+        _caught(b, value, tried, errors, [f"return {value}", *(["continue", "break"] if b.loop else [])])
+    b.observe(value)
+
+
+def _caught(b: Builder, value: str, tried: str, errors: tuple[str, ...], leaving: list[str]) -> None:
+    with b.block("try:"):
+        b.line(f"{value} = {tried}")
+        if b.chance(0.2):
+            b.append(value)
+    named = b.fresh("err") if b.chance(0.4) else ""
+    if b.chance(0.3):
+        with b.block("except UnicodeError:"):
+            b.line(f"{value} = 'no characters'")
+    with b.block(f"except {b.pick(*errors)}{named and f' as {named}'}:"):
+        b.line(f"{value} = {f'str({named})' if named else repr('failed')}")
+        if b.chance(0.4):
+            b.steps(1, 1)
+        if b.chance(0.3):
+            b.line(b.pick(*leaving))
+    if b.chance(0.3):
+        with b.block("else:"):
+            b.append(value)
+    if b.chance(0.2):
+        with b.block("finally:"):
+            b.line(f"{b.state} += 'finally '")
+
+
+@production(RULED)
+def asked_until_it_fits(b: Builder) -> None:
+    """A form that the model has to write is asked for again where it does not."""
+    name, value = b.fresh("g"), b.fresh("v")
+    b.line(f"{value} = None")
+    with b.block(f"for {b.fresh('i')} in range({b.pick('2', '3')}):", loop=True):
+        b.gen(name)
+        with b.block("try:"):
+            b.line(f'{value} = {b.pick("int", "json.loads")}({b.state}["{name}"])')
+            if b.chance(0.5):
+                b.line("break")
+        with b.block("except ValueError:"):
+            b.line(f"{b.state} += 'That is none, again: '")
+        if b.chance(0.3):
+            with b.block("else:"):
+                b.line("break")
+    b.observe(value)
+
+
 @production(RULED)
 def odds_and_ends(b: Builder) -> None:
     made = b.fresh("o")

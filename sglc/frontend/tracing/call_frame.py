@@ -170,6 +170,10 @@ class CallFrame:
                 return self.tracer.outside.read_cell(self, name, self.cells[name])
         return self.tracer.outside.read_global(self, name)
 
+    def binds(self, name: str) -> bool:
+        """Whether it is a name of this function, or of one around it: it may stand for something else later."""
+        return name in self.bindings.own or (self.outer is not None and self.outer.binds(name))
+
     def store(self, name: str, value: Any) -> None:
         """Bind a name.
 

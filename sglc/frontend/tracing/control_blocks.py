@@ -374,6 +374,8 @@ def record_map(tracer: Tracer, items: Any, body: BlockBody, loc: Loc, form: Form
         return None if _is_state(made) else tracer.as_data(tracer, made, "map")
 
     source = _items(tracer, items, loc)
+    if form is not None and source.type is not Type.LIST:
+        tracer.may_fail("`map(...)`")
     called = tracer.called_tool
     block = tracer.block(run, loc, python=False)
     if tracer.called_tool != called:  # what stands before a tool stands behind it for the next item

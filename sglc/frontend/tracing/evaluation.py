@@ -20,6 +20,37 @@ _PLAIN = (str, int, float, bool, type(None))
 _MOST_STEPS = 50_000
 
 
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """An `except` clause: the classes that it catches, and whether it names the error."""
+
+    kinds: tuple[type, ...]
+    named: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guarded:
+    """A `try` around, in so many blocks of structured ops.
+
+    Attributes:
+        look_up: its handlers; None if they cannot be told before something has failed.
+        final: it has a `finally:`, which sees every failure.
+    """
+
+    look_up: Callable[[], tuple[Handler, ...] | None]
+    final: bool
+    blocks: int
+
+    def sees(self, error: type) -> bool:
+        """Whether it would see an error of that class, or of one of its subclasses."""
+        handlers = None if self.final else self.look_up()
+        if handlers is None:
+            return True
+        return any(
+            issubclass(error, kind) or issubclass(kind, error) for each in handlers for kind in each.kinds
+        )
+
+
 class Holder:
     """What holds values of the program, and is no container of Python's."""
 
@@ -44,7 +75,7 @@ class Evaluation:
     calling: list[Frame] = field(default_factory=list)  # of interpreted functions, innermost last
     called_tool: str = ""  # the last tool on this path
     unchecked: dict[Value, None] = field(default_factory=dict)  # generations read since then
-    guarded: int = 0  # `try` statements around that could see a failure
+    guarded: tuple[Guarded, ...] = ()  # `try` statements around that could see a failure, innermost last
     handling: list[Exception] = field(default_factory=list)  # in `except` blocks, innermost last
     standing: list[frozenset[int]] = field(default_factory=list)  # per block: ids of what was made before it
     copied: dict[int, Any] = field(default_factory=dict)  # by their ids, kept alive
@@ -97,13 +128,13 @@ class Evaluation:
         if self.steps > _MOST_STEPS:
             raise GraphBreak(f"tracing takes more than {_MOST_STEPS:,} steps", self.place(), ITERATION)
 
-    def may_fail(self, what: str) -> None:
-        """`what` can fail when the program runs.
+    def may_fail(self, what: str, error: type = BaseException) -> None:
+        """`what` can fail when the program runs, with an error of that class.
 
         Raises:
             GraphBreak: the program could catch that.
         """
-        if self.guarded:
+        if self.guarded and any(guarded.sees(error) for guarded in self.guarded):
             raise GraphBreak(f"{what} can fail inside of a `try`", self.place(), TRIED)
 
     def about_to_change(self) -> None:

@@ -25,6 +25,7 @@ from sglc.frontend.values.block_exit import (
     is_there,
 )
 from sglc.ir.core import OPS, Op, Region, Tree, Type, Value, walk
+from sglc.ir.effects import Effect, any_effect
 from sglc.ir.made_often import replaced
 from sglc.ir.ops import (
     Append,
@@ -62,7 +63,7 @@ class Merged:
 
 def merge(
     arms: Sequence[TracedBlock], fresh: Callable[[Type], Value], streams: StreamTurns, loc: Loc, *, tails: bool,
-    asked: tuple[Value, Sequence[str]] | None = None,
+    asked: tuple[Value, Sequence[str]] | None = None, guarding: bool = False,
 ) -> Merged:  # fmt: skip
     """One op's arms, with `tails` those ops behind it with which all arms end.
 
@@ -71,6 +72,7 @@ def merge(
         streams: the chat turns of every stream that the arms read or make.
         loc: the branch, for errors.
         asked: the text that the branch asks, and what it is in each arm.
+        guarding: the branch asks whether what an arm calls next fails.
 
     Raises:
         TraceError: SGLC148, a stream stands in different turns behind the arms.
@@ -80,7 +82,7 @@ def merge(
         back = list(arms)
     if not back:
         return Merged(tuple(Region((), arm.ops) for arm in arms), (), (), None)
-    start = _first_shared(back) if tails else 0
+    start = _first_shared(back, guarding) if tails else 0
     none_back = all(arm.exit is None for arm in arms)
     known: dict[tuple[Any, ...], Value] = {}
     if asked is not None and len(back) > 1:
@@ -141,10 +143,12 @@ def _same_graph_break(arms: Sequence[TracedBlock]) -> bool:
     )
 
 
-def _first_shared(arms: Sequence[TracedBlock]) -> int:
+def _first_shared(arms: Sequence[TracedBlock], guarding: bool) -> int:
     """How many ops at the end look alike: no more than that can be shared."""
     if len(arms) == 1:
-        return len(arms[0].ops)
+        ops = arms[0].ops
+        failing = (number for number, op in enumerate(ops, 1) if any_effect(op, Effect.FAILS))
+        return len(ops) - (next(failing, 0) if guarding else 0)
     count = 0
     for ops in zip(*(reversed(arm.ops) for arm in arms), strict=False):
         if len({_shape(op) for op in ops}) > 1:

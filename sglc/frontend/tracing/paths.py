@@ -21,7 +21,7 @@ from sglc.frontend.values.symbolic import Symbolic, SymbolicText
 from sglc.ir.core import NOWHERE, Op, Type, Value, definitions, regions, renamed, substitute, values_in
 from sglc.ir.depth import MAX_DEPTH
 from sglc.ir.made_often import replaced
-from sglc.ir.ops import Call, Cond, HostCall, Switch
+from sglc.ir.ops import Call, Cond, HostCall, PureCall, Switch
 
 MOST_PATHS = 64
 MOST_REPEATED = 64  # ops behind the first decision that paths record again, in the mean of all there may be
@@ -213,6 +213,7 @@ class _Tree:
         merged = merge(
             arms, self.fresh, self.streams, decision.loc, tails=True,
             asked=(asked, decision.cases) if decision.cases else None,
+            guarding=bool(made) and isinstance(made[-1], PureCall) and made[-1].name == "sglc.raises",
         )  # fmt: skip
         branch = _branch(decision, asked, merged)
         return TracedBlock((*ops, branch, *merged.tail), merged.exit)
@@ -253,6 +254,8 @@ def raise_at(frame: Frame, error: Exception, loc: Loc, text_of: Callable[[Symbol
     if isinstance(error, SglcError):
         error.certain = False
         raise error
+    if isinstance(error, Symbolic):
+        raise GraphBreak("the class of an error that is raised shows when the program runs", loc, RAISED)
     name = type(error).__name__
     (message,) = error.args if len(error.args) == 1 else (None,)
     if isinstance(message, SymbolicText):

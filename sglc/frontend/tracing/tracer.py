@@ -14,7 +14,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from sglc.errors import Loc
+from sglc.errors import Loc, SglcError
 from sglc.frontend.locate import PLACE, of_exception
 from sglc.frontend.outputs.output_form import OutputParser
 from sglc.frontend.program.history import History
@@ -144,7 +144,7 @@ class Tracer(Evaluation, FiniteValues):
             known = text._known(loc)
             assert known is not None
             return parser.parse(known)
-        self.may_fail(f"a `{parser.name}`")
+        self.may_fail(f"a `{parser.name}`", SglcError)
         name, args = declare_parser(parser), (self.operand(text, loc),)
         made = self.recorder.emit(Type.JSON, PureCall, name, args, {}, "object", loc=loc)
         return SymbolicJson(made, _KINDS.get(parser.name, object))
@@ -315,10 +315,12 @@ class Tracer(Evaluation, FiniteValues):
                 self._stop(frame, graph_break)
                 return None
             except Exception as error:
-                if first and not frame.decisions and len(self.calls) == 1:
+                own = not isinstance(error, Symbolic)
+                if own and first and not frame.decisions and len(self.calls) == 1:
                     raise
                 place = self.place_of(error) or of_exception(error, self.file) or loc
                 try:
+                    self.may_fail(f"`{type(error).__name__}`", type(error))
                     raise_at(frame, error, place, partial(self.operand, loc=place))
                 except GraphBreak as graph_break:
                     self._stop(frame, graph_break)

@@ -147,7 +147,7 @@ CONTEXT = BreakKind(
     "leave it to a function that is declared with `@sglc.tool`",
 )  # fmt: skip
 TRIED = BreakKind(
-    "SGLC153", "`try`", "what fails here shows when the program runs, and a plan has no `except`",
+    "SGLC153", "`try`", "whether it fails only a run knows, and a plan asks that of Python's own functions",
     "move what can fail out of the `try`",
 )  # fmt: skip
 GUARDED = BreakKind(

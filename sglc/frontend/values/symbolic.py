@@ -7,7 +7,8 @@ the tracer decides on one of finitely many (and comes back for the others), or r
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
@@ -24,7 +25,9 @@ from sglc.frontend.values.graph_breaks import (
     KEY,
     METHOD,
     OTHER,
+    RAISED,
     STR,
+    TRIED,
     BreakKind,
     GraphBreak,
 )
@@ -286,6 +289,56 @@ class ReturnedState(Symbolic):
     def observe(self, kind: BreakKind, what: str = "") -> Any:
         """Raises GraphBreak."""
         raise GraphBreak(f"{what or kind.what} needs what a block returns, which may be a state", here(), kind)
+
+
+class Failed(Symbolic, Exception):
+    """What is raised in the arm in which a call fails: only a run makes the error.
+
+    That is one of `_kinds` and none of `_others`; `_message` is its text.
+    """
+
+    known = None
+    kind: ClassVar[type] = object
+
+    def __init__(self, kinds: tuple[type, ...], others: tuple[type, ...], message: SymbolicText | None) -> None:
+        self._kinds, self._others, self._message = kinds, others, message
+
+    def is_one_of(self, kinds: Any) -> bool:
+        """Whether a handler of these classes catches it.
+
+        Raises:
+            GraphBreak: only a run can tell.
+        """
+        if all(issubclass(kind, kinds) for kind in self._kinds):
+            return True
+        if all(issubclass(kind, self._others) for kind in classes_in(kinds) if is_pythons(kind)):
+            return False
+        raise GraphBreak("which class an error has shows when the program runs", here(), TRIED)
+
+    def text(self) -> SymbolicText:
+        """`str(error)`.
+
+        Raises:
+            GraphBreak: a plan would word it in another way.
+        """
+        if self._message is None:
+            raise GraphBreak("what an error says shows when the program runs", here(), RAISED)
+        return self._message
+
+
+def classes_in(kinds: Any) -> Iterator[Any]:
+    """Those of an `except` clause, which may be tuples in tuples."""
+    if isinstance(kinds, tuple):
+        for kind in kinds:
+            yield from classes_in(kind)
+    else:
+        yield kinds
+
+
+def is_pythons(kind: type) -> bool:
+    """Whether Python's own functions may raise a class of errors, or a subclass of it."""
+    python = kind.__module__.partition(".")[0] in sys.stdlib_module_names
+    return python and (issubclass(kind, Exception) or kind is BaseException)
 
 
 def symbol(value: Value, known: Known | None = None, kind: Any = None) -> Symbolic:

@@ -185,8 +185,8 @@ class BlockEffects:
 
 
 def _goes_through(function: str) -> bool:
-    """Whether it is a method of what a tool may change."""
-    return function.startswith(("list.", "dict.", "set."))
+    """Whether it is a method of what a tool may change, or asks how one would fail."""
+    return function.startswith(("list.", "dict.", "set.", "sglc.raises", "sglc.message"))
 
 
 def block_ends(block: Block) -> Iterator[Name]:

@@ -45,7 +45,14 @@ from sglc.frontend.tracing.stores import is_users_file
 from sglc.frontend.tracing.tools import Declared
 from sglc.frontend.tracing.tracer import Tracer
 from sglc.frontend.values.graph_breaks import CALLBACK, SETTING, UNDECLARED, GraphBreak, generator
-from sglc.frontend.values.symbolic import Symbolic, SymbolicBool, SymbolicJson, SymbolicList, SymbolicText
+from sglc.frontend.values.symbolic import (
+    Failed,
+    Symbolic,
+    SymbolicBool,
+    SymbolicJson,
+    SymbolicList,
+    SymbolicText,
+)
 from sglc.ir.core import Type
 from sglc.ir.effects import LOG_LEVELS
 from sglc.ir.ops import Tool
@@ -249,6 +256,8 @@ def _declared(frame: CallFrame, function: Declared, args: list[Any], named: dict
         frame.tracer.hand(given, name)
         frame.tracer.may_fail(f"`{name}(...)`")
         frame.tracer.before_tool(name)
+    elif any(map(holds_symbols, given)):
+        frame.tracer.may_fail(f"`{name}(...)`")
     made = function(*args, **named)
     if function.effects:
         outside.called(name, given, made)
@@ -318,6 +327,8 @@ def _constructed(frame: CallFrame, kind: type, args: list[Any], named: dict[str,
     """An object of a class that only holds what it is given; `_UNKNOWN` for a class of Python's own."""
     if kind is string.Template or kind is type:
         return _UNKNOWN
+    if kind is str and len(args) == 1 and isinstance(args[0], Failed):
+        return args[0].text()
     frame.tracer.outside.look_up_class(kind)
     frame.tracer.outside.look_up_class(type(kind))
     if not dataclasses.is_dataclass(kind) and not hasattr(kind, "_fields"):

@@ -13,6 +13,7 @@ from typing import Any
 from sglc.frontend.program.instance import Gathered, GatheredVariables
 from sglc.frontend.tracing.call_frame import CallFrame, Closure, Coroutine
 from sglc.frontend.tracing.control_blocks import record_map
+from sglc.frontend.tracing.evaluation import Handler, reachable
 from sglc.frontend.tracing.guards import of_a_library
 from sglc.frontend.tracing.makers import declare_class
 from sglc.frontend.tracing.outside import behind_tool, held_in
@@ -31,14 +32,16 @@ from sglc.frontend.values.graph_breaks import (
 from sglc.frontend.values.known import computed
 from sglc.frontend.values.no_text import NotAwaited
 from sglc.frontend.values.symbolic import (
+    Failed,
     Symbolic,
     SymbolicList,
     SymbolicText,
+    is_pythons,
     symbol,
 )
 from sglc.ir.core import Tree, Type
 from sglc.ir.ops import PureCall
-from sglc.ir.pure import PURE, TEXTS, function_of, is_written, sets_up_itself, type_name
+from sglc.ir.pure import PURE, TEXTS, class_name, function_of, is_written, sets_up_itself, type_name
 
 _ATOMS = (str, int, float, bool, type(None))
 _CONTAINERS = (list, tuple, dict, set, frozenset)
@@ -54,6 +57,13 @@ _FORMS: Mapping[Any, Type] = {str: Type.TEXT, bool: Type.BOOL, TEXTS: Type.LIST,
 _OWN_VALUES = (str, bytes, int, float, bool, TEXTS, list[str])  # hold nothing of what a function is given
 _GIVE_DEFAULT = ("dict.fromkeys", "dict.get", "sglc.first", "sglc.method", "sum")  # itself, as a keyword is
 _NO_METHODS = ("len", "operator.getitem")  # call no method of what a list holds
+# What a plan does not raise where Python does, or the other way round.
+_FAIL_IN_OTHER_WAYS = {
+    "sglc.method": (AttributeError,),
+    "sglc.attribute": (AttributeError,),
+    "sglc.text": (TypeError,),
+    "sglc.first": (StopIteration,),
+}
 _EMPTY: dict[Any, Any] = {}
 _ITERATORS = (
     *map(type, (iter([]), iter(()), iter(_EMPTY), iter(""), iter(range(0)), iter(set()), reversed([]),
@@ -196,16 +206,17 @@ def pure_call(
     pure = PURE[name]
     gives = kind if kind is not None else pure.gives
     loc = tracer.place()
-    if pure.fails:
-        tracer.may_fail(f"`{name.removeprefix('operator.').removeprefix('sglc.')}(...)`")
+    if tracer.guarded and not _is_sure(name, args, named):
+        _decide_failure(tracer, name, args, named)
     for arg in (*args, *named.values()):
         _use(tracer, arg, name)
     known = computed(name, args, named)
     if known is not None and gives in (None, object):
         gives = type(known.real)
         tracer.guard(f"sglc.type({known.fact})", type_name(known.real), loc)
-    trees = tuple(operand(tracer, arg, name) for arg in args)
-    keywords = {key: operand(tracer, item, name) for key, item in named.items()}
+    used_by = args[1] if name == "sglc.raises" else name  # what a reason names
+    trees = tuple(operand(tracer, arg, used_by) for arg in args)
+    keywords = {key: operand(tracer, item, used_by) for key, item in named.items()}
     if gives not in _OWN_VALUES:
         for arg in (*args, *named.values()):
             for part in held_in(arg):
@@ -217,6 +228,66 @@ def pure_call(
     if known is not None:
         tracer.made(value, known)
     return symbol(value, known, gives if isinstance(gives, type) else object)
+
+
+def _is_sure(name: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
+    """Whether a call does not fail, whatever a run gives it: where that is asked there is a path for it."""
+    kinds, whole = {kind_of(arg) for arg in args}, kind_of(args[0]) if args else None
+    if not PURE[name].fails and (name.startswith("sglc.") or (len(args) == 1 and not named)):
+        return name.startswith(("sglc.", f"{getattr(whole, '__name__', '')}."))
+    if named:
+        return False
+    match name.removeprefix("operator."):
+        case "str.split" | "str.rsplit":
+            return len(args) == 1 or (len(args) == 2 and type(args[1]) is str and args[1] != "")
+        case "str.strip" | "str.lstrip" | "str.rstrip" | "str.removeprefix" | "str.removesuffix":
+            return kinds == {str} and len(args) == 2
+        case "str.startswith" | "str.endswith" | "str.find" | "str.count":
+            return kinds == {str} and len(args) == 2
+        case "str.replace":
+            return kinds == {str} and len(args) == 3
+        case "len" | "list":
+            return len(args) == 1 and whole in (str, list, tuple, dict)
+        case "eq" | "ne":
+            return str in kinds
+        case "lt" | "le" | "gt" | "ge":
+            return kinds == {str} or kinds <= {int, bool}
+        case "add" | "sub" | "mul" | "bool":
+            return kinds <= {int, bool}
+        case "sglc.slice":
+            fixed = all(part is None or type(part) is int for part in args[1:])
+            return whole in (str, list) and fixed and args[3] != 0
+        case _:
+            return False
+
+
+def _decide_failure(tracer: Tracer, name: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    """Ask whether a call fails where the program would see it; on this path it does not, or fails here.
+
+    Raises:
+        Failed: it does.
+        GraphBreak: a plan cannot tell.
+    """
+    tries = tracer.guarded[::-1]
+    handlers = [None if each.blocks < len(tracer.bodies) else each.look_up() for each in tries]
+    used: dict[int, Any] = {}
+    reachable((*args, *named.values()), used)
+    once = any(hasattr(type(item), "__next__") for item in used.values())  # what would be asked is gone then
+    clauses = [clause for each in handlers for clause in each or ()]
+    clauses += [Handler((Exception,), False)] if any(each.final for each in tries) else []
+    caught = [kind for clause in clauses for kind in clause.kinds]
+    other = any(issubclass(kind, each) for kind in _FAIL_IN_OTHER_WAYS.get(name, ()) for each in caught)
+    if once or None in handlers or other:
+        tracer.may_fail(f"`{name.removeprefix('operator.').removeprefix('sglc.')}(...)`")
+    others: tuple[type, ...] = ()
+    for clause in clauses:
+        kinds = tuple([kind for kind in clause.kinds if is_pythons(kind) and not issubclass(kind, others)])
+        if kinds and pure_call(tracer, "sglc.raises", [*map(class_name, kinds)], name, *args, named=named):
+            said = clause.named and not name.startswith("sglc.")
+            raise Failed(
+                kinds, others, pure_call(tracer, "sglc.message", name, *args, named=named) if said else None
+            )
+        others += kinds
 
 
 def over(frame: CallFrame, source: Any, body: Callable[[Any], Any]) -> Any:

@@ -39,7 +39,7 @@ from sglc.frontend.tracing.interpreter.operations import (
 )
 from sglc.frontend.tracing.interpreter.python_calls import goes_through
 from sglc.frontend.values.graph_breaks import ASYNC, FOREIGN, ITERATION, NO_RULE, SPREAD, GraphBreak
-from sglc.frontend.values.symbolic import Symbolic, SymbolicJson, SymbolicList, SymbolicText, joined
+from sglc.frontend.values.symbolic import Failed, Symbolic, SymbolicJson, SymbolicList, SymbolicText, joined
 from sglc.ir.core import walk
 from sglc.ir.ops import Call, Gen, Map, Select, Tool
 from sglc.ir.pure import TEXTS, name_of
@@ -377,6 +377,8 @@ _CONVERSIONS: dict[int, Callable[[Any], str]] = {115: str, 114: repr, 97: ascii}
 
 def formatted(frame: CallFrame, value: Any, conversion: int, spec: Any) -> Any:
     """One replacement field of an f-string."""
+    if isinstance(value, Failed) and conversion in (-1, 115) and (conversion == 115 or spec == ""):
+        value = value.text()
     if not holds_symbols(value) and not isinstance(spec, Symbolic):
         if not refuses_text(value):
             refuse_foreign(frame.tracer, "a format", value)

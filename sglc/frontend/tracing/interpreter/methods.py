@@ -53,6 +53,8 @@ def method(frame: CallFrame, owner: Any, function: Any, args: list[Any], named: 
             owner[:] = arranged(frame, "sorted", list(owner), named)
             return None
         refuse_foreign(frame.tracer, f"`.{name}`", *args)
+        if args and _looks_into(owner, name, args[0]):
+            frame.tracer.may_fail(f"`.{name}(...)`")
         if named.get("key") is not None:
             named = {**named, "key": frame.tracer.enter(named["key"], frame.loc())}
         return function(*args, **named)
@@ -85,6 +87,15 @@ def method(frame: CallFrame, owner: Any, function: Any, args: list[Any], named: 
         if isinstance(arg, Symbolic):
             arg.observe(METHOD, f"`.{name}`")
     return function(*args, **named)
+
+
+def _looks_into(owner: Any, name: str, given: Any) -> bool:
+    """Whether a change depends on what only a run knows, and does not just keep it."""
+    if name in ("append", "appendleft"):
+        return False
+    if name == "extend" or (name == "update" and type(owner) is dict and type(given) is dict):
+        return isinstance(given, Symbolic)
+    return holds_symbols(given)
 
 
 def _pattern(

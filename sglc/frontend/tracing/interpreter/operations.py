@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
+from sglc.errors import SglcError
 from sglc.frontend.program.instance import GatheredVariables
 from sglc.frontend.program.state import State
 from sglc.frontend.tracing.call_frame import CallFrame
@@ -105,6 +106,8 @@ def binary(frame: CallFrame, node: ast.operator, left: Any, right: Any, *, inpla
         made: Callable[[Any, Any], Any] = getattr(operator, _in_place(name) if inplace else name)
         return made(left, right)
     if isinstance(left, Symbolic) or isinstance(right, Symbolic):
+        if inplace and not _is_same_in_place(name, left, right):
+            frame.tracer.may_fail(f"`{_shown(frame)}`")
         if inplace and _changes_in_place(frame, name, left, right):
             sure = kind_of(right) in _CHANGED_IN_PLACE or kind_of(left) in _CHANGED_IN_PLACE
             frame.tracer.replace(left, f"`{_shown(frame)}`", sure=sure)
@@ -121,6 +124,7 @@ def binary(frame: CallFrame, node: ast.operator, left: Any, right: Any, *, inpla
 _CHANGED_IN_PLACE = (list, dict, set, list[str])
 
 
+_OF_NUMBERS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 _ARITHMETIC = ("operator.add", "operator.sub", "operator.truediv", "operator.floordiv")
 
 
@@ -130,6 +134,12 @@ def _changes_in_place(frame: CallFrame, name: str, left: Any, right: Any) -> boo
         return True
     plain = kind_of(right) in (int, float, bool, str, type(None)) and name != "mul"
     return kind_of(left) is object and not plain and not _is_number(frame, left)
+
+
+def _is_same_in_place(name: str, left: Any, right: Any) -> bool:
+    """Whether `left += right` and its like give and raise, to the word, what `left + right` does."""
+    kinds = {kind_of(left), kind_of(right)}
+    return (name == "add" and kinds == {str}) or (name in _OF_NUMBERS and kinds <= {int, float, bool})
 
 
 def _is_number(frame: CallFrame, value: Any) -> bool:
@@ -231,6 +241,8 @@ def _contains(frame: CallFrame, whole: Any, part: Any) -> Any:
         known = computed("operator.contains", (whole, part), {})
         return asked_of_texts(frame.tracer, In, part, whole, frame.loc(), known)
     if isinstance(whole, Mapping):
+        if kind_of(part) not in _SCALARS:
+            frame.tracer.may_fail("a look-up of what may have no hash")
         whole = list(whole)
     return pure_call(frame.tracer, "operator.contains", whole, part)
 
@@ -279,7 +291,7 @@ def subscript(frame: CallFrame, value: Any, index: Any) -> Any:
         found = value[index]
         decided = isinstance(found, str) and not isinstance(value, CallResult)  # a path has read it
         if isinstance(value, _READS) and not decided:
-            frame.tracer.may_fail(f"`[{index!r}]`")
+            frame.tracer.may_fail(f"`[{index!r}]`", SglcError if isinstance(value, State) else BaseException)
         frame.tracer.was_read(found)
         return found
     settled = value.settled() if isinstance(value, SymbolicText) else None

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from sglc.frontend.tracing.call_frame import CallFrame
+from sglc.frontend.tracing.evaluation import Guarded, Handler
 from sglc.frontend.tracing.interpreter.data import entries, is_known, is_ours, kind_of, unrolled
 from sglc.frontend.tracing.interpreter.expressions import (
     MOST_TURNS,
@@ -33,8 +34,8 @@ from sglc.frontend.tracing.interpreter.operations import (
 )
 from sglc.frontend.tracing.join_points import meeting
 from sglc.frontend.tracing.paths import PathEnded
-from sglc.frontend.values.graph_breaks import CONTEXT, ITERATION, NO_RULE, OUTSIDE, GraphBreak, generator
-from sglc.frontend.values.symbolic import Symbolic, SymbolicText
+from sglc.frontend.values.graph_breaks import CONTEXT, ITERATION, NO_RULE, OUTSIDE, TRIED, GraphBreak, generator
+from sglc.frontend.values.symbolic import Failed, Symbolic, SymbolicText
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,8 @@ def _delete(frame: CallFrame, node: ast.Delete) -> None:
                 held, key = evaluate(frame, owner), evaluate(frame, index)
                 frame.node = target
                 frame.tracer.change(held, f"`del {ast.unparse(target)}`")
+                if isinstance(key, Symbolic):
+                    frame.tracer.may_fail(f"`del {ast.unparse(target)}`")
                 del held[key]
             case _:
                 frame.node = target
@@ -265,7 +268,8 @@ def _managed(frame: CallFrame, items: Sequence[ast.withitem], body: Sequence[ast
 
 def _try(frame: CallFrame, node: ast.Try) -> Leaves | None:
     tracer = frame.tracer
-    tracer.guarded += 1
+    around, final = tracer.guarded, bool(node.finalbody)
+    tracer.guarded = (*around, Guarded(partial(_caught, frame, node), final, len(tracer.bodies)))
     left: Leaves | None = None
     problem: Exception | None = None
     try:
@@ -276,8 +280,9 @@ def _try(frame: CallFrame, node: ast.Try) -> Leaves | None:
         except Exception as error:
             problem = error
     finally:
-        tracer.guarded -= 1
-    tracer.guarded += bool(node.finalbody)
+        tracer.guarded = around
+    if final:
+        tracer.guarded = (*around, Guarded(tuple, final, len(tracer.bodies)))
     try:
         try:
             if problem is not None:
@@ -289,20 +294,52 @@ def _try(frame: CallFrame, node: ast.Try) -> Leaves | None:
         except Exception as error:
             left, problem = None, error
     finally:
-        tracer.guarded -= bool(node.finalbody)
-    final = run_block(frame, node.finalbody)
-    if final is not None:
-        return final
+        tracer.guarded = around
+    ended = run_block(frame, node.finalbody)
+    if ended is not None:
+        return ended
     if problem is not None:
         raise problem
     return left
+
+
+def _caught(frame: CallFrame, node: ast.Try) -> tuple[Handler, ...] | None:
+    """The handlers of a `try` before anything has failed; None if what they name may still change."""
+    found: list[Handler] = []
+    at = frame.node
+    try:
+        for handler in node.handlers:
+            named = [] if handler.type is None else [*ast.walk(handler.type)]
+            local = any(isinstance(each, ast.Name) and frame.binds(each.id) for each in named)
+            if local or not all(isinstance(each, _FIXED_NAMES) for each in named):
+                return None
+            kinds = Exception if handler.type is None else evaluate(frame, handler.type)
+            classes = kinds if isinstance(kinds, tuple) else (kinds,)
+            if not _are_errors(classes):
+                return None
+            found.append(Handler(classes, handler.name is not None))
+    except Exception:
+        return None
+    finally:
+        frame.node = at
+    return tuple(found)
+
+
+def _are_errors(classes: tuple[Any, ...]) -> bool:
+    """Whether an `except` clause may name these: no tuple in a tuple, as `isinstance` takes."""
+    return all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in classes)
+
+
+_FIXED_NAMES = (ast.Name, ast.Attribute, ast.Tuple, ast.expr_context)
 
 
 def _handled(frame: CallFrame, node: ast.Try, problem: Exception) -> tuple[Leaves | None, Exception | None]:
     for handler in node.handlers:
         kinds = Exception if handler.type is None else evaluate(frame, handler.type)
         frame.node = handler.type or handler
-        if not isinstance(problem, kinds):
+        if not _are_errors(kinds if isinstance(kinds, tuple) else (kinds,)):
+            raise GraphBreak("an `except` of what is no class of errors", frame.loc(), TRIED)
+        if not (problem.is_one_of(kinds) if isinstance(problem, Failed) else isinstance(problem, kinds)):
             continue
         if handler.name:
             frame.store(handler.name, problem)
