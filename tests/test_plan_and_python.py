@@ -724,6 +724,14 @@ def as_number(text: Any, default: Any = None) -> Any:
 
 
 @sgl.function
+def list_has_two_names(s: Any) -> Any:
+    s += sgl.gen("listed", regex=LISTED)
+    words = same = ["a"]
+    words += json.loads(s["listed"])
+    return words, same
+
+
+@sgl.function
 def numbers_or_not(s: Any) -> Any:
     found = []
     for turn in range(3):
@@ -1073,6 +1081,7 @@ PROGRAMS = [
     (default_is_made_before_what_fails, PYTHON),
     (containers_are_the_programs_own, PLAN),
     (generator_is_kept_and_not_gone_through, PLAN),
+    (list_has_two_names, PYTHON),
     (numbers_or_not, PLAN),
     (forms_are_asked_for_again, PLAN),
     (errors_are_told_apart, PLAN),

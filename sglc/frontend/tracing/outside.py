@@ -84,8 +84,10 @@ class OutsideState:
     """`seen`: by their ids, objects from outside that could be changed; they are kept alive.
 
     `given` are those of them that are an argument's or the program's, which a trace must not hold. `gave` is
-    the data that tools gave, `handed` what they were given. `constants` were read before any tool: by their
-    names in the globals of a module, among `VARIABLES` or (None) in a class, and by what code.
+    the data that tools gave, `handed` what they were given. `replaced` are values that Python changed in place
+    where the plan made new ones, and containers by their ids, which `kept` keeps alive. `constants` were read
+    before any tool: by their names in the globals of a module, among `VARIABLES` or (None) in a class, and by
+    what code.
     """
 
     seen: dict[int, Any] = field(default_factory=dict)
@@ -93,7 +95,8 @@ class OutsideState:
     gave: set[Value] = field(default_factory=set)
     handed: set[Value] = field(default_factory=set)
     reads: Reads = field(default_factory=Reads)
-    replaced: frozenset[Value] = frozenset()
+    replaced: frozenset[Value | int] = frozenset()
+    kept: list[Any] = field(default_factory=list)
     constants: list[tuple[str, Mapping[str, Any] | None, Mapping[str, Any]]] = field(default_factory=list)
     stores: Stores = field(default_factory=Stores)
 
@@ -271,6 +274,8 @@ class OutsideState:
         """Whether it is or holds what was changed in place in Python, and not in the plan."""
         if isinstance(value, SymbolicJson | SymbolicList):
             return value.value in self.replaced
+        if id(value) in self.replaced:
+            return True
         return depth <= _DEEPEST and any(self._is_replaced(item, depth + 1) for item in held_in(value))
 
     def _reached(self, value: Any, depth: int) -> Any:

@@ -66,7 +66,7 @@ class Snapshot:
     """Where the recorder and every state stand."""
 
     mark: Mark
-    replaced: frozenset[Value]
+    replaced: frozenset[Value | int]
     states: tuple[
         tuple[PromptState, RecordedStream, Value, Turns, tuple[bool, bool], dict[str, Any], History | None], ...
     ]
@@ -181,6 +181,8 @@ class Tracer(Evaluation, FiniteValues):
         new = isinstance(op, PureCall) and op.name in _MAKE_NEW
         if not data or (value.known is not None and not new):
             self.change(value, what)
+            self.outside.kept.append(value)
+            self.outside.replaced |= {id(value)}
             return
         todo, found = [value.value], {value.value}
         while todo and sure and not new:
