@@ -26,6 +26,7 @@ from sglc.ir.made_often import made_often
 from sglc.ir.plan.dataflow import choice_texts, failed_before, filled
 from sglc.ir.plan.events import Delta, Event, EventBatches, GenDone, NodeFailed, Sample, SelectDone, Usage
 from sglc.ir.plan.segment import (
+    ASKED,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -42,7 +43,6 @@ from sglc.ir.plan.segment import (
 from sglc.ir.target import ControlText, Objects, Target
 from sglc.runtime.tokenizer.chat_template import ChatTemplate
 
-_ASKS = (GenNode, SelectNode)  # as a tuple, which is looked through in half the time of a union
 _HANDLES = (KeepNode, OpenNode, ReleaseNode)
 _WORD = re.compile(r"\s*\S+|\s+\Z")
 _CONTROL = ("<|im_start|>", "<|im_end|>")
@@ -346,7 +346,7 @@ class ScriptedBackend:
                         later.append(index)
                         continue
                 try:
-                    if not isinstance(node, _ASKS):
+                    if not isinstance(node, ASKED):
                         self._follow(index, node, prompts, texts)
                         continue
                     event, text = self._ask(index, node, prompts[node.stream], texts)

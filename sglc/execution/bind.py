@@ -27,6 +27,7 @@ from sglc.frontend.language.gen_arguments import sampling_fields
 from sglc.frontend.locate import here
 from sglc.ir.core import Site
 from sglc.ir.plan.segment import (
+    ASKED,
     ExtendNode,
     GenNode,
     ImagePart,
@@ -50,7 +51,6 @@ Rows = Iterable[Row] | AsyncIterable[Row]
 Fitting = tuple[dict[str, Any], Sampling]  # a row's arguments, and defaults of its generations
 
 DEFAULTS = Sampling()
-_ASKED = (GenNode, SelectNode)
 _SAMPLING = {
     "max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "n": "n", "stop": "stop",
     **{name: name for name in (
@@ -105,7 +105,7 @@ class Template:
 
 def asked_in(segment: Segment) -> dict[int, GenNode | SelectNode]:
     """The generations and choices of a segment, by their place in it."""
-    return {i: node for i, node in enumerate(segment.nodes) if isinstance(node, _ASKED)}
+    return {i: node for i, node in enumerate(segment.nodes) if isinstance(node, ASKED)}
 
 
 def _filler(node: Node, placed: bool) -> Callable[[Own], Node] | None:

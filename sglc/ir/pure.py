@@ -423,7 +423,7 @@ _MADE: Mapping[str, Callable[..., Any]] = {
     "sglc.compress": _compress,
     "sglc.unpack": _unpack,
     "sglc.spread": _spread,
-    "sglc.flat": lambda rows: _spread(*rows),
+    "sglc.flat": lambda rows: [item for row in rows for item in row],
     "sglc.merge": _merge,
     "sglc.first": lambda items, *default: next(iter(items), *default),
     "sglc.zip": lambda *items: list(zip(*items, strict=False)),

@@ -11,7 +11,7 @@ from threading import Lock
 from sglc.errors import Loc
 from sglc.ir.core import Op, Program, Site, all_ops, walk, with_fields
 from sglc.ir.depth import with_room
-from sglc.ir.ops import Call, Gen, Select
+from sglc.ir.ops import ASKED, Call, Gen
 from sglc.ir.plan.plan import Plan
 from sglc.ir.remark import Remark
 from sglc.ir.rewrite import rewritten
@@ -22,7 +22,6 @@ from sglc.passes.pass_options import name_of
 from sglc.passes.pipelines import extended, pipeline_for
 from sglc.passes.prompt.turns import with_turns
 
-_ASKED = (Gen, Select)
 _PLACE = attrgetter(*[f"loc.{field.name}" for field in fields(Loc)])
 _CACHE_SIZE = 1024
 _CACHE: dict[Hashable, list[Compiled]] = {}  # of each program one, once it is made
@@ -65,7 +64,7 @@ def compile_program(
     if target.guesses and "speculate" not in map(name_of, names):
         ready = _asked_alone(ready)
     lowered, remarks = run_pipeline(ready, target, names, observe=observe, step_by_step=not to_run)
-    keys = {op.site: op.cache_key for op in walk(lowered.ops) if isinstance(op, _ASKED) and op.cache_key}
+    keys = {op.site: op.cache_key for op in walk(lowered.ops) if isinstance(op, ASKED) and op.cache_key}
     return Compiled(program, lowered, lower_plan(lowered, target, to_run=to_run), remarks, keys)
 
 

@@ -11,15 +11,13 @@ from sglc.ir.core import Op, Program, all_ops, with_fields
 from sglc.ir.grammar.call_format import HERMES, calls_form
 from sglc.ir.grammar.fsm_summary import summary_of, summary_of_choices
 from sglc.ir.grammar.regex import compile_regex
-from sglc.ir.ops import Gen, Select
+from sglc.ir.ops import ASKED, Gen, Select
 from sglc.ir.remark import Remark, place
 from sglc.ir.rewrite import rewritten
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target
 from sglc.ir.text.literal_place import place_in_literal
 from sglc.passes.base import Exactness, Kind, Rewrite, register
-
-_ASKED = (Gen, Select)
 
 
 @register(
@@ -53,7 +51,7 @@ def _compiled(program: Program, target: Target, *, sized: bool) -> Rewrite:
     def told(op: Op) -> bool:
         return isinstance(op, Select) and bool(sized or op.fsm)
 
-    asked = [op for op in all_ops(program) if isinstance(op, _ASKED)]
+    asked = [op for op in all_ops(program) if isinstance(op, ASKED)]
     if not any(told(op) or (isinstance(op, Gen) and _has_form(op)) for op in asked):
         return program
     remarks: list[Remark] = []

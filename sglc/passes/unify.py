@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 from sglc.ir.core import Op, Program, Type, Value, all_ops, content, reading, regions, with_fields
-from sglc.ir.ops import Fork, Gen, ScopeBegin, ScopeEnd, Select
+from sglc.ir.ops import ASKED, Fork, Gen, ScopeBegin, ScopeEnd, Select
 from sglc.ir.remark import Remark, place
 from sglc.ir.rewrite import rewritten
 from sglc.ir.target import Target
 from sglc.passes.base import Exactness, Rewrite, register
-
-_ASKED = (Gen, Select)
 
 
 @register("unify", Exactness.TOKENS, "equal deterministic generations are made once")
@@ -27,13 +25,13 @@ def unify(program: Program, target: Target) -> Rewrite:
     known which texts stand in a prompt, so nothing is merged here; the remarks are of those that are the same
     whatever these texts are. Where one request asks for several generations (`ahead`), none is marked.
     """
-    asked = [op for op in all_ops(program) if isinstance(op, _ASKED)]
+    asked = [op for op in all_ops(program) if isinstance(op, ASKED)]
     together = any(op.fused or getattr(op, "ahead", 0) for op in asked)
     alone = () if together else asked
     marked = {id(op) for op in alone if target.is_deterministic(op.sampling if isinstance(op, Gen) else None)}
 
     def changed(op: Op) -> Op:
-        return with_fields(op, unify=id(op) in marked) if isinstance(op, _ASKED) else op
+        return with_fields(op, unify=id(op) in marked) if isinstance(op, ASKED) else op
 
     if any(op.unify != (id(op) in marked) for op in asked):
         program = with_fields(program, ops=rewritten(program.ops, changed))

@@ -18,6 +18,7 @@ from sglc.errors import SglcError
 from sglc.ir.plan.dataflow import FilledPart, choice_texts, filled_parts, left_in_prompt
 from sglc.ir.plan.events import GenDone, SelectDone
 from sglc.ir.plan.segment import (
+    ASKED,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 _DEFAULTS = asdict(Sampling())
 _NUMBERS = count()
-_ASKED = (GenNode, SelectNode)  # quicker than a union
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Followed:
             adds: Sequence[Hashable] | None = ()
             if isinstance(node, ExtendNode):
                 adds = followed._filled(node.parts)
-            elif isinstance(node, _ASKED):
+            elif isinstance(node, ASKED):
                 adds = (followed.left(stream),) if stream in followed.texts else None
             elif isinstance(node, OpenNode):
                 if node.handle is None:

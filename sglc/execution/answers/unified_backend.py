@@ -26,10 +26,9 @@ from sglc.ir.plan.backend import Backend, BackendWrapper, hand_over
 from sglc.ir.plan.dataflow import failed_before
 from sglc.ir.plan.events import Delta, Event, NodeFailed, Usage
 from sglc.ir.plan.rest import Rest
-from sglc.ir.plan.segment import GenNode, KeepNode, OpenNode, ReleaseNode, Segment, SelectNode, reads
+from sglc.ir.plan.segment import ASKED, GenNode, KeepNode, OpenNode, ReleaseNode, Segment, SelectNode, reads
 
 _UNIFIED = Usage(unified=1)
-_ASKED = (GenNode, SelectNode)  # quicker than unions
 _HANDLING = (OpenNode, KeepNode, ReleaseNode)
 
 
@@ -53,7 +52,7 @@ class UnifiedBackend(BackendWrapper):
         """As that of the back end."""
         asked, marked, handles = list[int](), False, list[int]()
         for index, node in enumerate(segment.nodes):
-            if isinstance(node, _ASKED):
+            if isinstance(node, ASKED):
                 asked.append(index)
                 marked = marked or node.unify
             elif isinstance(node, _HANDLING) and isinstance(node.handle, int):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
@@ -326,13 +326,9 @@ class Failed(Symbolic, Exception):
         return self._message
 
 
-def classes_in(kinds: Any) -> Iterator[Any]:
-    """Those of an `except` clause, which may be tuples in tuples."""
-    if isinstance(kinds, tuple):
-        for kind in kinds:
-            yield from classes_in(kind)
-    else:
-        yield kinds
+def classes_in(kinds: Any) -> tuple[Any, ...]:
+    """Those of an `except` clause."""
+    return kinds if isinstance(kinds, tuple) else (kinds,)
 
 
 def is_pythons(kind: type) -> bool:

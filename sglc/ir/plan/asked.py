@@ -8,6 +8,7 @@ from itertools import compress
 
 from sglc.ir.plan.plan import CallStep, LoopStep, MapStep, Plan, steps_of
 from sglc.ir.plan.segment import (
+    ASKED,
     ExtendNode,
     ForkNode,
     GenNode,
@@ -28,7 +29,6 @@ from sglc.ir.plan.segment import (
 from sglc.ir.plan.uses import Name, node_reads
 from sglc.ir.target import ControlText
 
-_ASKED = (GenNode, SelectNode)
 _WRITTEN = (str, RoleMark, ControlText)  # parts that are known before a run
 
 
@@ -79,7 +79,7 @@ def _asks_again(segments: Iterable[Segment]) -> bool:
 
 
 def _is_marked(node: Node) -> bool:
-    return isinstance(node, _ASKED) and node.unify
+    return isinstance(node, ASKED) and node.unify
 
 
 def known_questions(plan: Plan, texts: Mapping[str, str]) -> list[Hashable]:

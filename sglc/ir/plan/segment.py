@@ -173,6 +173,7 @@ class ReleaseNode:
     handle: int
 
 
+ASKED = (GenNode, SelectNode)  # as a tuple, which is looked through in half the time of a union
 Node = OpenNode | ExtendNode | GenNode | SelectNode | ForkNode | KeepNode | ReleaseNode
 
 

@@ -40,7 +40,7 @@ from sglc.ir.sampling import FORMS, LEAST_REPETITION, MOST_REPETITION, MOST_TEMP
 from sglc.ir.values import DATA, OPERATIONS
 
 _IN_FORMS = re.compile(r"(~[\d.]+(:\d+)?)+(@\d+)*")  # as bodies that run as Python are recorded
-_SITED = (Gen, Select, Join, Call)
+SITED = (Gen, Select, Join, Call)
 _STREAM, _TEXT = (Type.STREAM,), (Type.TEXT,)
 
 
@@ -125,7 +125,7 @@ def check_fields(op: Op) -> None:
             twice = next((case for i, case in enumerate(op.cases) if case in op.cases[:i]), None)
             if twice is not None:
                 raise problem("SGLC213", f"`switch` has the case `{twice}` twice", op)
-    if isinstance(op, _SITED) and "@" in _IN_FORMS.sub("", op.site.function):
+    if isinstance(op, SITED) and "@" in _IN_FORMS.sub("", op.site.function):
         raise problem(
             "SGLC213", f"function `{op.site.function}` has an `@` in its name", op,
             note="the site of a generation in a loop has its iteration there",

@@ -40,10 +40,9 @@ from sglc.ir.ops import (
 )
 from sglc.ir.remark import place
 from sglc.ir.text.printer import value_names
-from sglc.ir.verify.fields import check_fields, operand_types, problem
+from sglc.ir.verify.fields import SITED, check_fields, operand_types, problem
 from sglc.ir.verify.scopes import Place, Places, is_open
 
-_SITED = (Gen, Select, Join, Call)
 _PARAMETERS = (Arg, Guard, Resume)
 _PLACING = (RoleOpen, RoleClose, ScopeBegin, ScopeEnd, Call)  # what may begin or end a turn or section
 _K = TypeVar("_K")
@@ -151,7 +150,7 @@ class _Verifier:
         if isinstance(op, CONTINUING):
             for stream in continued(op):
                 self.go_on(stream, op)
-        if isinstance(op, _SITED):
+        if isinstance(op, SITED):
             self.unique(op)
 
     # -- values --------------------------------------------------------------------------------------

@@ -31,11 +31,21 @@ from sglc.ir.core import (
     with_regions,
 )
 from sglc.ir.made_often import replaced
-from sglc.ir.ops import Cond, Format, Gen, Prompt, ScopeBegin, ScopeEnd, Select, Switch, arms_of, hands_over
+from sglc.ir.ops import (
+    ASKED,
+    Cond,
+    Format,
+    Prompt,
+    ScopeBegin,
+    ScopeEnd,
+    Switch,
+    arms_of,
+    hands_over,
+)
 from sglc.passes.lowering.segments import StreamOp
 
 _MOST_COPIES = 128  # ops that what follows one branch may come to
-_BRANCHES, _ASKED = (Cond, Switch), (Gen, Select)
+_BRANCHES = (Cond, Switch)
 _MOVES = (*get_args(StreamOp), ScopeBegin, ScopeEnd, Format)
 
 
@@ -68,7 +78,7 @@ class _Tails:
         for number, op in enumerate(ops):
             if id(op) in moved:
                 continue
-            if isinstance(op, _BRANCHES) and any(isinstance(inner, _ASKED) for inner in walk((op,))):
+            if isinstance(op, _BRANCHES) and any(isinstance(inner, ASKED) for inner in walk((op,))):
                 tail = self.tail(op, map(ops.__getitem__, range(number + 1, len(ops))), given)
                 if _is_worth_it(op, tail):
                     # What is made of texts is there, too, for who reads it behind the branch.
@@ -119,7 +129,7 @@ class _Tails:
                 tail.append(other)
                 there.update(other.results)
                 mine.update(other.results if follows else ())
-            elif follows or isinstance(other, _ASKED):
+            elif follows or isinstance(other, ASKED):
                 break  # variables keep their order
         return tail
 
@@ -134,7 +144,7 @@ class _Tails:
 
 def _is_worth_it(op: Cond | Switch, tail: Sequence[Op]) -> bool:
     """Whether what follows a branch saves a segment in one of its arms, and is not too much to be in each."""
-    if not any(isinstance(other, _ASKED) for other in tail) or len(tail) * len(arms_of(op)) > _MOST_COPIES:
+    if not any(isinstance(other, ASKED) for other in tail) or len(tail) * len(arms_of(op)) > _MOST_COPIES:
         return False
     wanted = {value for other in tail for value in operands(other)}
     return _joins(op, [place for place, value in enumerate(op.results) if value in wanted])
@@ -153,7 +163,7 @@ def _joins(op: Cond | Switch, wanted: Sequence[int]) -> bool:
             if inner is None or id(inner) in seen:
                 continue
             seen.add(id(inner))
-            generates = generates or isinstance(inner, _ASKED)
+            generates = generates or isinstance(inner, ASKED)
             if isinstance(inner, _MOVES):
                 todo += operands(inner)
             elif isinstance(inner, _BRANCHES) and _joins(inner, range(len(inner.results))):

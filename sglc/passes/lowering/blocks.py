@@ -26,6 +26,7 @@ from sglc.ir.core import (
 )
 from sglc.ir.effects import Effect, any_effect, variable_of
 from sglc.ir.ops import (
+    ASKED,
     Arg,
     Cond,
     Format,
@@ -60,8 +61,7 @@ _STREAM_OPS = get_args(StreamOp)
 _PROMPT = "\0prompt"  # what a `prompt` op stores: no variable of the user's has such a name
 _TOOLS = Effect.ACTS | Effect.CALLS
 _GATHERS = (Format, Join)  # what is put together where it is read
-_ASKED = (Gen, Select)
-_TAKES_TEXTS = (*_ASKED, Image)  # each as one, even of several parts
+_TAKES_TEXTS = (*ASKED, Image)  # each as one, even of several parts
 _NAMES = (Gen, Select, Join, Store, Cond, Switch, Loop, Map)  # what may store variables
 _MOVABLE = tuple(kind for kind in _STREAM_OPS if kind not in (Gen, Select))
 
@@ -194,7 +194,7 @@ class _BlockLowering:
                 if isinstance(op, _TAKES_TEXTS) and (whole := self.composite(op)):
                     joined[number] = whole
                     needs |= self.decision(len(whole))
-                if isinstance(op, _ASKED):
+                if isinstance(op, ASKED):
                     self.scope.texts[op.results[1]] = (op.results[1],)
                 self.keys.append(needs)
                 self.masks.update(dict.fromkeys(op.results, needs))

@@ -32,9 +32,7 @@ from functools import partial
 
 from sglc.ir.core import Op, Program, Region, Type, Value, with_fields, with_regions
 from sglc.ir.made_often import replaced
-from sglc.ir.ops import Append, Cond, Format, Gen, Loop, Select, Switch, arms_of, hands_over
-
-_ASKED = (Gen, Select)
+from sglc.ir.ops import ASKED, Append, Cond, Format, Loop, Switch, arms_of, hands_over
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,4 +161,4 @@ def _is_late(made: Mapping[Value, Op], part: Value | str) -> bool:
     op = made.get(part) if isinstance(part, Value) else None
     if isinstance(op, Format):
         return any(map(partial(_is_late, made), op.parts))
-    return op is not None and not isinstance(op, _ASKED)
+    return op is not None and not isinstance(op, ASKED)

@@ -35,7 +35,7 @@ from sglc.frontend.tracing.interpreter.operations import (
 from sglc.frontend.tracing.join_points import meeting
 from sglc.frontend.tracing.paths import PathEnded
 from sglc.frontend.values.graph_breaks import CONTEXT, ITERATION, NO_RULE, OUTSIDE, TRIED, GraphBreak, generator
-from sglc.frontend.values.symbolic import Failed, Symbolic, SymbolicText
+from sglc.frontend.values.symbolic import Failed, Symbolic, SymbolicText, classes_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,10 +314,9 @@ def _caught(frame: CallFrame, node: ast.Try) -> tuple[Handler, ...] | None:
             if local or not all(isinstance(each, _FIXED_NAMES) for each in named):
                 return None
             kinds = Exception if handler.type is None else evaluate(frame, handler.type)
-            classes = kinds if isinstance(kinds, tuple) else (kinds,)
-            if not _are_errors(classes):
+            if not _are_errors(kinds):
                 return None
-            found.append(Handler(classes, handler.name is not None))
+            found.append(Handler(classes_in(kinds), handler.name is not None))
     except Exception:
         return None
     finally:
@@ -325,9 +324,9 @@ def _caught(frame: CallFrame, node: ast.Try) -> tuple[Handler, ...] | None:
     return tuple(found)
 
 
-def _are_errors(classes: tuple[Any, ...]) -> bool:
+def _are_errors(kinds: Any) -> bool:
     """Whether an `except` clause may name these: no tuple in a tuple, as `isinstance` takes."""
-    return all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in classes)
+    return all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in classes_in(kinds))
 
 
 _FIXED_NAMES = (ast.Name, ast.Attribute, ast.Tuple, ast.expr_context)
@@ -337,7 +336,7 @@ def _handled(frame: CallFrame, node: ast.Try, problem: Exception) -> tuple[Leave
     for handler in node.handlers:
         kinds = Exception if handler.type is None else evaluate(frame, handler.type)
         frame.node = handler.type or handler
-        if not _are_errors(kinds if isinstance(kinds, tuple) else (kinds,)):
+        if not _are_errors(kinds):
             raise GraphBreak("an `except` of what is no class of errors", frame.loc(), TRIED)
         if not (problem.is_one_of(kinds) if isinstance(problem, Failed) else isinstance(problem, kinds)):
             continue
