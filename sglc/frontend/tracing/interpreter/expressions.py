@@ -511,6 +511,7 @@ def _generated(frame: CallFrame, node: Any, made: ast.expr, first: Any) -> Itera
 def _comprehension(frame: CallFrame, node: Any, *, kept: bool = False) -> Any:
     first, acts = _lazily(frame, node.generators[0].iter)  # now, as in Python
     pairs = isinstance(node, ast.DictComp)
+    kind = "dict" if pairs else "set" if isinstance(node, ast.SetComp) else ""
     made = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node) if pairs else node.elt
     if not kept:  # else the characters are gone through, or refused, where the generator is
         first = characters(frame.tracer, first)
@@ -518,7 +519,6 @@ def _comprehension(frame: CallFrame, node: Any, *, kept: bool = False) -> Any:
         items = _over_data(frame, node, made, first, [acts])
         if isinstance(node, ast.GeneratorExp):
             return OnceOver(items)
-        kind = "dict" if pairs else "set" if isinstance(node, ast.SetComp) else ""
         return pure_call(frame.tracer, kind, items) if kind else items
     each = _generated(frame, node, made, first)
     if isinstance(node, ast.GeneratorExp):
@@ -531,7 +531,6 @@ def _comprehension(frame: CallFrame, node: Any, *, kept: bool = False) -> Any:
             parts[-1].append(item)
     items = _put_together(frame, parts)
     if isinstance(items, Symbolic):
-        kind = "dict" if pairs else "set" if isinstance(node, ast.SetComp) else ""
         return pure_call(frame.tracer, kind, items) if kind else items
     if pairs:
         undecided = any(isinstance(name, Symbolic) for name, _ in items)
