@@ -20,7 +20,7 @@ from weakref import ref
 from sglc.errors import UsageError, ends_run
 from sglc.execution.context import RUN_CONTEXT
 from sglc.execution.deadline import Clock
-from sglc.execution.event_loop import in_loop
+from sglc.execution.event_loop import in_loop, soon
 from sglc.execution.lifecycle import Run
 from sglc.execution.options import NumberedRows
 from sglc.execution.result import Result
@@ -35,7 +35,7 @@ Make = Callable[[int, _Row, bool], Run | None]
 _ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs at once
 _LEAST_ROWS = 64
 _HANDED_OVER_S = 50e-6  # after which the loop's thread has taken the first row, and need not wait for all this
-_ONE_BY_ONE = 256  # rows that are handed over as they are made
+_A_TURN = 8  # rows that begin in one turn of the loop
 _FAST_S = 0.001  # between the ends of rows
 _SIGNAL_S = 1.0  # Python sees a signal no sooner that comes as its main thread begins to wait
 _AHEAD = 4096  # rows that are looked at together, and that may have results before the one that is awaited
@@ -261,11 +261,10 @@ class _Batch(Generic[_Row]):
             self._turns.extend(turns)
         while (turn := self._turn()) is not None:
             self._begin(turn[0], self._made(*turn))
-            # The loop's thread hands the first ones over meanwhile: else it would wait for the interpreter,
-            # 5 ms each time that it sends or looks for more, and a back end until most rows are made. It has
-            # enough to do then, and to change threads costs as much as a row.
-            if self.begun <= _ONE_BY_ONE:
-                time.sleep(0)
+            with self._lock:
+                here = self._goes_on_in_loop
+            if here:
+                soon(self._begin_some)
 
     def _made(self, number: int, row: _Row) -> Run:
         """The run of a row, which has its place already."""
@@ -301,13 +300,25 @@ class _Batch(Generic[_Row]):
     def _turn(self) -> tuple[int, _Row] | None:
         """The row that is next, when there is a place; None: none of those that were taken."""
         with self._lock:
-            while not self._closed and (not self._place if self._turns else self._making):
+            while not self._closed and (self._making or (self._turns and not self._place)):
                 self._room.wait()
-            if self._closed or not self._turns:
-                return None
-            self._live += 1
-            self.begun += 1
-            return self._turns.popleft()
+            return None if self._closed else self._next_turn()
+
+    def _next_turn(self) -> tuple[int, _Row] | None:
+        """The row that is next, which has its place from now on. Inside the lock."""
+        if not self._turns:
+            return None
+        self._live += 1
+        self.begun += 1
+        return self._turns.popleft()
+
+    @property
+    def _goes_on_in_loop(self) -> bool:
+        """Whether the loop is to begin the next rows. Inside the lock; so it is then, until there are none."""
+        if not self._at_once or self._making or self._closed or not self._turns or not self._place:
+            return False
+        self._making = True
+        return True
 
     @property
     def _place(self) -> bool:
@@ -338,29 +349,34 @@ class _Batch(Generic[_Row]):
                     self._done.append(result)
             if not self._ordered or number == self._next:
                 self._come.notify()
-            turns: list[tuple[int, _Row]] = []
-            if self._at_once and not (self._making or self._closed) and in_loop():
-                # Two, so that of rows which end at once many are live, and `feed` has nothing to begin: both
-                # threads would wait for the interpreter for each. One that ends while others begin begins none.
-                while len(turns) < 2 and self._turns and self._place:
-                    self._live += 1
-                    self.begun += 1
-                    turns.append(self._turns.popleft())
-            if not turns:
+            if not (in_loop() and self._goes_on_in_loop):
                 self._room.notify()
                 return
-            self._making = True
+        self._begin_some()
+
+    def _begin_some(self) -> None:
+        """Begin rows in the loop, and the others behind what else waits for it: it sends those that have begun,
+        so a back end has some while others are made, and no thread waits for the interpreter for each.
+        """
+        turns: list[tuple[int, _Row]] = []
+        with self._lock:
+            while len(turns) < _A_TURN and not self._closed and self._place:
+                if (turn := self._next_turn()) is None:
+                    break
+                turns.append(turn)
         left = self._begin_here(turns)
         with self._lock:
-            self._making = False
             if left:
                 self._at_once = False
                 self._live -= len(left)
                 self.begun -= len(left)
                 self._turns.extendleft(reversed(left))
                 self._come.notify()
-            if left or not self._turns:
+            self._making = False
+            if left or not self._goes_on_in_loop:
                 self._room.notify()
+                return
+        soon(self._begin_some)
 
     def _begin_here(self, turns: Sequence[tuple[int, _Row]]) -> Sequence[tuple[int, _Row]]:
         """Begin rows in the loop; gives those that are to be made outside, where it can be told why."""
