@@ -6,10 +6,7 @@ import json
 import random
 import re
 import sys
-import threading
-import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -20,10 +17,10 @@ from sglc.errors import LegalizeError, RunError
 from sglc.ir.plan.events import GenDone, NodeFailed
 from sglc.ir.plan.segment import ExtendNode, OpenNode
 from sglc.ir.sampling import Sampling
-from sglc.runtime.constraints import grammar_constraint, grammar_matcher, next_bytes
+from sglc.runtime.constraints import grammar_constraint, grammar_matcher
 from sglc.runtime.constraints.constraint import Constraints
 from sglc.runtime.constraints.grammar_constraint import GrammarConstraint
-from sglc.runtime.constraints.grammar_matcher import Grammars, XGrammarMatcher
+from sglc.runtime.constraints.grammar_matcher import Grammars
 from sglc.runtime.constraints.protocol import Constraint
 from tests.depth import some_of
 from tests.runtime import test_engine, test_segments
@@ -379,43 +376,6 @@ def test_what_takes_too_much_ends_while_it_is_looked_for(monkeypatch: pytest.Mon
         constraint.ahead(constraint.start)
     assert [name for name, _ in told.given].count("consume_token") == 1
     assert told.given[-1][0] == "rollback"
-
-
-def test_few_look_at_once_for_what_has_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    grammars = [f'root ::= "{"x" * 40}{end}"' for end in range(6)]
-    at_once, most, lock = 0, 0, threading.Lock()
-    look = XGrammarMatcher.look
-
-    def counted(self: XGrammarMatcher) -> Any:
-        nonlocal at_once, most
-        with lock:
-            at_once += 1
-            most = max(most, at_once)
-        time.sleep(0.001)
-        with lock:
-            at_once -= 1
-        return look(self)
-
-    def all_ahead() -> list[bytes]:
-        constraints = [CONSTRAINTS._grammars.begun("ebnf", grammar) for grammar in grammars]
-        with ThreadPoolExecutor(6) as threads, monkeypatch.context() as patched:
-            patched.setattr(XGrammarMatcher, "look", counted)
-            return list(threads.map(lambda one: one.ahead(one.start), constraints))
-
-    monkeypatch.setattr(next_bytes, "_TURN_S", 60.0)
-    assert all_ahead() == [b"x" * 40 + b"%d" % end for end in range(6)]
-    assert most == 2
-
-
-def test_who_does_not_come_back_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others wait for it once at most, and not for each byte that has to come."""
-    with next_bytes.turn(), next_bytes.turn():
-        assert not next_bytes._is_free()
-        monkeypatch.setattr(next_bytes, "_TURN_S", 0.0)
-        assert next_bytes._is_free()
-        constraint = parsed({"const": "a" * 100})
-        assert constraint.ahead(constraint.start) == b'"' + b"a" * 100 + b'"'
-    assert not next_bytes._BEGAN
 
 
 # -- on the engine

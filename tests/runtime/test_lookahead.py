@@ -15,10 +15,9 @@ import pytest
 from sglc.errors import RunError, SglcError
 from sglc.ir.plan.segment import ExtendNode, OpenNode
 from sglc.ir.sampling import Sampling
-from sglc.runtime.constraints import next_bytes
 from sglc.runtime.constraints.grammar_matcher import XGrammarMatcher
 from sglc.runtime.constraints.protocol import Constraint
-from sglc.runtime.engine import lookahead
+from sglc.runtime.engine import lookahead, matcher_threads
 from sglc.runtime.engine.matcher_threads import MatcherThreads
 from sglc.runtime.step import I32
 from tests.runtime import test_engine, test_segments
@@ -327,23 +326,27 @@ def test_what_is_dropped_is_not_given() -> None:
     assert asked.all() == ["another"]
 
 
-def test_who_waits_for_a_turn_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is it given up for that: it takes nothing of a processor."""
-    monkeypatch.setattr(next_bytes, "_TURN_S", 60.0)
-    asked = Asked(MatcherThreads(threads=2))
+def test_few_calls_begin_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of such calls is Python: more threads would only have a step wait longer for its lock. Those that
+    have taken long by now are no reason to wait."""
+    monkeypatch.setattr(matcher_threads, "_LITTLE_S", 60.0)
+    asked, go = Asked(MatcherThreads(threads=4)), threading.Event()
+    running: list[int] = []
 
-    def waits() -> str:
-        with next_bytes.turn():
-            return "had a turn"
+    def call(key: int) -> None:
+        running.append(key)
+        go.wait()
 
-    with next_bytes.turn(), next_bytes.turn():
-        asked.begin(1, waits)
-        asked.begin(2, lambda: "another")
-        asked.begin(3, waits)
-        asked.threads.drop(1)
-        until(lambda: asked.threads.deliver() or asked.given)
-        assert (asked.given, asked.threads.lost) == (["another"], 0)
-    assert asked.all() == ["another", "had a turn"]
+    for key in range(4):
+        asked.begin(key, partial(call, key))
+    for _ in range(20):
+        asked.threads.wait(0.002, for_all=False)
+        asked.threads.deliver()
+    assert running == [0, 1]
+    monkeypatch.setattr(matcher_threads, "_LITTLE_S", 0.0)
+    until(lambda: asked.threads.deliver() or running == [0, 1, 2, 3])
+    go.set()
+    assert asked.all() == [None] * 4
 
 
 def test_what_is_urgent_comes_first() -> None:

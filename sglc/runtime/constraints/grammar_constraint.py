@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sglc.errors import RunError
-from sglc.runtime.constraints.next_bytes import NextBytes, turn
+from sglc.runtime.constraints.next_bytes import NextBytes
 from sglc.runtime.constraints.token_automaton import only_one
 from sglc.runtime.step import I32, Bool
 
@@ -220,11 +220,10 @@ class GrammarConstraint:
         What libraries find by themselves knows no limit, and llguidance keeps Python's lock meanwhile.
         """
         found = bytearray()
-        with turn():
-            while byte is not None and len(found) < _AHEAD and matcher.push(byte):
-                found.append(byte)
-                look = self._counted(matcher.look)
-                byte = None if self._effort.too_much else self._next_bytes.only(*look)
+        while byte is not None and len(found) < _AHEAD and matcher.push(byte):
+            found.append(byte)
+            look = self._counted(matcher.look)
+            byte = None if self._effort.too_much else self._next_bytes.only(*look)
         matcher.back(len(found))
         self.check_effort()
         return bytes(found)

@@ -1,44 +1,11 @@
-"""Which byte has to come next, and whose turn it is to ask for more than one.
-
-To ask for one after the other is many short calls: each lets go of Python's lock and takes it again, and the
-more threads do that side by side, the longer a step waits for it each time.
-"""
+"""Which byte has to come next."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from time import monotonic
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-
-_AT_ONCE = 2
-_TURN_S = 0.1  # who has had one for longer may not come back, and counts no more
-
-_CHANGED = threading.Condition()
-_BEGAN: list[float] = []  # when the turns began that have not ended
-
-
-@contextmanager
-def turn() -> Iterator[None]:
-    """Wait until few others have a turn, though never for long."""
-    with _CHANGED:
-        _CHANGED.wait_for(_is_free, _TURN_S)
-        began_s = monotonic()
-        _BEGAN.append(began_s)
-    try:
-        yield
-    finally:
-        with _CHANGED:
-            _BEGAN.remove(began_s)
-            _CHANGED.notify()
-
-
-def _is_free() -> bool:
-    least_s = monotonic() - _TURN_S
-    return sum(began_s > least_s for began_s in _BEGAN) < _AT_ONCE
 
 
 class NextBytes:
