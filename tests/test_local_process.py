@@ -246,6 +246,31 @@ def test_segments_of_one_turn_arrive_as_one_message(
     assert [len(parts) for parts in frames] == [16]
 
 
+def test_rows_of_a_batch_arrive_as_they_are_made(shared: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few in a message: the runtime begins with them while the others are made."""
+
+    @sgl.function
+    def program(s: Any, number: int) -> None:
+        s += f"number {number}: " + sgl.gen("x", max_tokens=1)
+
+    shared.server_info()
+    process = process_of(shared)
+    frames: list[int] = []
+
+    class Watched:
+        def send(self, message: bytes, flags: int) -> None:
+            frames.append(len(wire.frames_of(message)))
+            socket.send(message, flags)
+
+    socket: Any = process._commands
+    rows = [{"number": number} for number in range(50)]
+    program.run_batch(rows[:2], backend=shared)  # compiled
+    monkeypatch.setattr(process, "_commands", Watched())
+    program.run_batch(rows, backend=shared)
+    assert max(frames) <= 1 + 8  # the first one is made before it is known that none needs a thread
+    assert len(frames) < sum(frames) / 2
+
+
 def test_event_loops_do_not_wait_for_each_other(shared: LocalBackend) -> None:
     """One that does not come back to send what it was given holds up nobody else's segment."""
     shared.server_info()
@@ -876,7 +901,7 @@ class _Steps:
 
     def __init__(self, *, waits: bool = False) -> None:
         self.waits = waits  # for its steps, for as long as there are commands
-        self.engine = SimpleNamespace(new_rows=5)
+        self.engine = SimpleNamespace(new_rows=5, starves=False)
         self.rows = 0
         self.before_steps: list[int] = []
 

@@ -186,6 +186,42 @@ def test_an_end_leaves_no_id_without_kv_behind() -> None:
     assert bench.usage(turn)[:2] == (21 + len(ids), 3)
 
 
+@pytest.mark.parametrize(("length", "looked"), [(600, 5), (10, 1)])
+def test_while_a_long_step_runs_commands_are_looked_for_until_it_is_over(length: int, looked: int) -> None:
+    """A short one is waited for as soon as there is none."""
+    bench = Bench(pages=400, token_budget=1000, max_len=1000)
+    looks: list[bool] = []
+    bench.oracle.ready = lambda ticket: len(looks) == 5  # type: ignore[method-assign]
+
+    def meanwhile() -> bool:
+        looks.append(True)
+        return False
+
+    bench.gen([1] * length, PLAIN)
+    bench.events += bench.engine.step(meanwhile)
+    assert len(looks) == looked
+
+
+def test_rows_that_wait_are_rows_that_may_begin_in_the_next_step() -> None:
+    """So as many are there as fill it, and it is launched before the device is done with the one before."""
+    bench = Bench(depth=2, token_budget=200, max_rows=64)
+    over = False
+    bench.oracle.ready = lambda ticket: over  # type: ignore[method-assign]
+    for seed in range(26):
+        bench.gen([seed, *LONG[:9]], Sampling(max_tokens=1), [seed])
+    assert (bench.engine.new_rows, bench.engine.starves) == (
+        16,
+        False,
+    )  # nothing is in flight: they may wait long
+    bench.step()
+    assert bench.engine.new_rows == 20 - 10  # of 32, twenty fill a step
+    assert not bench.engine.starves
+    over = True
+    assert bench.engine.starves
+    bench.run()
+    assert not bench.engine.starves
+
+
 @pytest.mark.parametrize("length", [10, 32, 35])
 @pytest.mark.parametrize("depth", [1, 3])
 def test_equal_prompts_at_once_are_computed_once(length: int, depth: int) -> None:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,10 @@ __all__ = [
 
 # Rows up to which waiting for what is in flight saves steps: of more, the others' steps are there anyway.
 _JUMPING_ROWS = 8
+# Tokens of a step that takes so long that commands are looked for until it is over; to look again and again
+# for the end of a short one would lengthen it.
+_LONG_STEP = 512
+_LOOKS_S = 2e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,15 +336,27 @@ class Engine:
 
     @property
     def new_rows(self) -> int:
-        """Rows that may begin in the next step."""
-        return scheduler.new_rows(self.rows.decoding().size, self.queue.begun if self._flights else 0)
+        """Rows that may still come before the next step: they begin in it, with those that wait.
+
+        While nothing is in flight those that wait do not count: they may do so for long.
+        """
+        decoding = self.rows.decoding().size
+        if not self._flights:
+            return scheduler.new_rows(decoding, 0)
+        most = min(scheduler.new_rows(decoding, self.queue.begun), max(self.queue.fitting, scheduler.NEW_ROWS))
+        return most - self.queue.waiting
+
+    @property
+    def starves(self) -> bool:
+        """Whether the device is done with all that was launched, and a part waits that could begin."""
+        return bool(self._flights) and self._is_over(self._flights[-1]) and self.queue.ready
 
     def step(self, meanwhile: Callable[[], bool] | None = None) -> list[EngineEvent]:
         """Launch at most one step; drain the oldest if enough are in flight or none was launched.
 
         That is `depth` of them, but two at most while somebody looks at each token: who looks may end
         a sample, and what was launched for it by then is lost. While the oldest is not over `meanwhile` is
-        called, again if it gives True; it may begin and abort requests.
+        called, again if it gives True, or if the step is long; it may begin and abort requests.
         """
         if self.threads.pending:
             self._lookaheads.take(hurry=bool(self._flights) or self._may_launch)
@@ -411,6 +427,7 @@ class Engine:
         flight = Flight(
             step.index,
             ticket,
+            len(step.ids),
             step.rows,
             self.rows.generation[step.rows],
             np.flatnonzero(step.sample).astype(np.int32),
@@ -436,8 +453,11 @@ class Engine:
 
     def _drain(self, meanwhile: Callable[[], bool] | None) -> None:
         flight = self._flights[0]
-        while meanwhile is not None and not self._is_over(flight) and meanwhile():
-            pass
+        while meanwhile is not None and not self._is_over(flight):
+            if not meanwhile():
+                if flight.tokens < _LONG_STEP:
+                    break
+                sleep(_LOOKS_S)  # for what comes before the step is over
         try:
             result = self.executor.drain(flight.ticket)
         except AssertionError:

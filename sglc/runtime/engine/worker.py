@@ -110,8 +110,9 @@ class Worker:
 
         But a step is not put off for long: commands may come as fast as they are obeyed. While there is other
         work as many are taken as rows may begin with it, so that programs of many calls, whose commands take
-        longest, begin together too; but while texts are read as they come, for no longer than a step takes.
-        Others are taken while a step is waited for.
+        longest, begin together too; but while texts are read as they come, for no longer than a step takes, and
+        no more behind the one with which a device that is done could go on. Others are taken while a step is
+        waited for.
 
         Raises:
             SglcError: SGLC504, a step failed; everything that ran was failed with it.
@@ -128,7 +129,7 @@ class Worker:
                         break  # as a command that comes while a step is waited for may say, too
                     left -= 1
                     due = self._streams and time.perf_counter() - began_s > self._step_s
-                    if (left <= 0 or due) and not self._machine.idle:
+                    if (left <= 0 or due or self._machine.engine.starves) and not self._machine.idle:
                         break
                 self._link.flush()
                 if not (self._closing or self._machine.idle):

@@ -113,6 +113,11 @@ class RequestQueue:
         return len(self.parts)
 
     @property
+    def fitting(self) -> int:
+        """Rows of which a step is full, if each has as many tokens as those that began in the last one."""
+        return self._token_budget * self.begun // max(self._token_budget - self.left, 1)
+
+    @property
     def ready(self) -> bool:
         """Whether a part waits that has all but a row."""
         return any(not part.late for part in self.parts)

@@ -262,6 +262,7 @@ class Flight:
 
     index: int
     ticket: Any
+    tokens: int  # that it computes
     rows: I32
     generation: I32  # of `rows` at the launch
     sampled: I32  # offsets into `rows`
