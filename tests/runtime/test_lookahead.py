@@ -15,11 +15,12 @@ import pytest
 from sglc.errors import RunError, SglcError
 from sglc.ir.plan.segment import ExtendNode, OpenNode
 from sglc.ir.sampling import Sampling
+from sglc.runtime.constraints import give_way
 from sglc.runtime.constraints.grammar_matcher import XGrammarMatcher
 from sglc.runtime.constraints.protocol import Constraint
-from sglc.runtime.engine import lookahead, matcher_threads
+from sglc.runtime.engine import lookahead
 from sglc.runtime.engine.matcher_threads import MatcherThreads
-from sglc.runtime.step import I32
+from sglc.runtime.step import I32, Step
 from tests.runtime import test_engine, test_segments
 from tests.runtime.soak import SlowAutomaton
 from tests.runtime.test_constrained import CONSTRAINTS, PIECES
@@ -326,27 +327,50 @@ def test_what_is_dropped_is_not_given() -> None:
     assert asked.all() == ["another"]
 
 
-def test_few_calls_begin_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of such calls is Python: more threads would only have a step wait longer for its lock. Those that
-    have taken long by now are no reason to wait."""
-    monkeypatch.setattr(matcher_threads, "_LITTLE_S", 60.0)
-    asked, go = Asked(MatcherThreads(threads=4)), threading.Event()
-    running: list[int] = []
+def test_threads_rest_while_a_step_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of matchers, and no others: a step may look at a matcher, too."""
+    monkeypatch.setattr(give_way, "_SLICE_S", 0.0)
+    monkeypatch.setattr(give_way, "_REST_S", 60.0)
+    asked = Asked(MatcherThreads(threads=1))
+    told: list[str] = []
 
-    def call(key: int) -> None:
-        running.append(key)
-        go.wait()
+    def work() -> None:
+        told.append("begun")
+        give_way.pause()
+        told.append("went on")
 
-    for key in range(4):
-        asked.begin(key, partial(call, key))
-    for _ in range(20):
-        asked.threads.wait(0.002, for_all=False)
-        asked.threads.deliver()
-    assert running == [0, 1]
-    monkeypatch.setattr(matcher_threads, "_LITTLE_S", 0.0)
-    until(lambda: asked.threads.deliver() or running == [0, 1, 2, 3])
-    go.set()
-    assert asked.all() == [None] * 4
+    with give_way.step():
+        give_way.pause()
+        asked.begin(1, work)
+        until(lambda: told)
+        asked.threads.wait(0.01, for_all=True)
+        assert told == ["begun"]
+    assert asked.all() == [None]
+    assert told == ["begun", "went on"]
+
+
+@pytest.mark.slow
+def test_an_engine_says_when_it_makes_a_step_beside_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, constraint = Bench(), Stuck("[ab]{20}", 2)
+    launch = bench.oracle.launch
+    beside: list[tuple[bool, bool]] = []
+
+    def told(step: Step) -> int:
+        beside.append((bool(bench.engine.threads.pending), not give_way._NO_STEP.is_set()))
+        return launch(step)
+
+    monkeypatch.setattr(bench.oracle, "launch", told)
+    bench.held(constraint)
+    try:
+        free = bench.gen(LONG[:12], Sampling(max_tokens=20, ignore_eos=True))
+        bench.until(lambda: bench.samples(free))
+    finally:
+        constraint.released.set()
+    bench.run()
+    bench.gen(LONG[:12])
+    bench.run()
+    assert set(beside) == {(True, True), (False, False)}
+    assert give_way._NO_STEP.is_set()
 
 
 def test_what_is_urgent_comes_first() -> None:

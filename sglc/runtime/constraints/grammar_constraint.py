@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sglc.errors import RunError
+from sglc.runtime.constraints import give_way
 from sglc.runtime.constraints.next_bytes import NextBytes
 from sglc.runtime.constraints.token_automaton import only_one
 from sglc.runtime.step import I32, Bool
@@ -222,6 +223,7 @@ class GrammarConstraint:
         found = bytearray()
         while byte is not None and len(found) < _AHEAD and matcher.push(byte):
             found.append(byte)
+            give_way.pause()
             look = self._counted(matcher.look)
             byte = None if self._effort.too_much else self._next_bytes.only(*look)
         matcher.back(len(found))

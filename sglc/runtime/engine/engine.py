@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from time import perf_counter, sleep
 from typing import Any
@@ -25,6 +25,7 @@ from sglc.ir.sampling import Sampling
 from sglc.runtime.cache.page_tree import DUE, Key
 from sglc.runtime.cache.sequence_handles import Handles, Prefix, as_ids
 from sglc.runtime.choice_trie import MOST_TOKENS, tries_of
+from sglc.runtime.constraints import give_way
 from sglc.runtime.constraints.protocol import Constraint
 from sglc.runtime.engine.jump_forward import force, land, stretched, worth_waiting
 from sglc.runtime.engine.logit_masks import steered
@@ -361,7 +362,8 @@ class Engine:
         if self.threads.pending:
             self._lookaheads.take(hurry=bool(self._flights) or self._may_launch)
         depth = self.executor.depth if not self.rows.watched else min(self.executor.depth, 2)
-        launched = len(self._flights) < depth and self._launch()
+        with give_way.step() if self.threads.pending else nullcontext():
+            launched = len(self._flights) < depth and self._launch()
         full = len(self._flights) >= depth
         if drains := bool(self._flights) and (full or not launched):
             self._drain(meanwhile)

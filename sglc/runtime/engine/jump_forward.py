@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import reduce
 
 from sglc.errors import SglcError
+from sglc.runtime.constraints import give_way
 from sglc.runtime.engine.logit_masks import allowed_at
 from sglc.runtime.engine.scores import account
 from sglc.runtime.scheduler.batch_state import BatchState, PrefillChunk
@@ -46,6 +47,7 @@ def forced_run(request: EngineRequest, state: int, made: int) -> JumpForward | N
         may_stop = bool(request.stop_ids) and made + len(ids) >= sampling.min_tokens
         if may_stop and constraint.accepting(state):
             break
+        give_way.pause()
         token = constraint.only(state)
         if token is None or token in request.stop_ids:
             break

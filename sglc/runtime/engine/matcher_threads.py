@@ -23,14 +23,11 @@ from heapq import heappop, heappush
 from typing import Any
 
 from sglc.errors import RunError, SglcError
+from sglc.runtime.constraints import give_way
 
 # One that takes long leaves others to those who do not. Half of many cores: steps and requests need some too.
 _THREADS = min(max(3, (os.cpu_count() or 1) // 2), 8)
 _LONG_S = 0.001  # that none ends while one waits, until there is a thread more
-# But no more beside so many that have taken little of a processor yet: most of that is Python, or many short
-# calls, each of which lets go of its lock and takes it again. Side by side they are done no sooner, and a step
-# waits for the lock behind all of them each time.
-_AT_ONCE, _LITTLE_S = 2, 0.01
 _MOST_LOST = 8
 _REST_S = 2.0  # a thread that has had nothing to do for so long ends
 _LEAST_PRIORITY = 19
@@ -159,13 +156,8 @@ class MatcherThreads:
             # Calls that end one after another are done sooner by one thread: Python's lock is one too.
             stalled_s = max(self._ready[0][1].begun_s, self._ended_s)
             waited = time.perf_counter() - stalled_s > _LONG_S
-            if len(self._working) == self._resting or (waited and self._may_be_more):
+            if waited or len(self._working) == self._resting:
                 self._staff()
-
-    @property
-    def _may_be_more(self) -> bool:
-        calls = [thread for thread in self._working if thread.call is not None]
-        return sum(thread.taken_s < _LITTLE_S for thread in calls) < _AT_ONCE
 
     def _staff(self) -> None:
         """Have a thread more for what is ready, if there may be one."""
@@ -226,9 +218,10 @@ class _Thread(threading.Thread):
         if hasattr(time, "pthread_getcpuclockid"):
             self._clock = time.pthread_getcpuclockid(threading.get_ident())
         threads = self._threads
+        give_way.begin()
         while True:
             with threads._lock:
-                call = self._next()
+                self.call = call = self._next()
                 if call is None:
                     threads._working.pop(self, None)
                     return
@@ -262,20 +255,17 @@ class _Thread(threading.Thread):
                     return None
             _, call = heappop(threads._ready)
             if not call.over:
-                self._began_s, self.call = time.clock_gettime(self._clock), call
                 threads._look_after()
+                self._began_s = time.clock_gettime(self._clock)
                 return call
             del threads._behind[call.key]
 
     @property
     def overdue(self) -> bool:
         """Whether its call takes longer than it may."""
-        return self.call is not None and self.taken_s > self.call.may_take_s
-
-    @property
-    def taken_s(self) -> float:
-        """What its call has taken of a processor so far."""
-        return time.clock_gettime(self._clock) - self._began_s
+        if self.call is None:
+            return False
+        return time.clock_gettime(self._clock) - self._began_s > self.call.may_take_s
 
 
 _LEFT: list[threading.Thread] = []  # with calls that were given up
