@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import gc
 import random
+import sys
 import threading
 import time
 import weakref
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -426,3 +428,37 @@ def test_what_is_equal_to_python_and_no_text_is_another_plan() -> None:
         assert result.mode == "plan"
         made.append(repr(result.ret_value))
     assert made == ["1", "True", "1.0", "1"]
+
+
+# -- what a first call costs -----------------------------------------------------------------------
+
+
+def test_a_first_call_finds_out_no_more_than_its_run_needs() -> None:
+    """It is given its arguments by their places, runs alone, and no arm of it generates."""
+
+    @sgl.function
+    def asks(s: Any, question: str) -> None:
+        s += "Question: " + question + "\n" + sgl.select("kind", choices=["said", "meant"])
+        s += "Why:" + sgl.gen("why", max_tokens=4)
+        if s["why"] == "never":
+            s += " again"
+
+    entered: set[tuple[str, str]] = set()
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            entered.add((str(frame.f_globals.get("__name__")), frame.f_code.co_name))
+
+    sys.setprofile(look)
+    try:
+        result = asks.run(question="Why?", backend=BACKEND)
+    finally:
+        sys.setprofile(None)
+    assert (result.error(), result.mode) == (None, "plan")
+    needless = {
+        ("inspect", "signature"),
+        ("sglc.ir.plan.asked", "_read"),
+        ("sglc.passes.lowering.arm_tails", "with_arm_tails"),
+    }
+    assert needless & entered == set()
+    assert ("sglc.passes.lowering.blocks", "begun") in entered

@@ -334,8 +334,8 @@ def _ready(program: Program, leaf: Leaf, backend: Backend) -> Choice:
     try:
         prints = any(isinstance(step, FunctionStep) and step.function in EFFECTS for step in steps_of(plan))
         check_plan_runs(plan, backend, leaf.tools, breaks=not prints)
-        raised = [step for step in steps_of(plan) if isinstance(step, HostStep) and not is_builtin(step.error)]
-        if prints and raised:
+        ends = [step for step in steps_of(plan) if isinstance(step, HostStep)] if prints else []
+        if raised := [step for step in ends if not is_builtin(step.error)]:
             return Choice(None, f"it prints, and raises a `{raised[0].error}` ({raised[0].loc})")
     except SglcError as error:
         return Choice(None, _placed(error), _kept(error, certain=False))

@@ -46,15 +46,15 @@ def source_of(code: CodeType) -> FunctionSource:
     linecache.checkcache(code.co_filename)
     # `inspect` looks for its module among all, so it is asked only for what is in no file.
     lines = linecache.getlines(code.co_filename) or inspect.findsource(code)[0]
-    text, futures = "".join(lines), code.co_flags & _FUTURES
+    futures = code.co_flags & _FUTURES
     try:
         with warnings.catch_warnings(action="ignore"):  # they were given when it was compiled first
-            return _of_its_lines(code, lines, text, futures) or _of_its_file(code, text, futures)
+            return _of_its_lines(code, lines, futures) or _of_its_file(code, "".join(lines), futures)
     except (ValueError, RecursionError) as error:
         raise SyntaxError(str(error)) from None
 
 
-def _of_its_lines(code: CodeType, lines: Sequence[str], text: str, futures: int) -> FunctionSource | None:
+def _of_its_lines(code: CodeType, lines: Sequence[str], futures: int) -> FunctionSource | None:
     """What a function at the top of its file is compiled from, by its own lines: reading a whole file takes
     longer. None if these do not give its code, which is so for what was changed, and for strange layouts."""
     first = code.co_firstlineno - 1
@@ -66,7 +66,7 @@ def _of_its_lines(code: CodeType, lines: Sequence[str], text: str, futures: int)
     idle = itertools.takewhile(lambda line: line[0].isspace(), lines[last:])  # `pass` and the like are no code
     own = "".join((*lines[first:last], *idle))
     used = {name for part in parts for name in (*part.co_names, *part.co_varnames, *part.co_freevars)}
-    imports = [found for found, words in _imports(text) if not used.isdisjoint(words)]
+    imports = [found for found, words in _imports(tuple(lines)) if not used.isdisjoint(words)]
     alone = "\n".join(["\n" * (first - 1)] * bool(first) + [own, *imports])
     try:
         tree = _tree(alone, code.co_filename, futures)
@@ -78,10 +78,10 @@ def _of_its_lines(code: CodeType, lines: Sequence[str], text: str, futures: int)
 
 
 @lru_cache(maxsize=4)
-def _imports(text: str) -> tuple[tuple[str, frozenset[str]], ...]:
+def _imports(lines: tuple[str, ...]) -> tuple[tuple[str, frozenset[str]], ...]:
     """The imports at the top of a file, and the words in each: a call of what they bring is compiled in another
     way (from 3.11 on), which also goes for a variable of the same name."""
-    found = [each for each in _IMPORT.findall(text) if "__future__" not in each]
+    found = [each for each in _IMPORT.findall("".join(lines)) if "__future__" not in each]
     return tuple([(each, frozenset(re.findall(r"\w+", each))) for each in found])
 
 

@@ -65,7 +65,7 @@ class Prepared:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.traced = any(isinstance(name, Held) for name in names_in(plan.returns))
+        self.traced = Held in map(type, names_in(plan.returns))
         effects = BlockEffects(plan.blocks) if any(map(_waits, steps_of(plan))) else None
         self.top = PreparedBlock(plan.body, Blocks(plan.blocks, Uses(plan.blocks), effects))
         self.parameters = [param.name for param in plan.params]

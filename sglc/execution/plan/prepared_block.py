@@ -110,8 +110,8 @@ class PreparedStep:
         self._around = around
         self.gives = tuple([own[name] for name in gives])
         self.held = tuple([own[name] for name in names if isinstance(name, Held) and name in own])
-        self.streams = any(isinstance(name, Held) for name in gives)
-        self.inner: list[PreparedBlock | None] = [None] * len(blocks_of(step))
+        self.streams = Held in map(type, gives)
+        self.inner: dict[int, PreparedBlock] = {}  # those of its blocks that have begun, by place
 
     @cached_property
     def segment(self) -> PreparedSegment | None:
@@ -220,7 +220,7 @@ class PreparedBlock:
         self.held = any(self.left)
         self.opened = [number for number, count in enumerate(self.left[: self.params]) if count]
         self.block = block
-        self.streams = any(isinstance(name, Held) for name in names_in(block.results))
+        self.streams = Held in map(type, names_in(block.results))
 
     @cached_property
     def results(self) -> list[Read]:
@@ -239,7 +239,7 @@ class PreparedBlock:
 
     def inner(self, step: PreparedStep, place: int) -> PreparedBlock:
         """The block of a step at `place` among those that it holds."""
-        found = step.inner[place]
+        found = step.inner.get(place)
         if found is None:
             around = None if isinstance(step.step, CallStep) else self
             arm = isinstance(step.step, CondStep | SwitchStep)

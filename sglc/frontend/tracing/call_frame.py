@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -211,30 +211,40 @@ class CallFrame:
 
 
 class Closure(Holder):
-    """A function whose calls are interpreted: one that the program defines, or a helper of the user's."""
+    """A function whose calls are interpreted: one that the program defines, or a helper of the user's.
 
-    def __init__(self, frame: CallFrame, signature: inspect.Signature, name: str) -> None:
-        self._frame = frame  # of a call, as far as that is the same for all
-        self.signature = signature
+    Args:
+        frame: of a call, as far as that is the same for all.
+        signature: makes it.
+        plain: the names of its parameters, if each can be given by its place: most calls need no more.
+    """
+
+    def __init__(
+        self, frame: CallFrame, signature: Callable[[], inspect.Signature], name: str, defaults: Sequence[Any],
+        plain: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
+        self._frame, self._signature, self._defaults, self._plain = frame, signature, defaults, plain
         self.__name__ = self.__qualname__ = name
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        try:
-            given = self.signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{self.__name__}() {error}") from None
-        given.apply_defaults()
+        if self._plain is not None and len(args) == len(self._plain) and not kwargs:
+            values = dict(zip(self._plain, args, strict=True))
+        else:
+            try:
+                given = self._signature().bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{self.__name__}() {error}") from None
+            given.apply_defaults()
+            values = dict(given.arguments)
         of = self._frame
-        frame = CallFrame(
-            of.tracer, of.scope, of.file, of.globals, of.cells, of.outer, dict(given.arguments), of.variables
-        )
+        frame = CallFrame(of.tracer, of.scope, of.file, of.globals, of.cells, of.outer, values, of.variables)
         if isinstance(frame.scope, ast.AsyncFunctionDef):
             return Coroutine(lambda: self._run(frame), self.__name__.rpartition(".")[2])
         return self._run(frame)
 
     def held(self) -> Iterator[Any]:
         """Its defaults, and what the names around it stand for."""
-        yield from (parameter.default for parameter in self.signature.parameters.values())
+        yield from self._defaults
         frame = self._frame.outer
         while frame is not None:
             yield from frame.values.values()
@@ -284,12 +294,14 @@ def closure_of(tracer: Tracer, function: FunctionType, loc: Loc) -> Closure:
         reason = f"the source of `{function.__name__}` is not available ({error})"
         raise GraphBreak(reason, loc, NO_SOURCE) from None
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-    signature = inspect.signature(function, follow_wrapped=False)
-    for parameter in signature.parameters.values():
-        if parameter.default is not inspect.Parameter.empty:
-            tracer.outside.note(parameter.default)
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    for default in defaults:
+        tracer.outside.note(default)
     # `nonlocal` and `global` decide nothing here: what is not its own is not stored, and looked up outside.
     # What a comprehension binds inside is among these in 3.12: then none are enough.
     own = frozenset((*code.co_varnames, *code.co_cellvars))
     frame = CallFrame(tracer, node, code.co_filename, function.__globals__, cells, variables=own)
-    return Closure(frame, signature, function.__qualname__)
+    signature = partial(inspect.signature, function, follow_wrapped=False)
+    more = code.co_kwonlyargcount or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    plain = None if more else code.co_varnames[: code.co_argcount]
+    return Closure(frame, signature, function.__qualname__, defaults, plain)

@@ -162,9 +162,10 @@ class FiniteValues:
         """The op that made the value, inside of regions too; None for an argument."""
         number = value.id
         for frame in reversed(self.frames):
+            if number in frame.made:
+                return frame.made[number]
+        for frame in reversed(self.frames):
             made = frame.made
-            if number in made:
-                return made[number]
             for op in reversed(frame.ops):  # what was recorded since a value was asked for last
                 if op.results and op.results[0].id in made:
                     break

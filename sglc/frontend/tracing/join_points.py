@@ -185,11 +185,11 @@ def _as_block(
             for name, item in state._variables.items():
                 if name not in variables or item is not variables[name]:
                     stored[number, name] = stored.get((number, name), 0) + 1
-        turns.add(tuple(state._stream.turns for state, *_ in point.snapshot.states))
+        turns.add(tuple([entry[0]._stream.turns for entry in point.snapshot.states]))
         counts.append(tracer.recorder.mark().occurrences)
         decided = [value for value in tracer.decided if value not in point.decided]
         learned.update(decided)
-        questions.extend(asked for asked, _ in tracer.answered[point.answered :])
+        questions.extend([asked for asked, _ in tracer.answered[point.answered :]])
         # What was decided on was read by all that follows; anything else only by this arm.
         if new := tracer.unchecked.keys() - point.unchecked.keys():
             read.update(new - tracer.behind(decided))

@@ -152,7 +152,8 @@ def explore(
     first = paths[()]
     if not first.frame.decisions:
         return TracedBlock(tuple(first.frame.ops), first.exit)
-    return _Tree(paths, fresh, streams()).node((), first, {})
+    variables = any(path.exit is not None and path.exit.variables for path in paths.values())
+    return _Tree(paths, fresh, streams(), variables).node((), first, {})
 
 
 def differs(loc: Loc) -> TraceError:
@@ -183,12 +184,13 @@ class _Tree:
     """The paths as blocks in blocks, innermost first; every value gets an id of its own.
 
     The first path keeps its ids: all others have used the same ones. `paths` are by the decisions that they
-    repeated: further ones are the first case.
+    repeated: further ones are the first case. `variables`: some end with some, which may hold values of theirs.
     """
 
     paths: Mapping[tuple[int, ...], Path]
     fresh: Callable[[Type], Value]
     streams: StreamTurns
+    variables: bool
 
     def node(self, before: tuple[int, ...], path: Path, rename: Mapping[Value, Value]) -> TracedBlock:
         """What follows the decisions `before` on a path, with the values that were renamed so far."""
@@ -197,8 +199,8 @@ class _Tree:
         stop = decisions[len(before)].at if len(decisions) > len(before) else len(path.frame.ops)
         made = path.frame.ops[start:stop]
         if path is self.paths[()]:
-            own = {**rename, **{value: value for value in definitions(made)}}
             ops = tuple(made)
+            own = {**rename, **{value: value for value in definitions(made)}} if self.variables else rename
         else:
             own = {**rename, **{value: self.fresh(value.type) for value in definitions(made)}}
             ops = tuple([renamed(op, own) for op in made])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import compress
 
 from sglc.ir.plan.plan import CallStep, LoopStep, MapStep, Plan, steps_of
@@ -32,39 +33,48 @@ from sglc.ir.target import ControlText
 _WRITTEN = (str, RoleMark, ControlText)  # parts that are known before a run
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Asked:
     """What the marked generations of a plan ask for, as far as that shows before it runs.
 
-    `arguments`: the names of those that a prompt is made of, for each prompt once. `repeats`: one run may ask
-    for the same twice.
+    `names` are those of its arguments, `segments` those that have marked ones, and whether each is a step of
+    the program itself. `repeats`: one run may ask for the same twice.
     """
 
-    arguments: tuple[tuple[str, ...], ...]
+    names: tuple[str, ...]
+    segments: Sequence[tuple[Segment, bool]]
     repeats: bool
 
+    @cached_property
+    def arguments(self) -> tuple[tuple[str, ...], ...]:
+        """The names of those that a prompt is made of, for each prompt once: only rows of a batch have to know.
 
-NOTHING_ASKED = Asked((), False)
+        What stands in a block, or behind another step, may depend on every argument.
+        """
+        found: dict[tuple[str, ...], None] = {}
+        for segment, own_step in self.segments:
+            for read in compress(_read(segment), map(_is_marked, segment.nodes)):
+                own = tuple([name for name in self.names if Slot(name) in read])
+                found[own if own_step and len(own) == len(read) else self.names] = None
+        return tuple(found)
+
+
+NOTHING_ASKED = Asked((), (), False)
 
 
 def asked_in_plan(plan: Plan) -> Asked:
-    """What a plan asks for. What stands in a block, or behind another step, may depend on every argument."""
+    """What a plan asks for."""
     steps = list(steps_of(plan))
     segments = [step for step in steps if isinstance(step, Segment) and any(map(_is_marked, step.nodes))]
     if not segments:
         return NOTHING_ASKED
-    arguments: dict[tuple[str, ...], None] = {}
     top = {id(step) for step in plan.steps}
-    count = 0
-    for segment in segments:
-        for read in compress(_read(segment), map(_is_marked, segment.nodes)):
-            own = tuple([name for name in plan.names if Slot(name) in read])
-            arguments[own if id(segment) in top and len(own) == len(read) else plan.names] = None
-            count += 1
-    repeats = any(isinstance(step, LoopStep | MapStep | CallStep) for step in steps) and any(
-        id(segment) not in top for segment in segments
+    placed = [(segment, id(segment) in top) for segment in segments]
+    repeats = any(isinstance(step, LoopStep | MapStep | CallStep) for step in steps) and not all(
+        own_step for _, own_step in placed
     )
-    return Asked(tuple(arguments), repeats or (count > 1 and _asks_again(segments)))
+    count = sum(_is_marked(node) for segment in segments for node in segment.nodes)
+    return Asked(plan.names, placed, repeats or (count > 1 and _asks_again(segments)))
 
 
 def _asks_again(segments: Iterable[Segment]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import and_
 from typing import Any, TypeVar, cast
 
 from sglc.errors import Loc
@@ -277,6 +278,9 @@ def joined(parts: Iterable[_P]) -> tuple[_P, ...]:
     given = tuple(parts)
     if len(given) < 2:
         return given if given != ("",) else ()
+    texts = [isinstance(part, str) for part in given]
+    if all(given) and not any(map(and_, texts, texts[1:])):  # none is empty, and none beside another
+        return given
     out: list[Any] = []
     for is_text, run in groupby(given, lambda part: isinstance(part, str)):
         if not is_text:

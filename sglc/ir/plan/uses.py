@@ -45,12 +45,12 @@ def names_in(tree: OutputTree) -> list[Name]:
     match tree:
         case Slot() | Held(str()):
             return [tree]
+        case str() | None:
+            return []
         case Joined(parts):
             return [part for part in parts if isinstance(part, Slot)]
         case tuple():
-            return [name for part in tree for name in names_in(part)]
-        case str() | None:
-            return []
+            return [name for part in tree if type(part) is not str for name in names_in(part)]
         case Mapping():
             return [name for part in tree.values() for name in names_in(part)]
         case _:

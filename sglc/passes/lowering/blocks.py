@@ -19,6 +19,7 @@ from sglc.ir.core import (
     Tree,
     Type,
     Value,
+    all_ops,
     fresh_ids,
     kinds,
     operands,
@@ -93,8 +94,11 @@ class Lowering:
         """A program as it is divided, and the lowering of its own ops."""
         ids, there = fresh_ids(program), kinds(program)  # what it becomes has no section or tool more
         acts = not there.isdisjoint((Tool, HostCall))
+        inside = any(isinstance(op, ASKED) for op in all_ops(program)[len(program.ops) :])
         program, prompts = with_texts(with_chosen_texts(program, ids), ids, acts=acts)
-        named = program = with_arm_tails(program, prompts, ids)
+        if inside:
+            program = with_arm_tails(program, prompts, ids)
+        named = program
         if not prompts:  # else that was done with the texts
             program = with_needed(program, prompts)
         if not there.isdisjoint(SECTIONS):
@@ -105,6 +109,11 @@ class Lowering:
     def region(self, scope: LoweringScope, region: Region) -> int:
         """The block of a region, in the scope of the program that it belongs to."""
         params = tuple(named(scope, value) for value in region.params)
+        texts = [op for op in region.ops if isinstance(op, Format)]
+        if len(texts) == len(region.ops):  # made where they are read
+            for op in texts:
+                scope.format(op)
+            return self.add(Block(params, (), tuple([scope.tree(value) for value in region.results])))
         whole, scope.whole = scope.whole, {}  # what is put together here is not seen elsewhere
         block = _BlockLowering(self, scope, region.ops).block(params, region.results)
         scope.whole = whole
@@ -131,6 +140,7 @@ class _BlockLowering:
         self.lowering = lowering
         self.scope = scope
         self.flat = list(self.flattened(ops))
+        self.reads = list(map(operands, self.flat))
         self.masks: dict[Value, int] = {}  # of values that are not there from the beginning
         self.keys: list[int] = []  # of each op that belongs into a segment, and of those that do not -1
         self.before: list[int] = []  # of each op: one more than the bits of all decisions before it
@@ -159,13 +169,11 @@ class _BlockLowering:
         """The block that gives `ends`. `keep_returns`: streams in them are kept under their paths."""
         wanted, ops = list(values_in(tuple(ends))), self.flat
         joined = self.mask(ops)
-        if not keep_returns and {Format}.issuperset(map(type, ops)):  # texts, made where they are read
-            return Block(params, (), tuple(map(self.scope.tree, ends)))
         self.sink(ops, wanted)
         self.divide(ops, joined)
         segments = [unit for unit in self.units if unit.ops]
         if segments:
-            uses = Counter([*(value for op in ops for value in operands(op)), *wanted])
+            uses = Counter([*chain.from_iterable(self.reads), *wanted])
             for unit in segments:
                 unit.nodes = Nodes(self.scope, self.lowering.target, unit.ops, uses)
         results = tuple([self.ending(tree, ()) if keep_returns else self.scope.tree(tree) for tree in ends])
@@ -186,7 +194,7 @@ class _BlockLowering:
         joined: dict[int, list[Value]] = {}
         barrier = 0  # where Python may take over, nothing behind has begun
         for number, op in enumerate(ops):
-            needs, reads = barrier, operands(op)
+            needs, reads = barrier, self.reads[number]
             self.before.append(1 << self.decisions)
             for value in reads:
                 needs |= self.masks.get(value, 0)
@@ -203,8 +211,7 @@ class _BlockLowering:
             late = not self.masks.keys().isdisjoint(reads)
             match op:
                 case Format():
-                    parts = (part for item in op.parts for part in self.scope.parts(item))
-                    self.scope.texts[op.results[0]] = tuple(parts)
+                    self.scope.format(op)
                 case Join():
                     self.scope.lists[op.results[0]] = op.values
                 case Store():
@@ -259,7 +266,7 @@ class _BlockLowering:
                 keys = {key for value in op.results for key in readers.get(value, ())}
                 if len(keys) == 1 and -1 not in keys:
                     (self.keys[number],) = keys
-            for value in operands(op):
+            for value in self.reads[number]:
                 readers.setdefault(value, set()).add(self.keys[number])
 
     # -- units ---------------------------------------------------------------------------------------
@@ -272,7 +279,7 @@ class _BlockLowering:
             if isinstance(op, Store):
                 continue
             sources = dict.fromkeys(barrier)
-            for value in operands(op):
+            for value in self.reads[number]:
                 for unit in self.makers.get(value, ()):
                     sources[unit] = None
             for value in joined.get(number, ()):

@@ -74,10 +74,9 @@ def _changed(ops: Iterable[Op], ids: Iterator[int]) -> Iterator[Op]:
 
 
 def _choosing(op: Cond | Switch, ids: Iterator[int]) -> Iterator[Op]:
-    back = [arm for arm in arms_of(op) if not hands_over(arm)]
     for place, value in enumerate(op.results):
         if value.type is Type.STREAM:
-            ends = [_end(arm, arm.results[place]) for arm in back]
+            ends = [_end(arm, arm.results[place]) for arm in arms_of(op) if not hands_over(arm)]
             if any(end.waits for end in ends):
                 yield from _split(op, place, ends, ids)
                 return

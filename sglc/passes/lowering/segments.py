@@ -20,6 +20,7 @@ from sglc.ir.ops import (
     Arg,
     Control,
     Fork,
+    Format,
     Gen,
     Image,
     Resume,
@@ -105,6 +106,10 @@ class LoweringScope:
         if isinstance(item, str):
             return (item,) if item else ()
         return self.texts[item]
+
+    def format(self, op: Format) -> None:
+        """Enter the text that an op makes of others."""
+        self.texts[op.results[0]] = tuple([part for item in op.parts for part in self.parts(item)])
 
     def written(self, item: Value | str, here: Mapping[Value, int]) -> tuple[TextPart, ...]:
         """The parts of a text; `here` are the generations of the segment that reads it, and their nodes."""

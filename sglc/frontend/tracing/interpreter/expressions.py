@@ -412,13 +412,12 @@ def closure(frame: CallFrame, node: FunctionNode, name: str) -> Closure:
     nodes = [None] * (plain - len(spec.defaults)) + spec.defaults + ([None] if spec.vararg else [])
     nodes += spec.kw_defaults + ([None] if spec.kwarg else [])
     empty = inspect.Parameter.empty
-    defaults = iter([empty if node is None else evaluate(frame, node) for node in nodes])
-    parameters = [
-        inspect.Parameter(arg.arg, kind, default=next(defaults)) for kind, args in groups for arg in args
-    ]
+    defaults = [empty if node is None else evaluate(frame, node) for node in nodes]
+    left = iter(defaults)
+    parameters = [inspect.Parameter(arg.arg, kind, default=next(left)) for kind, args in groups for arg in args]
     signature = inspect.Signature(parameters)
     inner = CallFrame(frame.tracer, node, frame.file, frame.globals, frame.cells, outer=frame)
-    return Closure(inner, signature, name)
+    return Closure(inner, lambda: signature, name, defaults)
 
 
 def _walrus(frame: CallFrame, node: ast.NamedExpr) -> Any:
