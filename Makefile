@@ -108,6 +108,7 @@ bench: $(VENV)/.stamp-test
 	$(PY) -m benchmarks.priorities
 	$(PY) -m benchmarks.chat_beside_batch
 	$(PY) -m benchmarks.lock_waits
+	$(PY) -m benchmarks.matcher_rests
 	$(PY) -m benchmarks.http_path
 	$(PY) -m benchmarks.grpc_streams
 	$(PY) -m benchmarks.scrape

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import thread_time
 
-_SLICE_S = 0.001  # of a processor between two rests
+_SLICE_S = 0.0003  # of a processor between two rests: a step does not wait for what takes no longer
 _REST_S = 0.003  # at most: a step may take long, and who waits for a matcher would miss more than one
 
 _NO_STEP = threading.Event()
