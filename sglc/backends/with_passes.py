@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from sglc.ir.plan.backend import Backend, BackendWrapper, hand_over
-from sglc.ir.plan.events import Event
-from sglc.ir.plan.segment import Segment
+from sglc.ir.plan.backend import Backend, BackendWrapper
 from sglc.ir.target import Target
 from sglc.passes.pipelines import extended
 
@@ -22,10 +20,6 @@ class WithPasses(BackendWrapper):
     @property
     def target(self) -> Target:
         return self._target
-
-    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
-        """As of `Backend`."""
-        return hand_over(self.inner, segment, streams)
 
     def close(self) -> None:
         """Nothing: it is another's."""

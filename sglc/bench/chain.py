@@ -32,8 +32,7 @@ class Chained(BenchSession):
         self._before: dict[RequestId, float] = {}  # when the generation before a request ended
         for program in programs:
             self._link(program, 0, None)
-        self.run()
-        return self
+        return self.run()
 
     @property
     def gaps(self) -> list[float]:

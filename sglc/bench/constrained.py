@@ -213,8 +213,7 @@ def _rows(
     for at, (ids, out) in enumerate(zip(todo.prompts, todo.outs, strict=True)):
         sampling = samplings[at % len(samplings)]
         session.gen(None, ids, out, sampling=sampling, constraint=forms.of(sampling), tracked=True)
-    session.run()
-    return session
+    return session.run()
 
 
 def _one_by_one(
@@ -229,5 +228,4 @@ def _one_by_one(
             session.gen(None, left.popleft(), _MOST_TOKENS, sampling=sampling, constraint=held, then=begin)
 
     begin()
-    session.run()
-    return session
+    return session.run()

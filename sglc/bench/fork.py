@@ -35,8 +35,7 @@ class Forked(BenchSession):
             self.step()
         self.steady = self.step_ends[-1]
         self.left = sum(todo.out - int(self.engine.rows.made[row]) for row in self.rows().values())
-        self.run()
-        return self
+        return self.run()
 
 
 def fork(options: Options) -> BenchResult:

@@ -54,8 +54,7 @@ class Mixture(BenchSession):
         self._mix(todo, rows)
         for request in decoding:
             self.engine.abort(request)
-        self.run()
-        return self
+        return self.run()
 
     def _end(self, done: SampleDone) -> None:
         self._over = True

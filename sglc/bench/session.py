@@ -11,7 +11,7 @@ from functools import cache
 from itertools import pairwise
 from statistics import median
 from time import perf_counter
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from sglc.bench.profile import Profile, Profiler
 from sglc.bench.rig import Rig
@@ -103,12 +103,13 @@ class BenchSession:
                 case RequestFailed():
                     raise event.error
 
-    def run(self) -> None:
+    def run(self) -> Self:
         """Steps until nothing is left to do."""
         while not self.engine.idle:
             self.step()
         if self._profiler is not None:
             self._profiler.end()
+        return self
 
     def rows(self) -> dict[RequestId, int]:
         """The row of every request that has one."""

@@ -6,7 +6,7 @@ the first round it runs something alike, so that nothing is compiled or captured
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -94,42 +94,36 @@ def bs1(options: Options) -> BenchResult:
 
 def few_shot(options: Options) -> BenchResult:
     """Questions behind a few long prefixes, one token each: all of it is prompts."""
-    size = FEW_SHOT[place(options)]
-    todo = work.few_shot(1 + options.seed, **size)
-    rig = make_rig(options, Needs(longest=todo.longest, rows=_at_most(512, options)))
-    _few_shot(rig, work.few_shot(WARM_UP_SEED, **size), None)
-    rounds, profile = repeat(options.rounds, options.profile, partial(_few_shot, rig, todo))
-    least = None if rig.ceilings is None else floor.few_shot_s(rig.cost, **size, device=rig.ceilings)
-    case = seconds_case("all", rounds, [run.seconds for run in rounds], floor_s=least)
-    return BenchResult(
-        workload="few-shot", what="questions behind shared prefixes, one token out", model=rig.model, work=size,
-        cases=(case,), setting=rig.setting, profile=profile,
-    )  # fmt: skip
+    what, size = "questions behind shared prefixes, one token out", FEW_SHOT[place(options)]
+    return _side_by_side("few-shot", what, options, size, work.few_shot, 1, 512, floor.few_shot_s)
 
 
 def tree(options: Options) -> BenchResult:
     """Tree of thought: each branch goes on as soon as its own parent is done."""
-    size = TREE[place(options)]
-    todo = work.tree_of_thought(2 + options.seed, **size)
-    rig = make_rig(options, Needs(longest=todo.longest, rows=_at_most(1024, options)))
-    _tree(rig, work.tree_of_thought(WARM_UP_SEED, **size), None)
-    rounds, profile = repeat(options.rounds, options.profile, partial(_tree, rig, todo))
-    least = None if rig.ceilings is None else floor.tree_s(rig.cost, **size, device=rig.ceilings)
+    what, size = "two levels of branches with samples, behind shared prefixes", TREE[place(options)]
+    return _side_by_side("tree", what, options, size, work.tree_of_thought, 2, 1024, floor.tree_s)
+
+
+def _side_by_side(
+    name: str, what: str, options: Options, size: dict[str, Any], make: Callable[..., work.Tree | work.Shared],
+    seed: int, rows: int, floor_s: Callable[..., float],
+) -> BenchResult:  # fmt: skip
+    """The workload `name` of ids that `make` draws, with so many rows on CUDA and the runtime's on the CPU."""
+    todo = make(seed + options.seed, **size)
+    rig = make_rig(options, Needs(longest=todo.longest, rows=rows if place(options) == "cuda" else None))
+    same_work(rig, make(WARM_UP_SEED, **size))
+    rounds, profile = repeat(options.rounds, options.profile, partial(same_work, rig, todo))
+    least = None if rig.ceilings is None else floor_s(rig.cost, **size, device=rig.ceilings)
     case = seconds_case("all", rounds, [run.seconds for run in rounds], floor_s=least)
     return BenchResult(
-        workload="tree", what="two levels of branches with samples, behind shared prefixes", model=rig.model,
-        work=size, cases=(case,), setting=rig.setting, profile=profile,
+        workload=name, what=what, model=rig.model, work=size, cases=(case,), setting=rig.setting,
+        profile=profile,
     )  # fmt: skip
 
 
-def same_work(rig: Rig, todo: work.Tree | work.Shared) -> BenchSession:
+def same_work(rig: Rig, todo: work.Tree | work.Shared, profiler: Profiler | None = None) -> BenchSession:
     """One round of `tree` or `few_shot` with these ids."""
-    return _tree(rig, todo, None) if isinstance(todo, work.Tree) else _few_shot(rig, todo, None)
-
-
-def _at_most(rows: int, options: Options) -> int | None:
-    """`rows` on CUDA; what the runtime has on the CPU."""
-    return rows if place(options) == "cuda" else None
+    return _tree(rig, todo, profiler) if isinstance(todo, work.Tree) else _few_shot(rig, todo, profiler)
 
 
 def _requests(
@@ -138,8 +132,7 @@ def _requests(
     session = BenchSession(rig, profiler)
     for prompt, out in zip(todo.prompts, todo.outs, strict=True):
         session.gen(None, prompt, out, tracked=tracked)
-    session.run()
-    return session
+    return session.run()
 
 
 def _few_shot(rig: Rig, todo: work.Shared, profiler: Profiler | None) -> BenchSession:
@@ -148,8 +141,7 @@ def _few_shot(rig: Rig, todo: work.Shared, profiler: Profiler | None) -> BenchSe
         base = session.engine.extend(None, prefix)
         for question in questions:
             session.gen(base, question, 1, temperature=0.0)
-    session.run()
-    return session
+    return session.run()
 
 
 def _tree(rig: Rig, todo: work.Tree, profiler: Profiler | None) -> BenchSession:
@@ -172,5 +164,4 @@ def _tree(rig: Rig, todo: work.Tree, profiler: Profiler | None) -> BenchSession:
         base = engine.extend(None, prefix)
         for add, below in zip(firsts, seconds, strict=True):
             branch(base, add, below)
-    session.run()
-    return session
+    return session.run()

@@ -25,8 +25,9 @@ from sglc.frontend.outputs.output_spec import forms_given
 from sglc.frontend.values.recorded import Recorded
 from sglc.ir.core import Op, Program, Site, Type, Value
 from sglc.ir.ops import Append, Control, Gen, Root
+from sglc.ir.plan.backend import BackendWrapper
 from sglc.ir.plan.events import Event
-from sglc.ir.plan.segment import GenNode, Node, Segment
+from sglc.ir.plan.segment import Segment, stopped_by
 from sglc.ir.sampling import Sampling
 from sglc.ir.target import Target, Tokenizer
 from sglc.ir.values import refuse_unreachable
@@ -132,19 +133,12 @@ class _Templated(LocalBackend):
     def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
         """Run `segment`, whose generations stop at the template's strings too."""
         stops = self._template.stops
-        stopped = Segment(tuple([_stopping(node, stops) for node in segment.nodes])) if stops else segment
+        stopped = Segment(tuple([stopped_by(node, stops) for node in segment.nodes])) if stops else segment
         return super().submit(stopped, streams=streams)
 
 
-def _stopping(node: Node, stops: tuple[str, ...]) -> Node:
-    if not isinstance(node, GenNode):
-        return node
-    more = tuple([stop for stop in stops if stop not in node.sampling.stop])
-    return replace(node, sampling=replace(node.sampling, stop=(*node.sampling.stop, *more)))
-
-
-class Runtime:
-    """A model in this process, by SGLang's name for it.
+class Runtime(BackendWrapper):
+    """A model in this process, by SGLang's name for it. As a back end it is its `endpoint`.
 
     Args:
         model_path: as behind `local:`; the default model without it.
@@ -160,38 +154,10 @@ class Runtime:
         options, name = self.server_args.options(), self.server_args.chat_template
         # What programs hand to `set_default_backend` and `run`.
         self.endpoint = LocalBackend(options) if name is None else _Templated(options, get_chat_template(name))
+        super().__init__(self.endpoint)
 
     def __repr__(self) -> str:
         return f"<sglc {type(self).__name__} of {self.endpoint.options.model}>"
-
-    # -- a back end ------------------------------------------------------------------------------
-
-    @property
-    def target(self) -> Target:
-        """Capabilities, and the model's tokenizer."""
-        return self.endpoint.target
-
-    def start(self) -> None:
-        """Begin to load the model in the background."""
-        self.endpoint.start()
-
-    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
-        """Run `segment`, without deltas if not `streams`; closing the iterator early aborts it."""
-        return self.endpoint.submit(segment, streams=streams)
-
-    def close(self) -> None:
-        """Give the model's memory back; what still runs fails."""
-        self.endpoint.close()
-
-    def flush_cache(self) -> None:
-        """Forget every cached prefix that no run uses now."""
-        self.endpoint.flush_cache()
-
-    def server_info(self) -> dict[str, Any]:
-        """Model, device, sizes and counters, as plain data."""
-        return self.endpoint.server_info()
-
-    # -- SGLang's --------------------------------------------------------------------------------
 
     def generate(
         self,
@@ -275,7 +241,7 @@ class Runtime:
 
     def get_server_info(self) -> dict[str, Any]:
         """`server_info` under SGLang's name."""
-        return self.server_info()
+        return self.endpoint.server_info()
 
     def shutdown(self) -> None:
         """`close` under SGLang's name."""

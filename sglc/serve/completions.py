@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from sglc.ir.plan.events import GenDone, TokenLogprob
@@ -12,6 +13,8 @@ from sglc.serve.bodies import CompletionBody
 from sglc.serve.logprobs import Offsets, Tops, of_completion
 from sglc.serve.work import Piece, Work, end_of, tokens_of, tops_of
 
+_Share = tuple[Sequence[TokenLogprob], Tops]
+
 
 def whole(answer: Answer, body: CompletionBody, work: Work, ends: Sequence[GenDone]) -> dict[str, Any]:
     """The answer as one object."""
@@ -19,14 +22,10 @@ def whole(answer: Answer, body: CompletionBody, work: Work, ends: Sequence[GenDo
     for number, end in enumerate(ends):
         before = work.prompts[number].text if body.echo else ""
         for sample in end.samples:
-            offsets = Offsets(before)
-            parts = [
-                _logprobs(answer, body, offsets, end.prompt_logprobs, end.prompt_top_logprobs, prompt=True),
-                _logprobs(answer, body, offsets, tokens_of(sample), tops_of(sample), prompt=False),
-                _logprobs(answer, body, offsets, *end_of(sample), prompt=False),
-            ]
-            choice = _choice(len(choices), before + sample.text, sample.finish)
-            choices.append({**choice, "logprobs": joined(part for part in parts if part) or None})
+            prompt = end.prompt_logprobs, end.prompt_top_logprobs
+            text = tokens_of(sample), tops_of(sample)
+            logprobs = _logprobs(answer, body, Offsets(before), prompt, text, end_of(sample))
+            choices.append(_choice(len(choices), before + sample.text, logprobs, sample.finish))
     return {**answer.head, "choices": choices, "usage": usage()}
 
 
@@ -38,12 +37,14 @@ async def chunks(
     offsets = [Offsets(work.prompt_of(choice).text) for choice in range(work.choices)]
 
     def chunk(piece: Piece) -> dict[str, Any]:
-        text = piece.text
+        text, prompt, logprobs = piece.text, None, None
         if piece.begins and body.echo:
             text = work.prompt_of(piece.choice).text + text
-        choice = _choice(piece.choice, text, piece.ended)
-        if body.logprobs is not None:
-            choice["logprobs"] = _of_piece(answer, body, offsets[piece.choice], piece)
+            prompt = piece.prompt_logprobs, piece.prompt_tops
+        if body.logprobs is not None:  # most want none
+            shares = (piece.tokens, piece.tops), end_of(piece.last)
+            logprobs = _logprobs(answer, body, offsets[piece.choice], prompt, *shares)
+        choice = _choice(piece.choice, text, logprobs, piece.ended)
         return with_usage({**answer.head, "choices": [choice]}, counts)
 
     async with aclosing(pieces):
@@ -53,30 +54,16 @@ async def chunks(
         yield [{**answer.head, "choices": [], "usage": usage()}]
 
 
-def _of_piece(
-    answer: Answer, body: CompletionBody, offset: Offsets, piece: Piece
-) -> dict[str, list[Any]] | None:
-    parts = []
-    if piece.begins and body.echo:
-        parts.append(_logprobs(answer, body, offset, piece.prompt_logprobs, piece.prompt_tops, prompt=True))
-    parts.append(_logprobs(answer, body, offset, piece.tokens, piece.tops, prompt=False))
-    parts.append(_logprobs(answer, body, offset, *end_of(piece.last), prompt=False))
-    return joined(part for part in parts if part) or None
-
-
-def _choice(index: int, text: str, finish: str | None) -> dict[str, Any]:
-    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
+def _choice(index: int, text: str, logprobs: Any, finish: str | None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
 
 def _logprobs(
-    answer: Answer,
-    body: CompletionBody,
-    offsets: Offsets,
-    tokens: Sequence[TokenLogprob],
-    tops: Tops,
-    *,
-    prompt: bool,
-) -> dict[str, Any] | None:
+    answer: Answer, body: CompletionBody, offsets: Offsets, prompt: _Share | None, *text: _Share
+) -> dict[str, list[Any]] | None:
+    """Those of the prompt, and those of the text that follows, share by share."""
     if body.logprobs is None:
         return None
-    return of_completion(answer.spelling, offsets, tokens, tops, prompt=prompt)
+    told = partial(of_completion, answer.spelling, offsets)
+    of_prompt = [] if prompt is None else [told(*prompt, prompt=True)]
+    return joined([*of_prompt, *(told(*share, prompt=False) for share in text)])

@@ -9,7 +9,7 @@ Labels have nothing that a client can choose.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -107,54 +107,45 @@ class Exposition(Collector):
     def _of_requests(self) -> Iterable[Metric]:
         counts = self._metrics
         for key, name, what in _COUNTED:
-            yield self._counter(name, what, getattr(counts, key))
+            yield self._one(CounterMetricFamily, name, what, getattr(counts, key))
         for key, name, what in _TIMED:
             yield self._histogram(name, what, getattr(counts, key).told())
         what = "Requests that are not answered yet."
         yield GaugeMetricFamily("sglang:http_requests_active", what, counts.active)
-        asked = CounterMetricFamily("sglang:http_requests", "Requests.", labels=("endpoint", "method"))
-        for kind, times in counts.asked.items():
-            asked.add_metric(kind, times)
-        yield asked
         labels = ("endpoint", "method", "status_code")
-        answers = CounterMetricFamily("sglang:http_responses", "Answers by their status.", labels=labels)
-        for answer, times in counts.answers.items():
-            answers.add_metric(answer, times)
-        yield answers
-        errors = CounterMetricFamily("sglc_errors", "Answers that are errors, by their code.", labels=("code",))
-        for code, times in counts.errors.items():
-            errors.add_metric((code,), times)
-        yield errors
+        yield _counts("sglang:http_requests", "Requests.", labels[:2], counts.asked)
+        yield _counts("sglang:http_responses", "Answers by their status.", labels, counts.answers)
+        errors = {(code,): times for code, times in counts.errors.items()}
+        yield _counts("sglc_errors", "Answers that are errors, by their code.", ("code",), errors)
 
     def _of_runtime(self, info: Mapping[str, Any]) -> Iterable[Metric]:
         for key, name, what in _GAUGES:
             if key in info:
-                yield self._gauge(name, what, info[key])
+                yield self._one(GaugeMetricFamily, name, what, info[key])
         for key, name, what in _COUNTERS:
             if key in info:
-                yield self._counter(name, what, info[key])
+                yield self._one(CounterMetricFamily, name, what, info[key])
         for key, name, what in _HISTOGRAMS:
             if key in info:
                 yield self._histogram(name, what, info[key])
         if "pages" in info:
             pages, size = info["pages"], info["page_size"]
-            yield self._gauge("sglang:max_total_num_tokens", "Tokens whose KV has room.", pages * size)
-            yield self._gauge("sglang:num_used_tokens", "Of it, what texts use now.", info["used_pages"] * size)
-            yield self._gauge(
-                "sglang:token_usage", "Used part of the room, 0 to 1.", info["used_pages"] / pages
-            )
+            used = info["used_pages"]
+            for name, what, value in (
+                ("sglang:max_total_num_tokens", "Tokens whose KV has room.", pages * size),
+                ("sglang:num_used_tokens", "Of it, what texts use now.", used * size),
+                ("sglang:token_usage", "Used part of the room, 0 to 1.", used / pages),
+            ):
+                yield self._one(GaugeMetricFamily, name, what, value)
             by_state = GaugeMetricFamily("sglc_kv_pages", "Pages of KV.", labels=("model_name", "state"))
             for state in ("used", "cached", "free"):
                 by_state.add_metric((self._metrics.model, state), info[f"{state}_pages"])
             yield by_state
 
-    def _gauge(self, name: str, what: str, value: float) -> Metric:
-        made = GaugeMetricFamily(name, what, labels=("model_name",))
-        made.add_metric((self._metrics.model,), value)
-        return made
-
-    def _counter(self, name: str, what: str, value: float) -> Metric:
-        made = CounterMetricFamily(name, what, labels=("model_name",))  # `_total` is added
+    def _one(
+        self, kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, what: str, value: float
+    ) -> Metric:
+        made = kind(name, what, labels=("model_name",))  # a counter's `_total` is added
         made.add_metric((self._metrics.model,), value)
         return made
 
@@ -167,3 +158,10 @@ class Exposition(Collector):
             buckets.append(("+Inf" if bound == float("inf") else f"{bound:g}", below))
         made.add_metric((self._metrics.model,), buckets, told["sum"])
         return made
+
+
+def _counts(name: str, what: str, labels: Sequence[str], counted: Mapping[Any, int]) -> Metric:
+    made = CounterMetricFamily(name, what, labels=labels)
+    for kind, times in counted.items():
+        made.add_metric(kind, times)
+    return made

@@ -35,7 +35,7 @@ from sglc.backends.remote.text_tokenizer import TextTokenizer
 from sglc.backends.retry import Trouble
 from sglc.frontend.language.chat_templates import ChatTemplate, jinja_of
 from sglc.ir.plan.events import Event, Usage
-from sglc.ir.plan.segment import GenNode, SelectNode
+from sglc.ir.plan.segment import GenNode, SelectNode, stopped_by
 from sglc.ir.target import Encoding
 
 _OFFICIAL = "https://api.openai.com"
@@ -317,17 +317,6 @@ def _choices(made: dict[str, Any]) -> list[Any]:
 
 def _as_text(request: ApiRequest, tokenizer: TextTokenizer, template: ChatTemplate) -> ApiRequest:
     """The request with its prompt checked, and the template's own stop strings."""
-    prompt, node = Prompt(None, (tokenizer.text(request.prompt),)), request.node
-    if isinstance(node, GenNode):
-        node = _stopping(node, template.stops)
-        behind = [
-            replace(one, node=_stopping(one.node, template.stops)) if isinstance(one.node, GenNode) else one
-            for one in request.behind
-        ]
-        request = replace(request, behind=tuple(behind))
-    return replace(request, prompt=prompt, node=node)
-
-
-def _stopping(node: GenNode, stops: tuple[str, ...]) -> GenNode:
-    more = tuple(stop for stop in stops if stop not in node.sampling.stop)
-    return replace(node, sampling=replace(node.sampling, stop=(*node.sampling.stop, *more)))
+    prompt, stops = Prompt(None, (tokenizer.text(request.prompt),)), template.stops
+    behind = tuple([replace(one, node=stopped_by(one.node, stops)) for one in request.behind])
+    return replace(request, prompt=prompt, node=stopped_by(request.node, stops), behind=behind)

@@ -64,6 +64,9 @@ class BackendWrapper:
     def start(self) -> None:
         self.inner.start()
 
+    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        return hand_over(self.inner, segment, streams)
+
     def close(self) -> None:
         self.inner.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import and_
 from typing import Any, TypeVar, cast
@@ -16,6 +16,7 @@ from sglc.ir.sampling import Sampling
 from sglc.ir.target import ControlText
 
 _P = TypeVar("_P")
+_Node = TypeVar("_Node", bound="Node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +218,14 @@ def waits_of(sources: Sequence[Sequence[int]]) -> Waits:
         for source in read:
             readers[source].append(index)
     return Waits(sources, readers, [index for index, read in enumerate(sources) if not read])
+
+
+def stopped_by(node: _Node, stops: Sequence[str]) -> _Node:
+    """The node, which ends at these strings too if it is a generation."""
+    if not isinstance(node, GenNode):
+        return node
+    more = [stop for stop in stops if stop not in node.sampling.stop]
+    return replace(node, sampling=replace(node.sampling, stop=(*node.sampling.stop, *more)))
 
 
 def place_of(node: Node) -> Loc | None:
