@@ -64,23 +64,6 @@ if _typing.TYPE_CHECKING:  # what is resolved below, for type checkers and edito
 
     __version__: str
 
-__all__ = [
-    "Function",
-    "Result",
-    "SglcError",
-    "assistant",
-    "describe_tools",
-    "function",
-    "gen",
-    "load_plan",
-    "run_together",
-    "section",
-    "select",
-    "set_default_backend",
-    "system",
-    "user",
-]
-
 # What is resolved when it is used, so that the command line begins at once: the language and its runs, ...
 _OWN = {
     **dict.fromkeys(("Function", "function", "set_default_backend"), "sglc.api.function"),
@@ -91,6 +74,7 @@ _OWN = {
     "load_plan": "sglc.api.plan",
     "run_together": "sglc.api.together",
 }
+__all__ = sorted(_OWN)
 
 # ... for programs that want the whole graph, ...
 _STRUCTURED = {

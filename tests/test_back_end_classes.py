@@ -327,7 +327,7 @@ def test_the_paths_of_sglang() -> None:
         assert getattr(sgl, cls.__name__) is cls
     assert BaseBackend is Backend
     assert re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", sgl.__version__)
-    for name in api.__all__:
+    for name in (name for name in dir(api) if not name.startswith("_")):
         assert getattr(api, name) is getattr(sgl, name)
     assert chat_template.register_chat_template is register_chat_template
     assert choices.token_length_normalized is sgl.token_length_normalized

@@ -1,48 +1,24 @@
 """`sglang.lang.api`: the language under the path that it has there."""
 
-from sglc.api.function import function
-from sglc.execution.context import flush_cache, get_server_info, set_default_backend
-from sglc.frontend.language.expr import (
-    assistant,
-    assistant_begin,
-    assistant_end,
-    gen,
-    gen_int,
-    gen_string,
-    image,
-    select,
-    separate_reasoning,
-    system,
-    system_begin,
-    system_end,
-    user,
-    user_begin,
-    user_end,
-    video,
-)
-from sglc.lang.runtime import Engine, Runtime
-
-__all__ = [
-    "Engine",
-    "Runtime",
-    "assistant",
-    "assistant_begin",
-    "assistant_end",
-    "flush_cache",
-    "function",
-    "gen",
-    "gen_int",
-    "gen_string",
-    "get_server_info",
-    "image",
-    "select",
-    "separate_reasoning",
-    "set_default_backend",
-    "system",
-    "system_begin",
-    "system_end",
-    "user",
-    "user_begin",
-    "user_end",
-    "video",
-]
+from sglc.api.function import function as function
+from sglc.execution.context import flush_cache as flush_cache
+from sglc.execution.context import get_server_info as get_server_info
+from sglc.execution.context import set_default_backend as set_default_backend
+from sglc.frontend.language.expr import assistant as assistant
+from sglc.frontend.language.expr import assistant_begin as assistant_begin
+from sglc.frontend.language.expr import assistant_end as assistant_end
+from sglc.frontend.language.expr import gen as gen
+from sglc.frontend.language.expr import gen_int as gen_int
+from sglc.frontend.language.expr import gen_string as gen_string
+from sglc.frontend.language.expr import image as image
+from sglc.frontend.language.expr import select as select
+from sglc.frontend.language.expr import separate_reasoning as separate_reasoning
+from sglc.frontend.language.expr import system as system
+from sglc.frontend.language.expr import system_begin as system_begin
+from sglc.frontend.language.expr import system_end as system_end
+from sglc.frontend.language.expr import user as user
+from sglc.frontend.language.expr import user_begin as user_begin
+from sglc.frontend.language.expr import user_end as user_end
+from sglc.frontend.language.expr import video as video
+from sglc.lang.runtime import Engine as Engine
+from sglc.lang.runtime import Runtime as Runtime

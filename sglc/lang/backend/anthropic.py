@@ -1,5 +1,3 @@
 """`sglang.lang.backend.anthropic`."""
 
-from sglc.lang.endpoints import Anthropic
-
-__all__ = ["Anthropic"]
+from sglc.lang.endpoints import Anthropic as Anthropic

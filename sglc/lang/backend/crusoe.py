@@ -1,5 +1,3 @@
 """`sglang.lang.backend.crusoe`."""
 
-from sglc.lang.endpoints import Crusoe
-
-__all__ = ["Crusoe"]
+from sglc.lang.endpoints import Crusoe as Crusoe

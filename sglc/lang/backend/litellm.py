@@ -1,5 +1,3 @@
 """`sglang.lang.backend.litellm`."""
 
-from sglc.lang.endpoints import LiteLLM
-
-__all__ = ["LiteLLM"]
+from sglc.lang.endpoints import LiteLLM as LiteLLM

@@ -1,5 +1,3 @@
 """`sglang.lang.backend.openai`."""
 
-from sglc.lang.endpoints import OpenAI
-
-__all__ = ["OpenAI"]
+from sglc.lang.endpoints import OpenAI as OpenAI

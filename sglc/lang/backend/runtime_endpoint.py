@@ -1,6 +1,4 @@
 """`sglang.lang.backend.runtime_endpoint`."""
 
-from sglc.lang.endpoints import RuntimeEndpoint
-from sglc.lang.runtime import Runtime
-
-__all__ = ["Runtime", "RuntimeEndpoint"]
+from sglc.lang.endpoints import RuntimeEndpoint as RuntimeEndpoint
+from sglc.lang.runtime import Runtime as Runtime

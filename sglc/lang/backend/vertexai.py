@@ -1,5 +1,3 @@
 """`sglang.lang.backend.vertexai`."""
 
-from sglc.lang.endpoints import VertexAI
-
-__all__ = ["VertexAI"]
+from sglc.lang.endpoints import VertexAI as VertexAI
