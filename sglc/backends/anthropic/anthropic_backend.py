@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from sglc.backends.anthropic.anthropic_wire import bodies, finish_of, reply_of, usage_of
 from sglc.backends.anthropic.kept_prompts import KeptPrompts
-from sglc.backends.models.vendor_rules import PICTURES, ApiModel, messages_model
+from sglc.backends.models.vendor_rules import NOT_IN_MESSAGES, ApiModel, messages_model
 from sglc.backends.remote.answers import (
     Answer,
     Piece,
@@ -43,14 +43,7 @@ class AnthropicBackend(ApiBackend):
     """Runs segments on one model of Anthropic's."""
 
     options: AnthropicOptions
-    # The protocol has no field for any of these.
-    cannot: ClassVar[Mapping[str, Any]] = {
-        "seed": False, "min_p": False, "penalties": False, "repetition_penalty": False, "logit_bias": False,
-        "min_tokens": False,
-        "stop_tokens": False, "stop_regex": False, "logprobs": -1, "prompt_logprobs": False, "regex": False,
-        "ebnf": False, "structural_tag": False, "samples": 1, "cache_turns": True,
-        "pictures": PICTURES, "picture_roles": ("user",), "blank_turns": False, "follows_own": False,
-    }  # fmt: skip
+    cannot: ClassVar[Mapping[str, Any]] = {**NOT_IN_MESSAGES, "cache_turns": True}
 
     def __init__(self, options: AnthropicOptions) -> None:
         super().__init__(options)

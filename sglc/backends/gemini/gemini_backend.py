@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from sglc.backends.gemini.gemini_wire import bodies, pieces_of, replies_of, usage_of
-from sglc.backends.models.vendor_rules import ApiModel, gemini_model
+from sglc.backends.models.vendor_rules import NOT_IN_GENERATE, ApiModel, gemini_model
 from sglc.backends.remote.answers import Answer, Piece, Reading, RequestBody
 from sglc.backends.remote.api_backend import ApiBackend, ApiOptions, Client, missing
 from sglc.backends.remote.connection import see_keys, see_options, unreachable
@@ -38,12 +38,7 @@ class GeminiBackend(ApiBackend):
     """Runs segments on one model of Google's."""
 
     options: GeminiOptions
-    # The protocol has no field for any of these.
-    cannot: ClassVar[Mapping[str, Any]] = {
-        "min_p": False, "logit_bias": False, "min_tokens": False, "stop_tokens": False, "stop_regex": False,
-        "prompt_logprobs": False, "regex": False, "ebnf": False, "structural_tag": False, "late_system": False,
-        "cache_key": False, "picture_addresses": False, "follows_own": False,
-    }  # fmt: skip
+    cannot: ClassVar[Mapping[str, Any]] = NOT_IN_GENERATE
 
     def __init__(self, options: GeminiOptions) -> None:
         super().__init__(options)

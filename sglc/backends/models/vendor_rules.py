@@ -156,17 +156,21 @@ def dialect_model(target: str) -> ApiModel:
 
 PICTURES = ("image/jpeg", "image/png", "image/gif", "image/webp")  # the SDK's types
 
-# The protocol has no field for seeds, penalties, log-probabilities or several samples (the SDK's types). Stop
-# strings of white space alone are refused ("each stop sequence must contain non-whitespace"), system turns
+# The protocol has no field for seeds, penalties, log-probabilities or several samples (the SDK's types). A last
+# turn of the assistant's is always a prefill. Texts that are empty or of white space alone are refused, and
+# pictures outside of the user's turns.
+NOT_IN_MESSAGES: dict[str, Any] = {
+    "samples": 1, "seed": False, "min_p": False, "penalties": False, "repetition_penalty": False,
+    "logit_bias": False, "min_tokens": False, "stop_tokens": False, "stop_regex": False, "logprobs": -1,
+    "prompt_logprobs": False, "regex": False, "ebnf": False, "structural_tag": False, "blank_turns": False,
+    "follows_own": False, "pictures": PICTURES, "picture_roles": ("user",),
+}  # fmt: skip
+# Stop strings of white space alone are refused ("each stop sequence must contain non-whitespace"), system turns
 # behind others by older models. White space at the end of a prefilled turn is refused, and a prefilled turn
-# together with `output_config.format`. A last turn of the assistant's is always a prefill. Texts that are
-# empty or of white space alone are refused, and pictures outside of the user's turns.
+# together with `output_config.format`.
 _MESSAGES = Takes(
-    blank_stops=False, samples=1, seed=False, temperature=None, top_p=False, top_k=False, min_p=False,
-    penalties=False, repetition_penalty=False, logit_bias=False, min_tokens=False, stop_tokens=False,
-    stop_regex=False, logprobs=-1, prompt_logprobs=False, regex=False, ebnf=False, structural_tag=False,
-    json_schema="", prefill=False, bound_prefill=False, roles=_ROLES, late_system=False, blank_turns=False,
-    follows_own=False, pictures=PICTURES, picture_roles=("user",),
+    **NOT_IN_MESSAGES, blank_stops=False, temperature=None, top_p=False, top_k=False, json_schema="",
+    prefill=False, bound_prefill=False, roles=_ROLES, late_system=False,
 )  # fmt: skip
 
 
@@ -203,14 +207,18 @@ def _messages(facts: ModelFacts) -> Takes:
 
 # -- Google's generate_content -------------------------------------------------------------------------------
 
-# GenerationConfig of Google's API reference: up to 5 stop strings, up to 8 candidates, temperatures up to 2.
-# There are no fields for `min_p`, `logit_bias` and prompts' log-probabilities; those of answers are refused by
-# most models. Whether a turn of the model goes on where it ends differs from model to model: none may be last.
+# There are no fields for `min_p`, `logit_bias` and prompts' log-probabilities (Google's API reference).
+NOT_IN_GENERATE: dict[str, Any] = {
+    "min_p": False, "logit_bias": False, "min_tokens": False, "stop_tokens": False, "stop_regex": False,
+    "prompt_logprobs": False, "regex": False, "ebnf": False, "structural_tag": False, "late_system": False,
+    "cache_key": False, "picture_addresses": False, "follows_own": False,
+}  # fmt: skip
+# GenerationConfig: up to 5 stop strings, up to 8 candidates, temperatures up to 2. Log-probabilities of answers
+# are refused by most models. Whether a turn of the model goes on where it ends differs by the model: none may
+# be last.
 _GENERATE = Takes(
-    stops=5, samples=8, temperature=2.0, min_p=False, logit_bias=False, min_tokens=False, stop_tokens=False,
-    stop_regex=False, logprobs=-1, prompt_logprobs=False, regex=False, ebnf=False, structural_tag=False,
-    json_schema="", prefill=False, roles=_ROLES, late_system=False, follows_own=False,
-    repetition_penalty=False, picture_addresses=False,
+    **NOT_IN_GENERATE, stops=5, samples=8, temperature=2.0, logprobs=-1, json_schema="", prefill=False,
+    roles=_ROLES, repetition_penalty=False,
 )  # fmt: skip
 
 
