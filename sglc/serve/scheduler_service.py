@@ -12,7 +12,7 @@ import hashlib
 import io
 import time
 import zipfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -75,7 +75,7 @@ _Answer = Callable[[Any, Scope, Writing], Awaitable[Any]]  # the message, or Non
 
 
 class SchedulerService:
-    """The service, for whom `access` lets in."""
+    """The service, for whom `access` lets in. Methods that are named as its calls answer them."""
 
     def __init__(self, service: Service, access: Access) -> None:
         self._service = service
@@ -89,18 +89,6 @@ class SchedulerService:
             _called, replace(access, hosts=(), origins=()), service.limits, service.drain, service.queue,
             service.metrics,
         )  # fmt: skip
-        self._answers: Mapping[str, _Answer] = {
-            "Generate": self._generate,
-            "Abort": self._abort,
-            "HealthCheck": self._health,
-            "GetModelInfo": self._model_info,
-            "GetServerInfo": self._server_info,
-            "GetLoads": self._loads,
-            "FlushCache": self._flush_cache,
-            "GetTokenizer": self._tokenizer,
-            "SubscribeKvEvents": self._kv_events,
-            "ListLoadedLoRAAdapters": self._adapters,
-        }
         service.metrics.paths |= {path_of(method.name) for method in SERVICE.methods}
 
     @property
@@ -116,7 +104,7 @@ class SchedulerService:
 
     def _through_the_door(self, method: Any) -> Callable[[bytes, Any], Awaitable[Any]]:
         name, parse = method.name, GetMessageClass(method.input_type).FromString
-        answer = self._answers.get(name)
+        answer: _Answer | None = getattr(self, name, None)
 
         async def call(data: bytes, context: Any) -> Any:
             async def answered(scope: Scope) -> Any:
@@ -159,7 +147,7 @@ class SchedulerService:
 
     # -- generation ----------------------------------------------------------------------------------
 
-    async def _generate(self, request: Any, scope: Scope, writing: Writing) -> None:
+    async def Generate(self, request: Any, scope: Scope, writing: Writing) -> None:
         service = self._service
         name_request(scope, request.request_id)
         most = lambda size: max(1, min(service.limits.chat_tokens, service.max_len - size))  # noqa: E731
@@ -194,7 +182,7 @@ class SchedulerService:
                     await asyncio.sleep(pause_s)
                 waits_s = perf_counter()
 
-    async def _abort(self, request: Any, scope: Scope, writing: Writing) -> Any:
+    async def Abort(self, request: Any, scope: Scope, writing: Writing) -> Any:
         if not request.request_id:
             raise bad("request_id", "is missing", "missing_field")
         found = self._service.drain.abort(request.request_id)
@@ -203,7 +191,7 @@ class SchedulerService:
 
     # -- what there is, and how it is ----------------------------------------------------------------
 
-    async def _health(self, request: Any, scope: Scope, writing: Writing) -> Any:
+    async def HealthCheck(self, request: Any, scope: Scope, writing: Writing) -> Any:
         try:
             async with asyncio.timeout(HEALTH_S):
                 await self._info.ask()
@@ -211,7 +199,7 @@ class SchedulerService:
             return pb.HealthCheckResponse(healthy=False, message="the runtime does not answer")
         return pb.HealthCheckResponse(healthy=True, message="ok")
 
-    async def _model_info(self, request: Any, scope: Scope, writing: Writing) -> Any:
+    async def GetModelInfo(self, request: Any, scope: Scope, writing: Writing) -> Any:
         service, tokenizer = self._service, self._service.tokenizer
         config = {} if service.folder is None else read_json(service.folder / "config.json")
         ids = {text: id_ for id_, text in tokenizer.control.items()}
@@ -230,7 +218,7 @@ class SchedulerService:
             pad_token_id=ids.get(tokenizer.named.get("pad_token", "")),
         )
 
-    async def _server_info(self, request: Any, scope: Scope, writing: Writing) -> Any:
+    async def GetServerInfo(self, request: Any, scope: Scope, writing: Writing) -> Any:
         info, service = await self._info.ask(), self._service
         made = pb.GetServerInfoResponse(
             active_requests=service.metrics.active,
@@ -244,7 +232,7 @@ class SchedulerService:
         made.start_time.FromSeconds(int(self._began_s))
         return made
 
-    async def _loads(self, request: Any, scope: Scope, writing: Writing) -> Any:
+    async def GetLoads(self, request: Any, scope: Scope, writing: Writing) -> Any:
         if unknown := sorted(set(request.include) - _SECTIONS):
             raise bad("include", f"has no section `{unknown[0]}`")
         if request.dp_rank:
@@ -277,11 +265,11 @@ class SchedulerService:
             ),
         )
 
-    async def _flush_cache(self, request: Any, scope: Scope, writing: Writing) -> Any:
+    async def FlushCache(self, request: Any, scope: Scope, writing: Writing) -> Any:
         await self._flush.ask()
         return common_pb2.FlushCacheResponse(success=True, message="flushed")
 
-    async def _tokenizer(self, request: Any, scope: Scope, writing: Writing) -> None:
+    async def GetTokenizer(self, request: Any, scope: Scope, writing: Writing) -> None:
         if self._service.folder is None:
             raise Refusal(501, "this back end's tokenizer has no files", code="not_found")
         data = await self._files.ask()
@@ -291,7 +279,7 @@ class SchedulerService:
             chunk = common_pb2.GetTokenizerChunk(data=data[begin : begin + _PIECE_BYTES], sha256=digest)
             await writing.write(chunk.SerializeToString())
 
-    async def _kv_events(self, request: Any, scope: Scope, writing: Writing) -> None:
+    async def SubscribeKvEvents(self, request: Any, scope: Scope, writing: Writing) -> None:
         """All that is cached, and then what changes, until the client goes away or the server is to end.
 
         A client that reads too slowly, or goes on with a number, is told everything anew.
@@ -320,7 +308,7 @@ class SchedulerService:
             if not self._followers:
                 asyncio.get_running_loop().run_in_executor(None, _end_log, follow)
 
-    async def _adapters(self, request: Any, scope: Scope, writing: Writing) -> Any:
+    async def ListLoadedLoRAAdapters(self, request: Any, scope: Scope, writing: Writing) -> Any:
         return pb.ListLoadedLoRAAdaptersResponse()
 
 

@@ -6,7 +6,7 @@ Closing an iterator of this file, as a request does that is cancelled, aborts wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, Protocol
 
 from sglc.errors import Loc, SglcError
 from sglc.ir.core import Site
+from sglc.ir.plan.backend import Backend
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, Sample, TokenLogprob, Usage, batches_of
 from sglc.ir.plan.hints import Hints
 from sglc.ir.plan.segment import ExtendNode, GenNode, Node, OpenNode, Segment
 from sglc.ir.sampling import Sampling
-from sglc.ir.target import Target
 from sglc.serve.access_log import SPENT
 from sglc.serve.logprobs import Tops
 from sglc.serve.metrics import Spent
@@ -31,22 +31,12 @@ _NO_USAGE = Usage()
 _AT_ONCE = 8_192  # ids of several prompts: while a runtime takes in more, the texts of others wait
 
 
-class ServedBackend(Protocol):
-    """A back end that HTTP stands in front of."""
-
-    @property
-    def target(self) -> Target:
-        """As of every back end; with a tokenizer."""
+class ServedBackend(Backend, Protocol):
+    """A back end that HTTP stands in front of; its target has a tokenizer."""
 
     @property
     def folder(self) -> Path | None:
         """With the model's files; None without any."""
-
-    def start(self) -> None:
-        """As of every back end."""
-
-    def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
-        """As of every back end."""
 
     def flush_cache(self) -> None:
         """Forget every cached prefix that no run uses now. Waits until it is done."""
@@ -56,9 +46,6 @@ class ServedBackend(Protocol):
 
     def recent_info(self) -> dict[str, Any] | None:
         """What `server_info` said less than a second ago, at once; None: it is to be asked."""
-
-    def close(self) -> None:
-        """As of every back end."""
 
 
 @dataclass(frozen=True, slots=True)
