@@ -24,12 +24,11 @@ class Device:
 
 # Measured on one such device with torch 2.11: a copy of 8 GB, a square product on random data.
 H200 = Device("NVIDIA H200", 4.226e12, 790e12)
-_DEVICES = {device.name: device for device in (H200,)}
 
 
 def known_device(name: str) -> Device | None:
     """The device that calls itself `name`; None: nobody has measured what it can do."""
-    return _DEVICES.get(name)
+    return H200 if name == H200.name else None
 
 
 @dataclass(frozen=True, slots=True)

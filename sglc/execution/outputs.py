@@ -486,15 +486,8 @@ class RunOutputs:
 
     def call_of(self, name: str) -> CallRecord | None:
         """The newest finished call that stored `name`."""
-        own = f"{self.call}/" if self.call else ""
-        return next(
-            (
-                output.call
-                for output in reversed(self.done)
-                if output.site.name == name and "/" not in output.site.function.removeprefix(own)
-            ),
-            None,
-        )
+        named = (output for output in reversed(self.done) if output.site.name == name)
+        return next((output.call for output in named if not self.of_a_call(output.site)), None)
 
     @property
     def failures(self) -> tuple[Failure, ...]:

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import cached_property
 from hashlib import sha256
 
 from sglc.execution.answers.known_answers import is_whole, submit_unknown
@@ -53,18 +54,15 @@ class CachedBackend(BackendWrapper):
     def __init__(self, inner: Backend, cache: CallCache) -> None:
         super().__init__(inner)
         self.cache = cache
-        self._model = ""
 
-    @property
+    @cached_property
     def model(self) -> str:
         """The model whose answers these are, and how it is run."""
-        if not self._model:
-            target = self.inner.target
-            name = re.sub(r"//[^/@]*@", "//", target.name)  # no password of a server
-            tokenizer = None if target.tokenizer is None else target.tokenizer.hash
-            parts = (name, getattr(self.inner, "identity", ""), target.protocol, tokenizer)
-            self._model = " ".join(str(part) for part in parts if part)
-        return self._model
+        target = self.inner.target
+        name = re.sub(r"//[^/@]*@", "//", target.name)  # no password of a server
+        tokenizer = None if target.tokenizer is None else target.tokenizer.hash
+        parts = (name, getattr(self.inner, "identity", ""), target.protocol, tokenizer)
+        return " ".join(str(part) for part in parts if part)
 
     def start(self) -> None:
         """Where there are answers of the model, it is loaded when the first one is missing."""

@@ -62,15 +62,13 @@ class ConstraintCompiler:
 
     def forms_of(self, segment: Segment) -> dict[int, Sampling]:
         """The nodes that have to wait for `compile_all`, and what each is held to."""
-        forms = {
-            index: form
-            for index, node in enumerate(segment.nodes)
-            if isinstance(node, GenNode) and (form := _form(node.sampling)) is not None
-        }
         return {
             index: form
-            for index, form in forms.items()
-            if hash(form) not in self._known and (self._regexes or form.regex is None)
+            for index, node in enumerate(segment.nodes)
+            if isinstance(node, GenNode)
+            and (form := _form(node.sampling)) is not None
+            and (self._regexes or form.regex is None)
+            and hash(form) not in self._known
         }
 
     async def compile_all(

@@ -41,14 +41,9 @@ def _mix32(x: Tensor) -> Tensor:
     x ^= (x >> 16) & 0xFFFF
     x *= 0x7FEB352D
     x ^= (x >> 15) & 0x1FFFF
-    x *= _signed(0x846CA68B)
+    x *= 0x846CA68B - (1 << 32)  # as an int32
     x ^= (x >> 16) & 0xFFFF
     return x
-
-
-def _signed(word: int) -> int:
-    """The int32 with the bits of an unsigned 32-bit word."""
-    return word - (word >> 31 << 32)
 
 
 def drawn(logits: Tensor, allowed: Tensor, choice: SamplerInput) -> tuple[Tensor, Tensor]:

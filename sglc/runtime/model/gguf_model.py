@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gguf
 import numpy as np
@@ -31,6 +31,7 @@ from sglc.runtime.tokenizer.gguf_tokenizer import (
 )
 
 Array = NDArray[np.float32]
+_T = TypeVar("_T")
 
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 _NAMED_TOKENS = ("bos", "eos", "eot", "eom", "unknown", "padding")
@@ -98,20 +99,14 @@ class _Source:
         return self.fields[key].contents() if key in self.fields else None
 
     def text(self, key: str) -> str:
-        value = self.maybe_text(key)
+        value = self.maybe(str, key)
         if value is None:
             raise self.incomplete(key)
         return value
 
-    def maybe_text(self, key: str) -> str | None:
+    def maybe(self, kind: type[_T], key: str) -> _T | None:
         value = self.get(key)
-        if value is not None and not isinstance(value, str):
-            raise self.incomplete(key)
-        return value
-
-    def maybe_flag(self, key: str) -> bool | None:
-        value = self.get(key)
-        if value is not None and not isinstance(value, bool):
+        if value is not None and not isinstance(value, kind):
             raise self.incomplete(key)
         return value
 
@@ -175,9 +170,9 @@ def _tokenizer_spec(source: _Source) -> TokenizerSpec:
     ends = [ids[name] for name in ("eos", "eot", "eom")]
     if ends == [None] * len(ends):  # by which a text would never end
         raise source.incomplete(f"{prefix}eos_token_id")
-    pre = source.maybe_text(f"{prefix}pre") or "default"
+    pre = source.maybe(str, f"{prefix}pre") or "default"
     # Files made before the key existed leave it out; of these families only Llama 3 adds bos.
-    add_bos = source.maybe_flag(f"{prefix}add_bos_token")
+    add_bos = source.maybe(bool, f"{prefix}add_bos_token")
     add_bos = pre == "llama-bpe" if add_bos is None else add_bos
     if add_bos and ids["bos"] is None:
         raise source.incomplete(f"{prefix}bos_token_id")
@@ -193,7 +188,7 @@ def _tokenizer_spec(source: _Source) -> TokenizerSpec:
         eos_ids=tuple(dict.fromkeys(end for end in ends if end is not None)),
         unk_id=ids["unknown"],
         pad_id=ids["padding"],
-        template=source.maybe_text("tokenizer.chat_template"),
+        template=source.maybe(str, "tokenizer.chat_template"),
     )
 
 
@@ -216,7 +211,7 @@ def _config(source: _Source, architecture: str, spec: TokenizerSpec) -> Json:
     kv_heads = source.integer(f"{key}attention.head_count_kv", heads)
     if problem := heads_problem(heads, kv_heads, head_dim):
         raise unsupported(f"a GGUF model with {problem},", f"`{key}attention` says so")
-    if source.maybe_flag(f"{key}attention.causal") is False:
+    if source.maybe(bool, f"{key}attention.causal") is False:
         raise unsupported("a GGUF model whose attention is not causal", "what is generated sees what is before")
     if source.maybe_integer(f"{key}rope.dimension_count") not in (None, head_dim):
         raise unsupported("a GGUF model with rope on a part of each head", f"head size is {head_dim}")
@@ -251,7 +246,7 @@ def _config(source: _Source, architecture: str, spec: TokenizerSpec) -> Json:
 def _rope_scaling(source: _Source, key: str, theta: float, head_dim: int) -> Json | None:
     """As llama.cpp reads it: a factor without a type is linear."""
     scaling = f"{key}rope.scaling."
-    kind = source.maybe_text(f"{scaling}type") or "linear"
+    kind = source.maybe(str, f"{scaling}type") or "linear"
     factor = source.number(f"{scaling}factor", source.number(f"{key}rope.scale_linear", 0.0)) or 1.0
     if factor < 0:
         raise source.incomplete(f"{scaling}factor")
