@@ -86,6 +86,22 @@ def test_a_plan_sends_the_key_that_its_program_does(api: Api) -> None:
     made.close()
 
 
+@sgl.function
+def each(s: Any, question: str, outer: bool) -> Any:
+    s += sgl.system(MANUAL if outer else "Another text. " * 400)
+    s += sgl.user(question)
+    s += sgl.assistant(sgl.gen("answer", max_tokens=8))
+    return sgl.map(["1", "2"], lambda one: each(one, False).ret_value) if outer else "done"
+
+
+def test_what_a_program_calls_leaves_it_its_own_key(api: Api) -> None:
+    for mode in ("python", "plan"):
+        each.run("why", True, backend=backend(api, TAKES), mode=mode).sync()
+    own = [body for body in api.bodies if body["messages"][0]["content"] == MANUAL]
+    ask.run("why", backend=backend(api, TAKES)).sync()
+    assert [body["prompt_cache_key"] for body in own] == [keys(api)[-1]] * 2
+
+
 def test_a_short_prefix_sends_none(api: Api) -> None:
     made = backend(api, TAKES)
     brief.run("Why?", backend=made).sync()

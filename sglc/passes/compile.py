@@ -9,7 +9,7 @@ from operator import attrgetter
 from threading import Lock
 
 from sglc.errors import Loc
-from sglc.ir.core import Op, Program, Site, all_ops, with_fields
+from sglc.ir.core import Op, Program, Site, all_ops, walk, with_fields
 from sglc.ir.depth import with_room
 from sglc.ir.ops import ASKED, Call, Gen
 from sglc.ir.plan.plan import Plan
@@ -64,7 +64,7 @@ def compile_program(
     if target.guesses and "speculate" not in map(name_of, names):
         ready = _asked_alone(ready)
     lowered, remarks = run_pipeline(ready, target, names, observe=observe, step_by_step=not to_run)
-    keys = {op.site: op.cache_key for op in all_ops(lowered) if isinstance(op, ASKED) and op.cache_key}
+    keys = {op.site: op.cache_key for op in walk(lowered.ops) if isinstance(op, ASKED) and op.cache_key}
     return Compiled(program, lowered, lower_plan(lowered, target, to_run=to_run), remarks, keys)
 
 

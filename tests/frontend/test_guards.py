@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -199,3 +200,28 @@ def test_what_a_tool_changes_for_itself_is_no_guard() -> None:
     results = [program.run(backend=backend).sync() for _ in range(3)]
     assert [(result.mode, result.why_python) for result in results] == [("plan", "")] * 3
     assert len(program._plans.leaves) == 1
+
+
+class Hidden(str):
+    def __repr__(self) -> str:
+        return "'***'"
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+@pytest.mark.parametrize("key", [Hidden("red"), Colour.RED, "red"])
+def test_what_a_text_is_and_not_how_it_shows_itself_is_looked_at(key: str) -> None:
+    @sgl.function
+    def program(s: Any, q: str) -> None:
+        named = "-".join([key, q])
+        s += q
+        if named == "red-x":
+            s += " yes"
+        s += sgl.gen("a")
+
+    backend = ScriptedBackend(lambda asked: ".")
+    results = [program.run(q=q, backend=backend).sync() for q in ("y", "x", "z", "x")]
+    assert [result.text() for result in results] == ["y.", "x yes.", "z.", "x yes."]
+    assert results[0].mode == results[3].mode == "plan"  # a path is recorded when it is taken again

@@ -59,6 +59,8 @@ def computed(name: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> Know
 
 def concatenated(texts: Sequence[str | HasKnown]) -> Known | None:
     """`computed("str.join", ("", [*texts]), {})` of texts that are known: hardly a prompt is made without."""
+    if any(isinstance(text, str) and type(text) is not str for text in texts):  # it says what it is by itself
+        return computed("str.join", ("", list(texts)), {})
     known = [Known(repr(text), text) if isinstance(text, str) else text.known for text in texts]
     given = [one for one in known if one is not None]
     fact = f"str.join('', [{', '.join([one.fact for one in given])}])"
