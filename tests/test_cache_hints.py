@@ -95,11 +95,13 @@ def each(s: Any, question: str, outer: bool) -> Any:
 
 
 def test_what_a_program_calls_leaves_it_its_own_key(api: Api) -> None:
-    for mode in ("python", "plan"):
-        each.run("why", True, backend=backend(api, TAKES), mode=mode).sync()
+    made = backend(api, TAKES)
+    each.run("why", True, backend=made, mode="python").sync()
+    each.run("why", True, backend=made, mode="plan").sync()
     own = [body for body in api.bodies if body["messages"][0]["content"] == MANUAL]
-    ask.run("why", backend=backend(api, TAKES)).sync()
+    ask.run("why", backend=made).sync()
     assert [body["prompt_cache_key"] for body in own] == [keys(api)[-1]] * 2
+    made.close()
 
 
 def test_a_short_prefix_sends_none(api: Api) -> None:
