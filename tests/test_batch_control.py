@@ -178,7 +178,7 @@ CLOSED = "            self._closed = True\n"
 FAULTS = {
     "a result comes twice": ("self._done.append(result)", "self._done.extend([result, result])"),
     "nobody is told that a row has ended": (TOLD, "if False:"),
-    "a row that was to be made in the loop is lost": ("self._turns.extendleft(reversed(left))", "pass"),
+    "a row that was to be made in the loop is lost": ("self._turns.appendleft((number, row))", "pass"),
     "a row that ended keeps its place": (ENDED, "            if not self._ordered:\n"),
     "rows that are skipped run": ("if numbered[0] in self._skip:", "if False:"),
     "what was there is dropped": ("while not self._done:", "while not self._done or self._stopping:"),
@@ -209,6 +209,41 @@ def test_a_row_that_cannot_be_made_ends_the_batch() -> None:
         list(
             run_batch(make, ["a", "b"], ScriptedBackend(lambda asked: "x"), None, None, "x", delivery=delivery)
         )
+
+
+@pytest.mark.parametrize(("long_s", "most"), [(60.0, 2), (-1.0, 100)])
+def test_rows_that_take_long_are_made_in_the_thread(
+    long_s: float, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop is there for others, too; rows that are made at once are made in it, but for the first one."""
+    monkeypatch.setattr(runner, "_LONG_S", long_s)
+    plan.run("a", backend=ScriptedBackend(lambda asked: ".")).sync()
+    made: list[int] = []
+    inside = runner._Batch._made
+    monkeypatch.setattr(
+        runner._Batch, "_made", lambda self, number, row: made.append(number) or inside(self, number, row)
+    )
+    rows = [{"q": f"{number}"} for number in range(100)]
+    results = plan.run_batch(rows, backend=ScriptedBackend(lambda asked: "."))
+    assert [result.text() for result in results] == [f"{number}1.." for number in range(100)]
+    assert (len(made) > 90) == (most == 100), made
+    assert len(made) <= most
+
+
+def test_what_is_asked_before_a_row_begins_may_raise() -> None:
+    def admits(begun: int) -> bool:
+        if begun > 20:
+            raise Ends
+        return True
+
+    control = BatchControl(admits)
+    rows = [{"q": "a"}] * 100
+    backend = ScriptedBackend(lambda asked: ".")
+    given: list[int] = []
+    batch = plan.stream_batch(rows, backend=backend, ordered=False, control=control)
+    with pytest.raises(Ends):
+        given.extend(result.row for result in batch)
+    assert len(given) == 21
 
 
 def test_ctrl_c_while_results_come_as_they_end() -> None:

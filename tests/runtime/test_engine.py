@@ -202,22 +202,31 @@ def test_while_a_long_step_runs_commands_are_looked_for_until_it_is_over(length:
     assert len(looks) == looked
 
 
-def test_rows_that_wait_are_rows_that_may_begin_in_the_next_step() -> None:
+@pytest.mark.parametrize(
+    ("token_budget", "max_rows", "more"),
+    [
+        (800, 64, 32 - 10),  # twice as many as began, of which ten are there
+        (300, 64, 30 - 10),  # that fill a step
+        (200, 64, 16),  # some are always obeyed: others may be ended by them
+        (800, 16, 32),  # those that wait have no row
+    ],
+)
+def test_commands_before_a_step_are_those_that_it_has_rows_for(
+    token_budget: int, max_rows: int, more: int
+) -> None:
     """So as many are there as fill it, and it is launched before the device is done with the one before."""
-    bench = Bench(depth=2, token_budget=200, max_rows=64)
+    bench = Bench(depth=2, token_budget=token_budget, max_rows=max_rows)
     over = False
     bench.oracle.ready = lambda ticket: over  # type: ignore[method-assign]
     for seed in range(26):
         bench.gen([seed, *LONG[:9]], Sampling(max_tokens=1), [seed])
-    assert (bench.engine.new_rows, bench.engine.starves) == (
-        16,
-        False,
-    )  # nothing is in flight: they may wait long
+    # Nothing is in flight: they may wait for long.
+    assert (bench.engine.new_rows, bench.engine.starves) == (16, False)
     bench.step()
-    assert bench.engine.new_rows == 20 - 10  # of 32, twenty fill a step
+    assert bench.engine.new_rows == more
     assert not bench.engine.starves
     over = True
-    assert bench.engine.starves
+    assert bench.engine.starves == (max_rows > 16)
     bench.run()
     assert not bench.engine.starves
 

@@ -35,7 +35,9 @@ Make = Callable[[int, _Row, bool], Run | None]
 _ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs at once
 _LEAST_ROWS = 64
 _HANDED_OVER_S = 50e-6  # after which the loop's thread has taken the first row, and need not wait for all this
-_A_TURN = 8  # rows that begin in one turn of the loop
+_A_TURN, _TURN_S = 8, 0.001  # rows that begin in one turn of the loop, and of a processor
+_LONG_S, _MOST_LONG = 0.002, 2  # of a processor for one row; after so many others begin in the thread
+_ONE_BY_ONE = 256  # rows of the thread that are handed over as they are made
 _FAST_S = 0.001  # between the ends of rows
 _SIGNAL_S = 1.0  # Python sees a signal no sooner that comes as its main thread begins to wait
 _AHEAD = 4096  # rows that are looked at together, and that may have results before the one that is awaited
@@ -218,7 +220,8 @@ class _Batch(Generic[_Row]):
         self._turns: deque[tuple[int, _Row]] = deque()  # rows that are next, in their order
         self._first = 0  # the first row of those that were looked at with them
         self._at_once = False  # whether the last row needed no thread
-        self._making = False  # whether a row is taken from them, in the loop, that has not begun
+        self._making = False  # whether rows are taken from them in the loop
+        self._long = 0  # how many of those took long, one behind the other
         self._next = 0  # the row whose result is given next, if they are ordered
         self._begun: dict[int, Result] = {}
         self._done: deque[Result] = deque()  # as they ended, if they are not
@@ -236,7 +239,7 @@ class _Batch(Generic[_Row]):
     def feed(self) -> None:
         """Begin the rows, each as soon as there is a place. Runs in a thread of its own."""
         try:
-            while not self._closed and (chunk := self._taken()):
+            while not self._closed and self._problem is None and (chunk := self._taken()):
                 self._first = chunk[0][0]
                 order = range(len(chunk)) if self._order is None else self._order([row for _, row in chunk])
                 turns = iter(order)
@@ -265,6 +268,8 @@ class _Batch(Generic[_Row]):
                 here = self._goes_on_in_loop
             if here:
                 soon(self._begin_some)
+            elif self.begun <= _ONE_BY_ONE:
+                time.sleep(0)  # the loop's thread hands them over meanwhile: else it waits 5 ms for each
 
     def _made(self, number: int, row: _Row) -> Run:
         """The run of a row, which has its place already."""
@@ -302,12 +307,10 @@ class _Batch(Generic[_Row]):
         with self._lock:
             while not self._closed and (self._making or (self._turns and not self._place)):
                 self._room.wait()
-            return None if self._closed else self._next_turn()
+            return None if self._closed or not self._turns else self._next_turn()
 
-    def _next_turn(self) -> tuple[int, _Row] | None:
+    def _next_turn(self) -> tuple[int, _Row]:
         """The row that is next, which has its place from now on. Inside the lock."""
-        if not self._turns:
-            return None
         self._live += 1
         self.begun += 1
         return self._turns.popleft()
@@ -316,6 +319,8 @@ class _Batch(Generic[_Row]):
     def _goes_on_in_loop(self) -> bool:
         """Whether the loop is to begin the next rows. Inside the lock; so it is then, until there are none."""
         if not self._at_once or self._making or self._closed or not self._turns or not self._place:
+            return False
+        if self._long >= _MOST_LONG:  # others wait for the loop
             return False
         self._making = True
         return True
@@ -358,37 +363,46 @@ class _Batch(Generic[_Row]):
         """Begin rows in the loop, and the others behind what else waits for it: it sends those that have begun,
         so a back end has some while others are made, and no thread waits for the interpreter for each.
         """
-        turns: list[tuple[int, _Row]] = []
+        try:
+            done = self._began_some()
+        except BaseException as problem:  # which is told as if the thread had begun them
+            done, self._problem = False, problem
         with self._lock:
-            while len(turns) < _A_TURN and not self._closed and self._place:
-                if (turn := self._next_turn()) is None:
-                    break
-                turns.append(turn)
-        left = self._begin_here(turns)
-        with self._lock:
-            if left:
-                self._at_once = False
-                self._live -= len(left)
-                self.begun -= len(left)
-                self._turns.extendleft(reversed(left))
-                self._come.notify()
+            if self._problem is not None:
+                self._turns.clear()
             self._making = False
-            if left or not self._goes_on_in_loop:
+            if not (done and self._goes_on_in_loop):
                 self._room.notify()
                 return
         soon(self._begin_some)
 
-    def _begin_here(self, turns: Sequence[tuple[int, _Row]]) -> Sequence[tuple[int, _Row]]:
-        """Begin rows in the loop; gives those that are to be made outside, where it can be told why."""
-        for place, (number, row) in enumerate(turns):
+    def _began_some(self) -> bool:
+        """Begin some rows here; False: none is left, or the next one is to begin in the thread."""
+        began_s = time.thread_time()
+        for _ in range(_A_TURN):
+            with self._lock:
+                if self._closed or not self._turns or not self._place:
+                    return False
+                number, row = self._next_turn()
+            row_s = time.thread_time()
             try:
                 run = self._make(number, row, True)
-            except Exception:  # it is made once more
+            except Exception:  # it is made once more, where it can be told why
                 run = None
             if run is None:
-                return turns[place:]
+                with self._lock:
+                    self._at_once = False
+                    self._live -= 1
+                    self.begun -= 1
+                    self._turns.appendleft((number, row))
+                    self._come.notify()
+                return False
             self._begin(number, run)
-        return ()
+            now_s = time.thread_time()
+            self._long = self._long + 1 if now_s - row_s > _LONG_S else 0
+            if self._long or now_s - began_s > _TURN_S:
+                return not self._long
+        return True
 
     def next(self) -> Result | None:
         """The next result, when its row has ended; None behind the last one."""

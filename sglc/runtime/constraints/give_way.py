@@ -9,19 +9,34 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
+from math import inf
 from time import thread_time
 
 _SLICE_S = 0.0003  # of a processor between two rests: a step does not wait for what takes no longer
-_REST_S = 0.003  # at most: a step may take long, and who waits for a matcher would miss more than one
+_REST_S = 0.003  # at most, and once in a step: one that takes long computes without the lock
 
 _NO_STEP = threading.Event()
 _NO_STEP.set()
-_own = threading.local()
+_numbers = count(1)
+_number = 0  # of the last step
+
+
+class _Own(threading.local):
+    """Of a thread: from when on it has worked, and the step beside which it has rested."""
+
+    since_s = inf  # it does not give way
+    beside = 0
+
+
+_own = _Own()
 
 
 @contextmanager
 def step() -> Iterator[None]:
     """Inside, a step is made."""
+    global _number
+    _number = next(_numbers)
     _NO_STEP.clear()
     try:
         yield
@@ -36,8 +51,8 @@ def begin() -> None:
 
 def pause() -> None:
     """If a step is being made, rest until it is over, though not for long; in a thread that gives way."""
-    since_s = getattr(_own, "since_s", None)
-    if since_s is None or _NO_STEP.is_set() or thread_time() - since_s < _SLICE_S:
+    if _NO_STEP.is_set() or _own.beside == _number or thread_time() - _own.since_s < _SLICE_S:
         return
+    _own.beside = _number
     _NO_STEP.wait(_REST_S)
     begin()

@@ -337,20 +337,22 @@ class Engine:
 
     @property
     def new_rows(self) -> int:
-        """Rows that may still come before the next step: they begin in it, with those that wait.
+        """Commands that are obeyed before the next step: for rows that may begin in it, beside those that wait.
 
-        While nothing is in flight those that wait do not count: they may do so for long.
+        But always some: others may be ended by them.
         """
         decoding = self.rows.decoding().size
         if not self._flights:
             return scheduler.new_rows(decoding, 0)
-        most = min(scheduler.new_rows(decoding, self.queue.begun), max(self.queue.fitting, scheduler.NEW_ROWS))
-        return most - self.queue.waiting
+        most = min(scheduler.new_rows(decoding, self.queue.begun), self.queue.fitting)
+        return max(most - self.queue.coming, scheduler.NEW_ROWS)
 
     @property
     def starves(self) -> bool:
         """Whether the device is done with all that was launched, and a part waits that could begin."""
-        return bool(self._flights) and self._is_over(self._flights[-1]) and self.queue.ready
+        return (
+            bool(self._flights and self.queue.coming) and self._is_over(self._flights[-1]) and self.queue.ready
+        )
 
     def step(self, meanwhile: Callable[[], bool] | None = None) -> list[EngineEvent]:
         """Launch at most one step; drain the oldest if enough are in flight or none was launched.

@@ -37,6 +37,7 @@ from sglc.runtime.engine.own_process import (
     keep_answering,
     spare_transformers,
 )
+from sglc.runtime.scheduler.scheduler import NEW_ROWS
 from sglc.runtime.tokenizer.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -111,25 +112,25 @@ class Worker:
         But a step is not put off for long: commands may come as fast as they are obeyed. While there is other
         work as many are taken as rows may begin with it, so that programs of many calls, whose commands take
         longest, begin together too; but while texts are read as they come, for no longer than a step takes, and
-        no more behind the one with which a device that is done could go on. Others are taken while a step is
-        waited for.
+        no more than some where a device that is done could go on. Others are taken while a step is waited for.
 
         Raises:
             SglcError: SGLC504, a step failed; everything that ran was failed with it.
         """
         try:
             while not self._closing:
-                left, began_s = self._machine.engine.new_rows, 0.0
+                engine, began_s = self._machine.engine, 0.0
+                most = engine.new_rows
                 if self._machine.idle:
                     collect_if_due()
-                for frame in self._link.commands(wait=self._machine.idle):
+                for obeyed, frame in enumerate(self._link.commands(wait=self._machine.idle), 1):
                     began_s = began_s or time.perf_counter()
                     self._obey(frame)
                     if self._closing:
                         break  # as a command that comes while a step is waited for may say, too
-                    left -= 1
                     due = self._streams and time.perf_counter() - began_s > self._step_s
-                    if (left <= 0 or due or self._machine.engine.starves) and not self._machine.idle:
+                    enough = obeyed >= most or (obeyed >= NEW_ROWS and engine.starves)
+                    if (enough or due) and not self._machine.idle:
                         break
                 self._link.flush()
                 if not (self._closing or self._machine.idle):

@@ -118,6 +118,11 @@ class RequestQueue:
         return self._token_budget * self.begun // max(self._token_budget - self.left, 1)
 
     @property
+    def coming(self) -> int:
+        """Parts that may have a row in the next step, as far as that is known."""
+        return 0 if self._lacks_pages else min(len(self.parts), self.allocator.rows.free)
+
+    @property
     def ready(self) -> bool:
         """Whether a part waits that has all but a row."""
         return any(not part.late for part in self.parts)
