@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -901,7 +901,7 @@ class _Steps:
 
     def __init__(self, *, waits: bool = False) -> None:
         self.waits = waits  # for its steps, for as long as there are commands
-        self.engine = SimpleNamespace(new_rows=5, starves=False)
+        self.engine = SimpleNamespace(new_rows=5, starves=False, undisturbed=nullcontext)
         self.rows = 0
         self.before_steps: list[int] = []
 

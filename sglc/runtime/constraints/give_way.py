@@ -14,7 +14,7 @@ from math import inf
 from time import thread_time
 
 _SLICE_S = 0.0003  # of a processor between two rests: a step does not wait for what takes no longer
-_REST_S = 0.003  # at most, and once in a step: one that takes long computes without the lock
+_REST_S = 0.008  # at most, and once in a step: one that takes long computes without the lock
 
 _NO_STEP = threading.Event()
 _NO_STEP.set()
@@ -42,6 +42,18 @@ def step() -> Iterator[None]:
         yield
     finally:
         _NO_STEP.set()
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Inside, who makes a step waits."""
+    makes_none = _NO_STEP.is_set()
+    _NO_STEP.set()
+    try:
+        yield
+    finally:
+        if not makes_none:
+            _NO_STEP.clear()
 
 
 def begin() -> None:

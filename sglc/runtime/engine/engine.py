@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from time import perf_counter, sleep
 from typing import Any
@@ -361,11 +361,18 @@ class Engine:
         a sample, and what was launched for it by then is lost. While the oldest is not over `meanwhile` is
         called, again if it gives True, or if the step is long; it may begin and abort requests.
         """
+        with self.undisturbed():
+            return self._step(meanwhile)
+
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """Inside, threads of matchers give way, if some work."""
+        return give_way.step() if self.threads.pending else nullcontext()
+
+    def _step(self, meanwhile: Callable[[], bool] | None) -> list[EngineEvent]:
         if self.threads.pending:
             self._lookaheads.take(hurry=bool(self._flights) or self._may_launch)
         depth = self.executor.depth if not self.rows.watched else min(self.executor.depth, 2)
-        with give_way.step() if self.threads.pending else nullcontext():
-            launched = len(self._flights) < depth and self._launch()
+        launched = len(self._flights) < depth and self._launch()
         full = len(self._flights) >= depth
         if drains := bool(self._flights) and (full or not launched):
             self._drain(meanwhile)
@@ -457,19 +464,20 @@ class Engine:
 
     def _drain(self, meanwhile: Callable[[], bool] | None) -> None:
         flight = self._flights[0]
-        while meanwhile is not None and not self._is_over(flight):
-            if not meanwhile():
-                if flight.tokens < _LONG_STEP:
-                    break
-                sleep(_LOOKS_S)  # for what comes before the step is over
-        try:
-            result = self.executor.drain(flight.ticket)
-        except AssertionError:
-            raise
-        except Exception as error:
-            self._flights.popleft()
-            self._fail(error)
-            return
+        with give_way.waiting() if self.threads.pending else nullcontext():
+            while meanwhile is not None and not self._is_over(flight):
+                if not meanwhile():
+                    if flight.tokens < _LONG_STEP:
+                        break
+                    sleep(_LOOKS_S)  # for what comes before the step is over
+            try:
+                result = self.executor.drain(flight.ticket)
+            except AssertionError:
+                raise
+            except Exception as error:
+                self._flights.popleft()
+                self._fail(error)
+                return
         self._flights.popleft()
         assert result.index == flight.index, "steps are drained out of order"
         self.allocator.drained(flight.index)

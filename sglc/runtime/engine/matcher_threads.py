@@ -113,7 +113,7 @@ class MatcherThreads:
 
         Those that have not ended by then are not awaited any more.
         """
-        with self._lock:
+        with give_way.waiting(), self._lock:
             running = [call for call in self.pending if not call.ended]
             if for_all:
                 self._waits_for = {call for call in running if call.awaited}

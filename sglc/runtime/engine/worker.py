@@ -125,7 +125,8 @@ class Worker:
                     collect_if_due()
                 for obeyed, frame in enumerate(self._link.commands(wait=self._machine.idle), 1):
                     began_s = began_s or time.perf_counter()
-                    self._obey(frame)
+                    with engine.undisturbed():
+                        self._obey(frame)
                     if self._closing:
                         break  # as a command that comes while a step is waited for may say, too
                     due = self._streams and time.perf_counter() - began_s > self._step_s
