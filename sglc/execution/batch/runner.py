@@ -194,7 +194,7 @@ def run_batch(
 class _Batch(Generic[_Row]):
     """Rows that are live, and the results that are not given yet.
 
-    As long as rows need no thread, the next one begins in the executor's loop, where one ends.
+    As long as rows need no thread, the next ones begin in the executor's loop, a few in each turn of it.
     """
 
     def __init__(
@@ -360,8 +360,9 @@ class _Batch(Generic[_Row]):
         self._begin_some()
 
     def _begin_some(self) -> None:
-        """Begin rows in the loop, and the others behind what else waits for it: it sends those that have begun,
-        so a back end has some while others are made, and no thread waits for the interpreter for each.
+        """Begin rows in the loop, and the others behind what else waits for it.
+
+        So it sends some while others are made, and no thread waits for the interpreter for each.
         """
         try:
             done = self._began_some()

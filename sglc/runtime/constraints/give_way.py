@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from math import inf
 from time import thread_time
 
@@ -18,7 +17,6 @@ _REST_S = 0.008  # at most, and once in a step: one that takes long computes wit
 
 _NO_STEP = threading.Event()
 _NO_STEP.set()
-_numbers = count(1)
 _number = 0  # of the last step
 
 
@@ -36,7 +34,7 @@ _own = _Own()
 def step() -> Iterator[None]:
     """Inside, a step is made."""
     global _number
-    _number = next(_numbers)
+    _number += 1
     _NO_STEP.clear()
     try:
         yield
