@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -15,12 +16,15 @@ from sglc.backends.openai import OpenAIBackend, OpenAIOptions
 from sglc.execution.plan.executor import run_plan
 from sglc.execution.session import Session
 from sglc.ir.ops import Gen
+from sglc.ir.plan.events import Event
 from sglc.ir.plan.plan_json import plan_from_json, plan_to_json
+from sglc.ir.plan.segment import GenNode, Segment
 from sglc.ir.target import Takes, Target
 from sglc.ir.text.printer import from_text
 from sglc.passes.base import run_pipeline
 from tests.backend_matrix import traced
 from tests.openai_server import Api, serving
+from tests.source_fuzz.answers import HashBackend
 
 MANUAL = "Every rule of the manual is to be kept, and this is one of them. " * 80  # 5,120 characters
 TAKES = replace(openai_model("openai:gpt-4o", own_server=False).takes, prompt_logprobs=False)
@@ -87,21 +91,45 @@ def test_a_plan_sends_the_key_that_its_program_does(api: Api) -> None:
 
 
 @sgl.function
-def each(s: Any, question: str, outer: bool) -> Any:
-    s += sgl.system(MANUAL if outer else "Another text. " * 400)
+def each(s: Any, question: str, outer: bool = True) -> Any:
+    if outer:
+        s += sgl.system(MANUAL)
+    else:
+        s += sgl.system("Another text. " * 400)
     s += sgl.user(question)
     s += sgl.assistant(sgl.gen("answer", max_tokens=8))
     return sgl.map(["1", "2"], lambda one: each(one, False).ret_value) if outer else "done"
 
 
-def test_what_a_program_calls_leaves_it_its_own_key(api: Api) -> None:
-    made = backend(api, TAKES)
-    each.run("why", True, backend=made, mode="python").sync()
-    each.run("why", True, backend=made, mode="plan").sync()
-    own = [body for body in api.bodies if body["messages"][0]["content"] == MANUAL]
-    ask.run("why", backend=made).sync()
-    assert [body["prompt_cache_key"] for body in own] == [keys(api)[-1]] * 2
-    made.close()
+class Keyed(HashBackend):
+    """Keeps the keys of generations by their prompts' programs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: dict[str, str] = {}
+
+    @cached_property
+    def target(self) -> Target:
+        return replace(HashBackend().target, takes=TAKES)
+
+    async def submit(self, segment: Segment, *, streams: bool = True) -> AsyncIterator[Event]:
+        self.keys.update(
+            (str(node.site), node.cache_key) for node in segment.nodes if isinstance(node, GenNode)
+        )
+        async for event in super().submit(segment, streams=streams):
+            yield event
+
+
+@pytest.mark.parametrize("mode", ["python", "plan"])
+def test_what_a_program_calls_leaves_it_its_own_key(mode: Any) -> None:
+    made = Keyed()
+    each.run("why", backend=made, mode=mode).sync()
+    own = made.keys.pop("each.answer#0")
+    assert len(made.keys) == 2
+    assert own not in ("", *made.keys.values())
+    alone = Keyed()
+    ask.run("why", backend=alone).sync()
+    assert own == alone.keys["ask.answer#0"]
 
 
 def test_a_short_prefix_sends_none(api: Api) -> None:

@@ -38,7 +38,7 @@ FAULTS: dict[str, tuple[Change, ...]] = {
         ),
     ),
     "constraints are compiled where the model runs": (
-        ("backends/local/compiling.py", "if hash(form) not in self._known and (", "if False and ("),
+        ("backends/local/compiling.py", "and hash(form) not in self._known", "and False"),
     ),
     "stop patterns are looked for by `re` alone": (
         ("ir/grammar/stops.py", "if bound is not None and _ways(tree, bound) <= _MOST_WAYS:", "if True:"),
