@@ -211,12 +211,12 @@ def test_a_row_that_cannot_be_made_ends_the_batch() -> None:
         )
 
 
-@pytest.mark.parametrize(("long_s", "most"), [(60.0, 2), (-1.0, 100)])
+@pytest.mark.parametrize(("turn_s", "most"), [(60.0, 2), (-1.0, 100)])
 def test_rows_that_take_long_are_made_in_the_thread(
-    long_s: float, most: int, monkeypatch: pytest.MonkeyPatch
+    turn_s: float, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop is there for others, too; rows that are made at once are made in it, but for the first one."""
-    monkeypatch.setattr(runner, "_LONG_S", long_s)
+    monkeypatch.setattr(runner, "_TURN_S", turn_s)
     plan.run("a", backend=ScriptedBackend(lambda asked: ".")).sync()
     made: list[int] = []
     inside = runner._Batch._made

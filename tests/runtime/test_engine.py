@@ -221,9 +221,9 @@ def test_commands_before_a_step_are_those_that_it_has_rows_for(
     for seed in range(26):
         bench.gen([seed, *LONG[:9]], Sampling(max_tokens=1), [seed])
     # Nothing is in flight: they may wait for long.
-    assert (bench.engine.new_rows, bench.engine.starves) == (16, False)
+    assert (bench.engine.most_commands, bench.engine.starves) == (16, False)
     bench.step()
-    assert bench.engine.new_rows == more
+    assert bench.engine.most_commands == more
     assert not bench.engine.starves
     over = True
     assert bench.engine.starves == (max_rows > 16)

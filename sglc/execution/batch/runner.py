@@ -36,7 +36,7 @@ _ROWS_PER_CALL = 4  # rows kept live for each generation that the back end runs 
 _LEAST_ROWS = 64
 _HANDED_OVER_S = 50e-6  # after which the loop's thread has taken the first row, and need not wait for all this
 _A_TURN, _TURN_S = 8, 0.001  # rows that begin in one turn of the loop, and of a processor
-_LONG_S, _MOST_LONG = 0.002, 2  # of a processor for one row; after so many others begin in the thread
+_MOST_LONG = 2  # rows that take longer than a turn each; then others begin in the thread
 _ONE_BY_ONE = 256  # rows of the thread that are handed over as they are made
 _FAST_S = 0.001  # between the ends of rows
 _SIGNAL_S = 1.0  # Python sees a signal no sooner that comes as its main thread begins to wait
@@ -265,7 +265,7 @@ class _Batch(Generic[_Row]):
         while (turn := self._turn()) is not None:
             self._begin(turn[0], self._made(*turn))
             with self._lock:
-                here = self._goes_on_in_loop
+                here = self._goes_on_in_loop()
             if here:
                 soon(self._begin_some)
             elif self.begun <= _ONE_BY_ONE:
@@ -315,9 +315,8 @@ class _Batch(Generic[_Row]):
         self.begun += 1
         return self._turns.popleft()
 
-    @property
     def _goes_on_in_loop(self) -> bool:
-        """Whether the loop is to begin the next rows. Inside the lock; so it is then, until there are none."""
+        """Whether the loop is to begin the next rows; if so, nobody else does from now on. Inside the lock."""
         if not self._at_once or self._making or self._closed or not self._turns or not self._place:
             return False
         if self._long >= _MOST_LONG:  # others wait for the loop
@@ -354,7 +353,7 @@ class _Batch(Generic[_Row]):
                     self._done.append(result)
             if not self._ordered or number == self._next:
                 self._come.notify()
-            if not (in_loop() and self._goes_on_in_loop):
+            if not (in_loop() and self._goes_on_in_loop()):
                 self._room.notify()
                 return
         self._begin_some()
@@ -365,14 +364,14 @@ class _Batch(Generic[_Row]):
         So it sends some while others are made, and no thread waits for the interpreter for each.
         """
         try:
-            done = self._began_some()
+            more = self._began_some()
         except BaseException as problem:  # which is told as if the thread had begun them
-            done, self._problem = False, problem
+            more, self._problem = False, problem
         with self._lock:
             if self._problem is not None:
                 self._turns.clear()
             self._making = False
-            if not (done and self._goes_on_in_loop):
+            if not (more and self._goes_on_in_loop()):
                 self._room.notify()
                 return
         soon(self._begin_some)
@@ -380,12 +379,11 @@ class _Batch(Generic[_Row]):
     def _began_some(self) -> bool:
         """Begin some rows here; False: none is left, or the next one is to begin in the thread."""
         began_s = time.thread_time()
-        for _ in range(_A_TURN):
+        for before in range(_A_TURN):
             with self._lock:
                 if self._closed or not self._turns or not self._place:
                     return False
                 number, row = self._next_turn()
-            row_s = time.thread_time()
             try:
                 run = self._make(number, row, True)
             except Exception:  # it is made once more, where it can be told why
@@ -399,10 +397,10 @@ class _Batch(Generic[_Row]):
                     self._come.notify()
                 return False
             self._begin(number, run)
-            now_s = time.thread_time()
-            self._long = self._long + 1 if now_s - row_s > _LONG_S else 0
-            if self._long or now_s - began_s > _TURN_S:
+            if time.thread_time() - began_s > _TURN_S:
+                self._long = 0 if before else self._long + 1
                 return not self._long
+        self._long = 0
         return True
 
     def next(self) -> Result | None:

@@ -6,7 +6,7 @@ program is then for arguments of which just that fact is the same: a guard.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,17 +55,6 @@ def computed(name: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> Know
     except Exception:
         return None
     return Known(fact, real, _parts_of(given))
-
-
-def concatenated(texts: Sequence[str | HasKnown]) -> Known | None:
-    """`computed("str.join", ("", [*texts]), {})` of texts that are known: hardly a prompt is made without."""
-    if any(isinstance(text, str) and type(text) is not str for text in texts):  # it says what it is by itself
-        return computed("str.join", ("", list(texts)), {})
-    known = [Known(repr(text), text) if isinstance(text, str) else text.known for text in texts]
-    given = [one for one in known if one is not None]
-    fact = f"str.join('', [{', '.join([one.fact for one in given])}])"
-    parts = tuple([one.fact for one, text in zip(given, texts, strict=True) if not isinstance(text, str)])
-    return None if len(fact) > _LONGEST else Known(fact, "".join([one.real for one in given]), parts)
 
 
 def _all_known(items: Iterable[Any]) -> list[Known] | None:

@@ -31,7 +31,7 @@ from sglc.frontend.values.graph_breaks import (
     BreakKind,
     GraphBreak,
 )
-from sglc.frontend.values.known import HasKnown, Known, concatenated
+from sglc.frontend.values.known import HasKnown, Known, computed
 from sglc.ir.core import Type, Value
 from sglc.ir.facts import spell
 from sglc.ir.pure import type_name
@@ -387,5 +387,5 @@ def joined(items: tuple[str | SymbolicText, ...]) -> SymbolicText:
                 parts.append(part)
     if all(isinstance(item, str) or item.known is not None for item in items):
         return SymbolicText(tuple(parts), items[0].known if len(items) == 1 and not isinstance(items[0], str)
-                            else concatenated(items))  # fmt: skip
+                            else computed("str.join", ("", list(items)), {}))  # fmt: skip
     return SymbolicText(tuple(parts))

@@ -336,7 +336,7 @@ class Engine:
         return len(self._requests)
 
     @property
-    def new_rows(self) -> int:
+    def most_commands(self) -> int:
         """Commands that are obeyed before the next step: for rows that may begin in it, beside those that wait.
 
         But always some: others may be ended by them.

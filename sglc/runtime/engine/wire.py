@@ -20,10 +20,28 @@ from msgspec import Raw, Struct
 
 from sglc import errors
 from sglc.errors import BackendError, Loc, SglcError
-from sglc.ir.plan import segment as segments
 from sglc.ir.plan.events import Delta, Event, GenDone, NodeFailed, PackedIds, Sample, SelectDone, TokenLogprob
 from sglc.ir.plan.hints import Hints
-from sglc.ir.plan.segment import EncodedText, ExtendNode, GenNode, Node, Segment, reads
+from sglc.ir.plan.segment import (
+    EncodedText,
+    ExtendNode,
+    ForkNode,
+    GenNode,
+    ImagePart,
+    KeepNode,
+    Made,
+    Node,
+    NodeResult,
+    OpenNode,
+    ReleaseNode,
+    RoleMark,
+    Segment,
+    SelectNode,
+    Slot,
+    Waits,
+    reads,
+    waits_of,
+)
 from sglc.ir.target import ControlText
 
 COMMANDS, REPORTS = "commands", "reports"  # names of the two sockets in their folder
@@ -31,19 +49,19 @@ EBNF, NO_EBNF = b"e", b"\0"  # what comes with a form for `compile_server`: whet
 _RUN_DONE = 0  # instead of an event: no more will come
 _HALF_PAIRS = 0  # instead of a part: text that is no UTF-8
 KINDS: Mapping[int, type] = {
-    1: segments.OpenNode,
+    1: OpenNode,
     2: ExtendNode,
     3: GenNode,
-    4: segments.SelectNode,
-    5: segments.ForkNode,
-    6: segments.KeepNode,
-    7: segments.ReleaseNode,
+    4: SelectNode,
+    5: ForkNode,
+    6: KeepNode,
+    7: ReleaseNode,
     20: ControlText,
-    21: segments.Slot,
-    22: segments.NodeResult,
-    23: segments.ImagePart,
-    24: segments.RoleMark,
-    25: segments.Made,
+    21: Slot,
+    22: NodeResult,
+    23: ImagePart,
+    24: RoleMark,
+    25: Made,
     26: EncodedText,
     40: Delta,
     41: GenDone,
@@ -297,7 +315,7 @@ class _SharedNodes:
     the fields before the seed and behind it."""
 
     nodes: tuple[Node, ...]
-    waits: segments.Waits
+    waits: Waits
     prompts: tuple[tuple[int, int], ...]
     gens: tuple[tuple[int, tuple[Any, ...], tuple[Any, ...]], ...]
 
@@ -321,7 +339,7 @@ def _shared_nodes(written: bytes) -> _SharedNodes:
     ]
     given = [(at, _GEN_FIELDS(node)) for at, node in enumerate(nodes) if type(node) is GenNode]
     gens = [(at, held[:_SEED], held[_SEED + 1 :]) for at, held in given]
-    waits = (_waits if sum(map(len, sources)) <= _MOST_ALIKE else segments.waits_of)(tuple(sources))
+    waits = (_waits if sum(map(len, sources)) <= _MOST_ALIKE else waits_of)(tuple(sources))
     return _SharedNodes(tuple(nodes), waits, tuple(prompts), tuple(gens))
 
 
@@ -338,7 +356,7 @@ def _kept_node(number: int, written: bytes) -> Node:
     return _node(number, Raw(written))
 
 
-_waits = lru_cache(256)(segments.waits_of)
+_waits = lru_cache(256)(waits_of)
 _MOST_ALIKE = 128  # streams and texts that the nodes of a segment read
 _kept_nodes = lru_cache(256)(_shared_nodes)
 _MOST_KEPT = 4096  # bytes of nodes
@@ -531,7 +549,7 @@ def _malformed(what: str) -> BackendError:
 
 
 _LAYOUTS = {kind: _layout(kind) for kind in KINDS.values()}
-_ALIKE = {_NUMBERS[kind] for kind in (GenNode, segments.SelectNode)}
+_ALIKE = {_NUMBERS[kind] for kind in (GenNode, SelectNode)}
 _EXTENDS = _NUMBERS[ExtendNode]
 _SAMPLING, _SEED = map([one.name for one in fields(GenNode)].index, ("sampling", "seed"))
 _GEN_FIELDS = attrgetter(*[one.name for one in fields(GenNode)])

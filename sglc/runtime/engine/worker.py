@@ -120,7 +120,7 @@ class Worker:
         try:
             while not self._closing:
                 engine, began_s = self._machine.engine, 0.0
-                most = engine.new_rows
+                most = engine.most_commands
                 if self._machine.idle:
                     collect_if_due()
                 for obeyed, frame in enumerate(self._link.commands(wait=self._machine.idle), 1):
