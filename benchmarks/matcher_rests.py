@@ -1,7 +1,8 @@
-"""How long steps take beside eight threads that look for what has to come next: with and without rests.
+"""How long steps take beside a search for what eight samples have to go on with: with and without rests.
 
-A step is 70 calls of torch, about those of a small model on the CPU. Each thread looks for 165 bytes that a
-grammar asks for, one after the other. Turn by turn, so that what a machine takes from everybody is in both.
+A step is 70 calls of torch, about those of a small model on the CPU. For each sample 165 bytes are looked for
+that a grammar asks for, one after the other. Turn by turn, so that what a machine takes from everybody is in
+both.
 
 Writes benchmarks/results/matcher-rests-<cpu>.json.
 """
@@ -21,7 +22,7 @@ from sglc.runtime.constraints.grammar_matcher import Grammars
 from sglc.runtime.engine.matcher_threads import MatcherThreads
 from sglc.runtime.engine.own_process import keep_answering
 
-_THREADS = 8
+_SAMPLES = 8
 _ROUNDS = 40
 _EBNF = f'root ::= "{"x" * 165}" ((([a-z]{{0,50}}){{0,50}}){{0,50}}){{0,20}} "."'
 _BYTES = [bytes([byte]) for byte in range(256)]
@@ -29,8 +30,8 @@ _BYTES = [bytes([byte]) for byte in range(256)]
 
 def beside_threads(x: torch.Tensor, weights: torch.Tensor) -> dict[str, float]:
     """Milliseconds of the steps until all have found what they look for."""
-    constraints = [Grammars(_BYTES, len(_BYTES)).begun("ebnf", _EBNF) for _ in range(_THREADS)]
-    threads = MatcherThreads(threads=_THREADS)
+    constraints = [Grammars(_BYTES, len(_BYTES)).begun("ebnf", _EBNF) for _ in range(_SAMPLES)]
+    threads = MatcherThreads()
     given: list[bytes] = []
     steps: list[float] = []
     began_s = time.perf_counter()
@@ -42,7 +43,7 @@ def beside_threads(x: torch.Tensor, weights: torch.Tensor) -> dict[str, float]:
         threads.deliver()
         with give_way.step():
             steps.append(step_ms(x, weights))
-    assert given == [b"x" * 165] * _THREADS, given
+    assert given == [b"x" * 165] * _SAMPLES, given
     taken_ms = 1e3 * (time.perf_counter() - began_s)
     return {"largest step": max(steps), "mean step": sum(steps) / len(steps), "all found": taken_ms}
 

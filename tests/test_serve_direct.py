@@ -24,7 +24,7 @@ from sglc.serve.door import Access, guarded
 from sglc.serve.keys import Keys
 from sglc.serve.limits import Limits
 from sglc.serve.metrics import Metrics
-from sglc.serve.problems import as_json, in_pieces
+from sglc.serve.problems import Refusal, as_json, in_pieces
 from sglc.serve.sending import EventStream
 from sglc.serve.service import Service
 
@@ -499,6 +499,13 @@ def test_a_large_body_s_schemas_come_back_as_texts(kind: type[bodies.RequestBody
 def test_a_large_body_without_them_is_read_again(body: Any) -> None:
     kind: type[bodies.RequestBody] = bodies.GenerateBody if "text" in body else bodies.CompletionBody
     assert reading.packed(kind, json.dumps(body).encode(), Limits(), 4096) == b""
+
+
+def test_a_plan_that_is_too_large_is_refused_where_large_bodies_are_read() -> None:
+    content = json.dumps({"plan": {"steps": ["a" * 100]}, "rows": [{}]}).encode()
+    assert reading.packed(bodies.ProgramBody, content, Limits(), 4096) == b""
+    with pytest.raises(Refusal, match="more than the 100 of `--max-plan`"):
+        reading.packed(bodies.ProgramBody, content, Limits(plan=100), 4096)
 
 
 def test_a_large_answer_is_the_same_in_pieces() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 from pydantic import ValidationError
 
@@ -466,7 +467,7 @@ def codes(here: OracleBackend) -> dict[Hostile, str]:
         (plan_bounds, "check_json", lambda *given: None),
         (programs, "check_json", lambda *given: None),
         (programs, "check_plan_runs", lambda *given: None),
-        (programs, "_check_bytes", lambda *given: None),
+        (programs, "plan_bytes", lambda limits, plan: msgspec.json.encode(plan)),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )

@@ -6,6 +6,8 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from sglc.serve.keys import is_admin
 from sglc.serve.problems import Refusal, bad
 
@@ -85,6 +87,19 @@ def allowed_priority(limits: Limits, scope: Mapping[str, Any], claimed: int) -> 
     An admin's may be any. It is a hint, and never fails a request.
     """
     return claimed if is_admin(scope) else min(claimed, limits.priority)
+
+
+def plan_bytes(limits: Limits, plan: Mapping[str, Any]) -> bytes:
+    """A plan as JSON.
+
+    Raises:
+        Refusal: 400, it is too large.
+    """
+    data = msgspec.json.encode(plan)
+    if len(data) > limits.plan:
+        message = f"has {len(data)} bytes, more than the {limits.plan} of `--max-plan`"
+        raise bad("plan", message, "plan_bounds")
+    return data
 
 
 def check_counts(limits: Limits, prompts: Sequence[Any], field: str, samples: int) -> None:

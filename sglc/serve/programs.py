@@ -37,6 +37,7 @@ from sglc.ir.plan.segment import GenNode, Segment, SelectNode
 from sglc.serve.access_log import SPENT
 from sglc.serve.bodies import ProgramBody
 from sglc.serve.limits import Limits as ServiceLimits
+from sglc.serve.limits import plan_bytes
 from sglc.serve.plan_bounds import check_json, plan_of
 from sglc.serve.problems import Refusal, bad, refusal_of
 from sglc.serve.service import Service
@@ -82,8 +83,7 @@ def program_of(service: Service, body: ProgramBody, priority: int, share: str) -
         message = f"has {len(body.rows)} rows, more than the {limits.prompts} of `--max-prompts`"
         raise bad("rows", message, "too_many")
     check_json(body.rows, "rows")
-    data = msgspec.json.encode(body.plan)
-    _check_bytes(data, limits)
+    data = plan_bytes(limits, body.plan)
     read = _kept if len(data) <= _KEPT else _kept.__wrapped__
     prepared = read(data, limits.samples, len(service.tokenizer.token_bytes()))
     backend = _InTurn(service.backend, priority, share, body.cache_salt)
@@ -94,12 +94,6 @@ def program_of(service: Service, body: ProgramBody, priority: int, share: str) -
         raise Refusal(400, refusal_of(error).message, param="plan", code=error.code) from None
     seed = random_seed() if body.seed is None else body.seed
     return Program(prepared, rows, body.first, seed, body.seed is None, body.stream, backend, limits)
-
-
-def _check_bytes(data: bytes, limits: ServiceLimits) -> None:
-    if len(data) > limits.plan:
-        message = f"has {len(data)} bytes, more than the {limits.plan} of `--max-plan`"
-        raise bad("plan", message, "plan_bounds")
 
 
 @lru_cache(64)

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from sglc.ir.plan.events import PackedIds
-from sglc.serve.bodies import RequestBody
+from sglc.serve.bodies import ProgramBody, RequestBody
 from sglc.serve.fields import WHOLE_CHARACTERS, Body
-from sglc.serve.limits import Limits, check_lists
+from sglc.serve.limits import Limits, check_lists, plan_bytes
 from sglc.serve.problems import Refusal, of_body, of_validation
 from sglc.serve.sampling import check_forms
 
@@ -122,6 +122,8 @@ def packed(kind: type[RequestBody], content: bytes, limits: Limits, max_len: int
     checked(kind, given, limits, max_len)
     made = validated(kind, given)
     check_forms(made, limits)
+    if isinstance(made, ProgramBody):
+        plan_bytes(limits, made.plan)
     prompts = {name: given[name] for name in ("prompt", "input_ids") if _are_ids(given.get(name))}
     # `custom_params` may have a schema once more, which has to be equal.
     if not (prompts or ("custom_params" not in given and _with_texts(given, made))):

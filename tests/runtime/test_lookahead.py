@@ -19,7 +19,7 @@ from sglc.ir.sampling import Sampling
 from sglc.runtime.constraints import give_way
 from sglc.runtime.constraints.grammar_matcher import XGrammarMatcher
 from sglc.runtime.constraints.protocol import Constraint
-from sglc.runtime.engine import lookahead
+from sglc.runtime.engine import lookahead, matcher_threads
 from sglc.runtime.engine.matcher_threads import MatcherThreads
 from sglc.runtime.step import I32, Step
 from tests.runtime import test_engine, test_segments
@@ -242,11 +242,14 @@ def test_requests_of_one_form_share_what_was_looked_at(monkeypatch: pytest.Monke
     behind = [first.advance(first.start, a)]
     behind.append(first.advance(behind[0], b))
     masks = [first.mask(state) for state in (first.start, *behind)]
+    assert first.ahead(first.start) == b"a"
 
-    def unasked(self: XGrammarMatcher) -> None:
+    def unasked(self: XGrammarMatcher, byte: int = 0) -> None:
         raise AssertionError("it was looked at before")
 
     monkeypatch.setattr(XGrammarMatcher, "look", unasked)
+    monkeypatch.setattr(XGrammarMatcher, "push", unasked)
+    assert second.ahead(second.start) == b"a"
     states = [second.start, second.advance(second.start, a)]
     states.append(second.advance(states[1], b))
     assert [second.mask(state).tolist() for state in states] == [mask.tolist() for mask in masks]
@@ -350,6 +353,66 @@ def test_threads_rest_while_a_step_is_made(monkeypatch: pytest.MonkeyPatch) -> N
             until(lambda: len(told) == 2)
     assert asked.all() == [None]
     assert told == ["begun", "went on"]
+
+
+def test_a_thread_rests_again_while_a_step_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(give_way, "_SLICE_S", 0.0)
+    rests: list[float] = []
+
+    class NoStep(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            rests.append(timeout or 0.0)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(give_way, "_NO_STEP", NoStep())
+    asked = Asked(MatcherThreads(threads=1))
+    with give_way.step():
+        asked.begin(1, lambda: [give_way.pause() for _ in range(3)])
+        until(lambda: len(rests) == 3)
+    assert len(asked.all()) == 1
+    assert rests == [give_way._REST_S] * 3
+
+
+def test_what_nobody_wants_any_more_ends_between_two_calls() -> None:
+    asked, begun = Asked(MatcherThreads(threads=1)), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        while True:
+            give_way.pause()
+
+    asked.begin(1, work)
+    begun.wait()
+    assert asked.threads.busy
+    asked.threads.drop(1)
+    until(lambda: not asked.threads.busy)
+    asked.begin(1, lambda: "another")
+    assert asked.all() == ["another"]
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_many_short_calls_are_one_thread_s(short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long they take together; a long one has others get a thread more."""
+    monkeypatch.setattr(matcher_threads, "_LONG_S", 0.2 if short else 0.001)
+    asked, ends = Asked(MatcherThreads(threads=4)), [threading.Event() for _ in range(3)]
+
+    def work(end: threading.Event) -> None:
+        while not end.wait(0.0001 if short else None):
+            give_way.pause()
+
+    def threads() -> int:
+        asked.threads.wait(0.002, for_all=False)
+        return len(asked.threads._working)
+
+    for number, end in enumerate(ends):
+        asked.begin(number, partial(work, end))
+    if short:
+        assert {threads() for _ in range(150)} == {1}
+    else:
+        until(lambda: threads() == 3)
+    for end in ends:
+        end.set()
+    assert asked.all() == [None] * 3
 
 
 @pytest.mark.slow

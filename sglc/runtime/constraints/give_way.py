@@ -7,34 +7,35 @@ again. So does a step, which waits for it behind them each time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import inf
-from time import thread_time
+from time import perf_counter, thread_time
 
 _SLICE_S = 0.0003  # of a processor between two rests: a step does not wait for what takes no longer
-_REST_S = 0.008  # at most, and once in a step: one that takes long computes without the lock
+_REST_S = 0.002  # at most: beside steps that take long a seventh of the time is left to each thread
 
 _NO_STEP = threading.Event()
 _NO_STEP.set()
-_number = 0  # of the last step
+
+
+class NotWanted(Exception):
+    """Nobody wants any more what a thread looks for."""
 
 
 class _Own(threading.local):
-    """Of a thread: from when on it has worked, and the step beside which it has rested."""
+    """Of a thread: whether what it looks for is wanted, if it gives way, and from when on it has worked."""
 
-    since_s = inf  # it does not give way
-    beside = 0
+    is_wanted: Callable[[], bool] | None = None
+    since_s = 0.0
 
 
 _own = _Own()
+_shown_s = 0.0  # when a thread was last between two short calls, or will be behind its rest
 
 
 @contextmanager
 def step() -> Iterator[None]:
     """Inside, a step is made."""
-    global _number
-    _number += 1
     _NO_STEP.clear()
     try:
         yield
@@ -54,15 +55,30 @@ def waiting() -> Iterator[None]:
             _NO_STEP.clear()
 
 
-def begin() -> None:
-    """This thread gives way from now on."""
-    _own.since_s = thread_time()
+def begin(is_wanted: Callable[[], bool]) -> None:
+    """This thread gives way from now on, as long as what it looks for is wanted."""
+    _own.is_wanted, _own.since_s = is_wanted, thread_time()
 
 
 def pause() -> None:
-    """If a step is being made, rest until it is over, though not for long; in a thread that gives way."""
-    if _NO_STEP.is_set() or _own.beside == _number or thread_time() - _own.since_s < _SLICE_S:
+    """Between two short calls: if a step is being made, rest until it is over, though not for long.
+
+    Raises:
+        NotWanted: in a thread that gives way, which is to end what it does.
+    """
+    global _shown_s
+    if _own.is_wanted is None:
         return
-    _own.beside = _number
+    if not _own.is_wanted():
+        raise NotWanted
+    _shown_s = perf_counter()
+    if _NO_STEP.is_set() or thread_time() - _own.since_s < _SLICE_S:
+        return
+    _shown_s += _REST_S
     _NO_STEP.wait(_REST_S)
-    begin()
+    _own.since_s = thread_time()
+
+
+def last_shown_s() -> float:
+    """When a thread last was between two short calls, of `perf_counter`; in the future while one rests."""
+    return _shown_s

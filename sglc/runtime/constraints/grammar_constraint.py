@@ -62,10 +62,11 @@ Look = tuple[NDArray[np.uint8], bool]  # what a matcher says at a state
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the requests that are held to one form share: looks are by the tokens that led there."""
+    """What the requests that are held to one form share, by the tokens that led there."""
 
     effort: Effort = field(default_factory=Effort)
     looks: dict[tuple[int, ...], Look] = field(default_factory=dict)
+    ahead: dict[tuple[int, ...], tuple[bytes, bool]] = field(default_factory=dict)
 
 
 class Matcher(Protocol):
@@ -101,7 +102,7 @@ class GrammarConstraint:
     ) -> None:
         """`matcher` makes one that stands at the start; the others as in `Grammars`."""
         self._effort = form.effort
-        self._shared = form.looks
+        self._form = form
         self._token_bytes = token_bytes
         self._size = size
         self._next_bytes = next_bytes
@@ -183,12 +184,16 @@ class GrammarConstraint:
 
     def _looked_at(self, state: int) -> Look:
         """The mask of `state`, packed, and whether it accepts."""
+        return self._shared(self._form.looks, state, lambda: self._counted(lambda: self._matcher(state).look()))
+
+    def _shared(self, known: dict[tuple[int, ...], _T], state: int, find: Callable[[], _T]) -> _T:
+        """What was found at `state` for another request of the form, or is now."""
         path = self._path(state)
-        if path in self._shared:
-            return self._shared[path]
-        found = self._counted(lambda: self._matcher(state).look())
-        if len(path) <= _SHARED_TOKENS and len(self._shared) < _LOOKS:
-            self._shared[path] = found
+        if path in known:
+            return known[path]
+        found = find()
+        if len(path) <= _SHARED_TOKENS and len(known) < _LOOKS:
+            known[path] = found
         return found
 
     def _counted(self, call: Callable[[], _T]) -> _T:
@@ -211,15 +216,17 @@ class GrammarConstraint:
         taken = self._token_bytes[token] if known else b""
         if known.startswith(taken) and len(known) - len(taken) > (_AHEAD // 2 if cut_off else 0):
             return known[len(taken) :], cut_off
-        byte = self._next_bytes.only(*self._look(state))
-        found = b"" if byte is None else self._forced(byte, self._counted(lambda: self._matcher(state)))
-        return found, len(found) >= _AHEAD
+        return self._shared(self._form.ahead, state, lambda: self._forced(state))
 
-    def _forced(self, byte: int | None, matcher: Matcher) -> bytes:
-        """Bytes that have to come next, of which `byte` is the first.
+    def _forced(self, state: int) -> tuple[bytes, bool]:
+        """Bytes that have to come behind `state`, and whether there may be more.
 
         What libraries find by themselves knows no limit, and llguidance keeps Python's lock meanwhile.
         """
+        byte = self._next_bytes.only(*self._look(state))
+        if byte is None:
+            return b"", False
+        matcher = self._counted(lambda: self._matcher(state))
         found = bytearray()
         while byte is not None and len(found) < _AHEAD and matcher.push(byte):
             found.append(byte)
@@ -228,7 +235,7 @@ class GrammarConstraint:
             byte = None if self._effort.too_much else self._next_bytes.only(*look)
         matcher.back(len(found))
         self.check_effort()
-        return bytes(found)
+        return bytes(found), len(found) >= _AHEAD
 
     def _matcher(self, state: int) -> Matcher:
         """A matcher that stands at `state`."""

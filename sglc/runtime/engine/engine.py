@@ -366,7 +366,7 @@ class Engine:
 
     def undisturbed(self) -> AbstractContextManager[None]:
         """Inside, threads of matchers give way, if some work."""
-        return give_way.step() if self.threads.pending else nullcontext()
+        return give_way.step() if self.threads.busy else nullcontext()
 
     def _step(self, meanwhile: Callable[[], bool] | None) -> list[EngineEvent]:
         if self.threads.pending:
@@ -464,7 +464,7 @@ class Engine:
 
     def _drain(self, meanwhile: Callable[[], bool] | None) -> None:
         flight = self._flights[0]
-        with give_way.waiting() if self.threads.pending else nullcontext():
+        with give_way.waiting() if self.threads.busy else nullcontext():
             while meanwhile is not None and not self._is_over(flight):
                 if not meanwhile():
                     if flight.tokens < _LONG_STEP:

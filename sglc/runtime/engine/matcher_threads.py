@@ -99,8 +99,13 @@ class MatcherThreads:
             heappush(self._ready, (rank, call))
             self._look_after()
 
+    @property
+    def busy(self) -> bool:
+        """Whether some compute or are about to, be it what nobody wants any more."""
+        return bool(self.pending) or len(self._working) > self._resting or self.lost > 0
+
     def drop(self, key: Hashable) -> None:
-        """Nobody wants any more what the calls of a key give."""
+        """Nobody wants any more what the calls of a key give; one that runs ends between two short calls."""
         with self._lock:
             for call in [call for call in self.pending if call.key == key]:
                 call.over = True
@@ -153,8 +158,8 @@ class MatcherThreads:
         """Give up what takes too long, and have a thread more for what has waited long."""
         self._give_up()
         if self._ready:
-            # Calls that end one after another are done sooner by one thread: Python's lock is one too.
-            stalled_s = max(self._ready[0][1].begun_s, self._ended_s)
+            # Short calls, one after another, are done sooner by one thread: Python's lock is one too.
+            stalled_s = max(self._ready[0][1].begun_s, self._ended_s, give_way.last_shown_s())
             waited = time.perf_counter() - stalled_s > _LONG_S
             if waited or len(self._working) == self._resting:
                 self._staff()
@@ -218,7 +223,7 @@ class _Thread(threading.Thread):
         if hasattr(time, "pthread_getcpuclockid"):
             self._clock = time.pthread_getcpuclockid(threading.get_ident())
         threads = self._threads
-        give_way.begin()
+        give_way.begin(self._is_wanted)
         while True:
             with threads._lock:
                 self.call = call = self._next()
@@ -229,6 +234,8 @@ class _Thread(threading.Thread):
                 call.given = call.work()
             except SglcError as error:
                 call.given = error
+            except give_way.NotWanted:
+                pass
             except BaseException as error:  # a bug of ours, for who handed it over
                 call.bug = error
             with threads._lock:
@@ -259,6 +266,9 @@ class _Thread(threading.Thread):
                 self._began_s = time.clock_gettime(self._clock)
                 return call
             del threads._behind[call.key]
+
+    def _is_wanted(self) -> bool:
+        return not (self.lost or (self.call is not None and self.call.over))
 
     @property
     def overdue(self) -> bool:
