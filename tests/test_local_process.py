@@ -491,7 +491,7 @@ def test_what_was_malformed_is_told_on_standard_error(capsys: pytest.CaptureFixt
     nothing: Any = None
     service = Worker(nothing, LocalOptions("m"), nothing)
     for frame in RUBBISH:
-        service._obey(frame)
+        service._obey(frame, 0.0)
     assert not service._closing
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == len(RUBBISH)
@@ -903,6 +903,7 @@ class _Steps:
         self.waits = waits  # for its steps, for as long as there are commands
         self.engine = SimpleNamespace(most_commands=5, starves=False, undisturbed=nullcontext)
         self.rows = 0
+        self.step_s = 1.0
         self.before_steps: list[int] = []
 
     @property
@@ -924,7 +925,7 @@ class _Steps:
 
 @pytest.mark.parametrize(
     ("streams", "waits", "before_steps"),
-    [(False, False, [5, 10]), (True, False, [1, 3, 5, 7]), (False, True, [5])],
+    [(False, False, [5, 10]), (True, False, [2, 4, 6, 8]), (False, True, [5])],
 )
 def test_a_step_is_not_put_off_for_commands_that_go_on_coming(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streams: bool, waits: bool, before_steps: list[int]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import pytest
@@ -93,12 +94,13 @@ class Bench:
         self.oracle = Oracle(pages=self.pages, page_size=4, depth=self.depth, vocab_size=11, eos_ids=(0,))
         self.machine = Machine(Engine(self.oracle, EngineConfig(max_rows=8, max_len=120)), self.tokenizer)
 
-    def submit(self, *nodes: Node, name: str = "s", streams: bool = True) -> object:
+    def submit(self, *nodes: Node, name: str = "s", streams: bool = True, until_s: float = inf) -> object:
         return self.machine.submit(
             Segment(nodes),
             lambda event: self.events.append((name, event)),
             lambda: self.ended.append(name),
             streams=streams,
+            until_s=until_s,
         )
 
     def run(self, *nodes: Node, name: str = "s", streams: bool = True) -> dict[int, Any]:
@@ -431,3 +433,41 @@ def test_only_what_is_streamed_or_may_stop_is_looked_at_token_by_token() -> None
         bench.submit(OpenNode(), ExtendNode(0, ("cdef",)), gen(1, stop=stop), streams=streams)
         bench.machine.step()
         assert bench.machine.engine.rows.watched == watched
+
+
+def _many(count: int) -> list[Node]:
+    """Generations side by side behind one beginning, and one more behind the first of them."""
+    nodes: list[Node] = [OpenNode(), ExtendNode(0, ("ab cd",))]
+    for number in range(count):
+        nodes += [ForkNode(1, count), gen(2 + 2 * number, seed=number)]
+    return [*nodes, ExtendNode(3, (NodeResult(3), "e")), gen(len(nodes))]
+
+
+def test_generations_that_are_put_off_begin_with_the_next_steps() -> None:
+    """As many as begin in the time of a step, one at least; what they make is the same."""
+    at_once = Bench().run(*_many(7))
+    bench = Bench()
+    bench.submit(*_many(7), until_s=0.0)
+    assert not bench.machine.idle
+    for begun in range(1, 6):
+        bench.machine.step_s = 0.0
+        bench.machine.step()
+        assert len(bench.machine._put_off) == 7 - begun
+    bench.drain()
+    assert bench.ended == ["s"]
+    assert bench.done("s") == at_once
+    assert bench.machine.idle
+
+
+def test_what_is_stopped_while_it_is_put_off_never_begins() -> None:
+    bench = Bench()
+    run = bench.submit(*_many(3), name="stopped", until_s=0.0)
+    bench.submit(*_many(2), name="goes on", until_s=0.0)
+    bench.machine.abort(run)
+    bench.drain()
+    assert bench.ended == ["goes on"]
+    assert {name for name, _ in bench.events} == {"goes on"}
+    bench.submit(*_many(3), name="failed", until_s=0.0)
+    bench.machine.fail_all(RunError("SGLC504", "it broke"))
+    assert bench.ended == ["goes on", "failed"]
+    assert bench.machine.idle

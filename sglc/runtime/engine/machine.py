@@ -8,9 +8,11 @@ encoded as one string, whatever appends and forks it was written in. Generated i
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from time import perf_counter
 
 from sglc.errors import SglcError, located
@@ -68,6 +70,9 @@ class Machine:
         self.submits = 0
         self.steps = 0
         self.step_times = Histogram(_STEPS_S)  # seconds, with what each step's events set in motion
+        self.step_s = 0.0  # that the last one took
+        self._begins_until_s = inf
+        self._put_off: deque[tuple[EngineSegmentRun, int]] = deque()  # generations that begin with a later step
         self._rested_s = 0.0  # without work, before `_resting_since`
         self._resting_since: float | None = perf_counter()  # None: there is work
         self._prepared: set[bool] = set()  # for constraints: all but what grammars need, and that too
@@ -80,7 +85,7 @@ class Machine:
     @property
     def idle(self) -> bool:
         """Whether nothing is left to do until the next `submit`."""
-        return self.engine.idle
+        return self.engine.idle and not self._put_off
 
     @property
     def rested_s(self) -> float:
@@ -96,8 +101,12 @@ class Machine:
         *,
         streams: bool = True,
         compiling: Sequence[int] = (),
+        until_s: float = inf,
     ) -> object:
         """Start a segment; `emit` receives its events and `done` is called once after the last.
+
+        Generations that have not begun by `until_s` (of `perf_counter`) begin with the next steps, each time
+        for as long as a step takes: a segment may have many, and others wait for a step.
 
         Nodes that are `compiling` wait for `compiled`. Without `streams` there are no deltas: text comes when
         it is complete, and costs the engine less. Returns a token for `abort`. Both callbacks may be called
@@ -113,7 +122,9 @@ class Machine:
                 threading.Thread(target=load, daemon=True).start()
         run = EngineSegmentRun(self, segment, self._kept, emit, done, streams, compiling)
         self._runs[run] = None
+        self._begins_until_s = until_s
         run.begin()
+        self._begins_until_s = inf
         return run
 
     def compiled(self, run: object, index: int, error: SglcError | None) -> None:
@@ -147,10 +158,13 @@ class Machine:
             run.over = True
             run.done()
         self._runs.clear()
+        self._put_off.clear()
 
     def step(self, meanwhile: Callable[[], bool] | None = None) -> None:
         """One step of the engine, and all that its events set in motion. `meanwhile` is as of the engine."""
         self.steps += 1
+        if self._put_off:
+            self._begin_some(perf_counter() + self.step_s)
         began_s = perf_counter()
         if self._resting_since is not None:
             self._rested_s = self.rested_s
@@ -169,11 +183,29 @@ class Machine:
             if outcome is not None:
                 run.finish(index, outcome)
         ended_s = perf_counter()
-        self.step_times.observe(ended_s - began_s)
-        if not self._calls and self.engine.idle:
+        self.step_s = ended_s - began_s
+        self.step_times.observe(self.step_s)
+        if not self._calls and self.idle:
             self._resting_since = ended_s
 
+    def _begin_some(self, until_s: float) -> None:
+        """Begin generations that were put off, one at least."""
+        some, self._put_off = self._put_off, deque()
+        while some:
+            run, index = some.popleft()
+            run.go_on(index)
+            if perf_counter() > until_s:
+                break
+        self._put_off.extendleft(reversed(some))
+
     # -- what its segments ask for -------------------------------------------------------------------
+
+    def puts_off(self, run: EngineSegmentRun, index: int) -> bool:
+        """Whether a generation begins with a later step, since there is no time left."""
+        late = perf_counter() > self._begins_until_s
+        if late:
+            self._put_off.append((run, index))
+        return late
 
     def call_begun(self, run: EngineSegmentRun, index: int, call: Call) -> None:
         """A call of a segment waits for the engine."""
@@ -313,6 +345,8 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
                 self.made[index] = self._extended(self.made[stream], parts)
             case ForkNode(stream):
                 self.made[index] = self.made[stream]
+            case GenNode() if self.machine.puts_off(self, index):
+                return False
             case GenNode(sampling=sampling) if sampling.constrained and not self._may_begin(index, sampling):
                 return False
             case GenNode() | SelectNode():
@@ -333,6 +367,10 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
         if index in self._refused:
             raise self._refused[index]
         return self._at_hand(index, sampling)
+
+    def go_on(self, index: int) -> None:
+        """Execute a node that was put off."""
+        self._execute_all([index])
 
     def compiled(self, index: int, error: SglcError | None) -> None:
         """What a node is held to is compiled, or `error` is wrong with it."""

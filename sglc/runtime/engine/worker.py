@@ -18,6 +18,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,7 +103,6 @@ class Worker:
         self._link = link
         self._runs: dict[int, object] = {}
         self._streams: set[int] = set()  # of these, the runs whose texts are read as they come
-        self._step_s = 0.0  # that the last one took
         self._closing = False
         self._tells_s = 0.0  # when the state is told again, of `time.monotonic`
 
@@ -126,18 +126,16 @@ class Worker:
                 for obeyed, frame in enumerate(self._link.commands(wait=self._machine.idle), 1):
                     began_s = began_s or time.perf_counter()
                     with engine.undisturbed():
-                        self._obey(frame)
+                        self._obey(frame, began_s)
                     if self._closing:
                         break  # as a command that comes while a step is waited for may say, too
-                    due = self._streams and time.perf_counter() - began_s > self._step_s
+                    due = time.perf_counter() > self._due_s(began_s)
                     enough = obeyed >= most or (obeyed >= NEW_ROWS and engine.starves)
                     if (enough or due) and not self._machine.idle:
                         break
                 self._link.flush()
                 if not (self._closing or self._machine.idle):
-                    began_s = time.perf_counter()
                     self._machine.step(self._meanwhile)
-                    self._step_s = time.perf_counter() - began_s
                     self._link.flush()
                     self._tell()
             self._machine.fail_all(closed())
@@ -146,6 +144,10 @@ class Worker:
             problem = broken(error)
             self._machine.fail_all(problem)
             raise problem from error
+
+    def _due_s(self, began_s: float) -> float:
+        """When a step is due, if others have gone before it since `began_s`."""
+        return began_s + self._machine.step_s if self._streams else inf
 
     def _tell(self) -> None:
         """Tell the state, if that is due: who wants to know it need not wait for a step."""
@@ -160,11 +162,11 @@ class Worker:
         if frame is None:
             collect_if_due()
         else:
-            self._obey(frame)
+            self._obey(frame, time.perf_counter())
         return frame is not None
 
-    def _obey(self, frame: bytes) -> None:
-        """Do what a frame says."""
+    def _obey(self, frame: bytes, began_s: float) -> None:
+        """Do what a frame says; a step waits for it since `began_s`."""
         try:
             command = wire.decode_command(frame)
         except BackendError as error:
@@ -172,7 +174,7 @@ class Worker:
             return
         match command:
             case wire.Submit(run=run):
-                self._submit(run, command)
+                self._submit(run, command, self._due_s(began_s))
             case wire.Abort(run) if run in self._runs:
                 self._streams.discard(run)
                 self._machine.abort(self._runs.pop(run))
@@ -193,7 +195,7 @@ class Worker:
             case wire.Close():
                 self._closing = True
 
-    def _submit(self, run: int, command: wire.Submit) -> None:
+    def _submit(self, run: int, command: wire.Submit, until_s: float) -> None:
         ended = False
 
         emit = partial(self._link.put, run)
@@ -210,7 +212,9 @@ class Worker:
         except BackendError as error:
             refuse(range(wire.nodes_in(command)), error, emit, done)
             return
-        token = self._machine.submit(segment, emit, done, streams=command.streams, compiling=command.compiling)
+        token = self._machine.submit(
+            segment, emit, done, streams=command.streams, compiling=command.compiling, until_s=until_s
+        )
         if not ended:
             self._runs[run] = token
             if command.streams:
