@@ -17,8 +17,10 @@ from sglc.runtime.scheduler.requests import EngineRequest, RequestPart
 from sglc.runtime.scheduler.samples import Lookahead
 
 _MAY_TAKE_S = 0.5  # of a processor, for all calls behind one id
-# Of rows that could go on: beside a step in flight what they wait is the device's time, if it is short.
+# Of rows that could go on: beside a step in flight what they wait is the device's time, if it is short. A row
+# that is late waits for a step; what all wait for it is no large part of one.
 _PATIENCE_S, _PATIENCE_IN_FLIGHT_S = 0.002, 0.0005
+_OF_A_STEP = 0.25
 _NO_HURRY_S = 0.02  # while there is nothing else to do
 _SLICE_S = 0.002  # then others may have come
 
@@ -95,9 +97,13 @@ class Lookaheads:
                 sample.asked, sample.ahead, sample.state = None, ahead, ahead.state
                 self._found(request, index, ahead, question.last)
 
-    def take(self, *, hurry: bool) -> None:
-        """Tell what has been found out, and what will be soon; in a `hurry`, others could go on."""
-        self._threads.wait(self._patience_s if hurry else _NO_HURRY_S, for_all=True)
+    def take(self, *, hurry: bool, step_s: float) -> None:
+        """Tell what has been found out, and what will be soon; in a `hurry`, others could go on.
+
+        The last step took `step_s`.
+        """
+        patience_s = min(self._patience_s, max(_OF_A_STEP * step_s, _PATIENCE_IN_FLIGHT_S))
+        self._threads.wait(patience_s if hurry else _NO_HURRY_S, for_all=True)
         self._threads.deliver()
 
     def rest(self) -> None:
