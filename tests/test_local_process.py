@@ -491,7 +491,7 @@ def test_what_was_malformed_is_told_on_standard_error(capsys: pytest.CaptureFixt
     nothing: Any = None
     service = Worker(nothing, LocalOptions("m"), nothing)
     for frame in RUBBISH:
-        service._obey(frame, 0.0)
+        service._obey(frame)
     assert not service._closing
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == len(RUBBISH)

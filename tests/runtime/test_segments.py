@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any
 
 import pytest
@@ -94,13 +93,13 @@ class Bench:
         self.oracle = Oracle(pages=self.pages, page_size=4, depth=self.depth, vocab_size=11, eos_ids=(0,))
         self.machine = Machine(Engine(self.oracle, EngineConfig(max_rows=8, max_len=120)), self.tokenizer)
 
-    def submit(self, *nodes: Node, name: str = "s", streams: bool = True, until_s: float = inf) -> object:
+    def submit(self, *nodes: Node, name: str = "s", streams: bool = True, in_part: bool = False) -> object:
         return self.machine.submit(
             Segment(nodes),
             lambda event: self.events.append((name, event)),
             lambda: self.ended.append(name),
             streams=streams,
-            until_s=until_s,
+            in_part=in_part,
         )
 
     def run(self, *nodes: Node, name: str = "s", streams: bool = True) -> dict[int, Any]:
@@ -447,7 +446,7 @@ def test_generations_that_are_put_off_begin_with_the_next_steps() -> None:
     """As many as begin in the time of a step, one at least; what they make is the same."""
     at_once = Bench().run(*_many(7))
     bench = Bench()
-    bench.submit(*_many(7), until_s=0.0)
+    bench.submit(*_many(7), in_part=True)
     assert not bench.machine.idle
     for begun in range(1, 6):
         bench.machine.step_s = 0.0
@@ -461,13 +460,14 @@ def test_generations_that_are_put_off_begin_with_the_next_steps() -> None:
 
 def test_what_is_stopped_while_it_is_put_off_never_begins() -> None:
     bench = Bench()
-    run = bench.submit(*_many(3), name="stopped", until_s=0.0)
-    bench.submit(*_many(2), name="goes on", until_s=0.0)
+    run = bench.submit(*_many(3), name="stopped", in_part=True)
+    bench.submit(*_many(2), name="goes on", in_part=True)
     bench.machine.abort(run)
     bench.drain()
     assert bench.ended == ["goes on"]
     assert {name for name, _ in bench.events} == {"goes on"}
-    bench.submit(*_many(3), name="failed", until_s=0.0)
+    bench.machine.step_s = 0.0
+    bench.submit(*_many(3), name="failed", in_part=True)
     bench.machine.fail_all(RunError("SGLC504", "it broke"))
     assert bench.ended == ["goes on", "failed"]
     assert bench.machine.idle

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from time import perf_counter, thread_time
 
 _SLICE_S = 0.0003  # of a processor between two rests: a step does not wait for what takes no longer
-_REST_S = 0.002  # at most: beside steps that take long a seventh of the time is left to each thread
+_REST_S = 0.008  # at most: beside steps that take longer it goes on from time to time
 
 _NO_STEP = threading.Event()
 _NO_STEP.set()

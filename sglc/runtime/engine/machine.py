@@ -41,6 +41,7 @@ from sglc.runtime.scheduler.critical_path import remaining_tokens
 from sglc.runtime.scheduler.gap_stats import ToolLatencyStats
 
 _EMPTY = TokenStream()
+_PART = 0.25  # of a step, that it is put off for the generations of one segment
 _STEPS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _READING_MAY_TAKE_S = 10.0  # of a processor, for what a generation is held to, compiled before or not
 
@@ -101,12 +102,12 @@ class Machine:
         *,
         streams: bool = True,
         compiling: Sequence[int] = (),
-        until_s: float = inf,
+        in_part: bool = False,
     ) -> object:
         """Start a segment; `emit` receives its events and `done` is called once after the last.
 
-        Generations that have not begun by `until_s` (of `perf_counter`) begin with the next steps, each time
-        for as long as a step takes: a segment may have many, and others wait for a step.
+        If that may be done `in_part`, generations begin for no longer than a part of a step, and the others
+        with the next steps: a segment may have many, and who reads other texts waits for a step.
 
         Nodes that are `compiling` wait for `compiled`. Without `streams` there are no deltas: text comes when
         it is complete, and costs the engine less. Returns a token for `abort`. Both callbacks may be called
@@ -122,7 +123,8 @@ class Machine:
                 threading.Thread(target=load, daemon=True).start()
         run = EngineSegmentRun(self, segment, self._kept, emit, done, streams, compiling)
         self._runs[run] = None
-        self._begins_until_s = until_s
+        if in_part:
+            self._begins_until_s = self._part_ends_s
         run.begin()
         self._begins_until_s = inf
         return run
@@ -164,7 +166,7 @@ class Machine:
         """One step of the engine, and all that its events set in motion. `meanwhile` is as of the engine."""
         self.steps += 1
         if self._put_off:
-            self._begin_some(perf_counter() + self.step_s)
+            self._begin_some()
         began_s = perf_counter()
         if self._resting_since is not None:
             self._rested_s = self.rested_s
@@ -188,8 +190,13 @@ class Machine:
         if not self._calls and self.idle:
             self._resting_since = ended_s
 
-    def _begin_some(self, until_s: float) -> None:
+    @property
+    def _part_ends_s(self) -> float:
+        return perf_counter() + _PART * self.step_s
+
+    def _begin_some(self) -> None:
         """Begin generations that were put off, one at least."""
+        until_s = self._part_ends_s
         some, self._put_off = self._put_off, deque()
         while some:
             run, index = some.popleft()

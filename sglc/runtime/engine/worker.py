@@ -18,7 +18,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,10 +125,10 @@ class Worker:
                 for obeyed, frame in enumerate(self._link.commands(wait=self._machine.idle), 1):
                     began_s = began_s or time.perf_counter()
                     with engine.undisturbed():
-                        self._obey(frame, began_s)
+                        self._obey(frame)
                     if self._closing:
                         break  # as a command that comes while a step is waited for may say, too
-                    due = time.perf_counter() > self._due_s(began_s)
+                    due = self._streams and time.perf_counter() - began_s > self._machine.step_s
                     enough = obeyed >= most or (obeyed >= NEW_ROWS and engine.starves)
                     if (enough or due) and not self._machine.idle:
                         break
@@ -145,10 +144,6 @@ class Worker:
             self._machine.fail_all(problem)
             raise problem from error
 
-    def _due_s(self, began_s: float) -> float:
-        """When a step is due, if others have gone before it since `began_s`."""
-        return began_s + self._machine.step_s if self._streams else inf
-
     def _tell(self) -> None:
         """Tell the state, if that is due: who wants to know it need not wait for a step."""
         now_s = time.monotonic()
@@ -162,11 +157,11 @@ class Worker:
         if frame is None:
             collect_if_due()
         else:
-            self._obey(frame, time.perf_counter())
+            self._obey(frame)
         return frame is not None
 
-    def _obey(self, frame: bytes, began_s: float) -> None:
-        """Do what a frame says; a step waits for it since `began_s`."""
+    def _obey(self, frame: bytes) -> None:
+        """Do what a frame says."""
         try:
             command = wire.decode_command(frame)
         except BackendError as error:
@@ -174,7 +169,7 @@ class Worker:
             return
         match command:
             case wire.Submit(run=run):
-                self._submit(run, command, self._due_s(began_s))
+                self._submit(run, command)
             case wire.Abort(run) if run in self._runs:
                 self._streams.discard(run)
                 self._machine.abort(self._runs.pop(run))
@@ -195,7 +190,7 @@ class Worker:
             case wire.Close():
                 self._closing = True
 
-    def _submit(self, run: int, command: wire.Submit, until_s: float) -> None:
+    def _submit(self, run: int, command: wire.Submit) -> None:
         ended = False
 
         emit = partial(self._link.put, run)
@@ -213,8 +208,9 @@ class Worker:
             refuse(range(wire.nodes_in(command)), error, emit, done)
             return
         token = self._machine.submit(
-            segment, emit, done, streams=command.streams, compiling=command.compiling, until_s=until_s
-        )
+            segment, emit, done,
+            streams=command.streams, compiling=command.compiling, in_part=bool(self._streams),
+        )  # fmt: skip
         if not ended:
             self._runs[run] = token
             if command.streams:
