@@ -901,9 +901,8 @@ class _Steps:
 
     def __init__(self, *, waits: bool = False) -> None:
         self.waits = waits  # for its steps, for as long as there are commands
-        self.engine = SimpleNamespace(most_commands=5, starves=False, undisturbed=nullcontext)
+        self.engine = SimpleNamespace(most_commands=5, starves=False, undisturbed=nullcontext, step_s=1.0)
         self.rows = 0
-        self.step_s = 1.0
         self.before_steps: list[int] = []
 
     @property

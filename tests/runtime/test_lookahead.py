@@ -390,10 +390,14 @@ def test_what_nobody_wants_any_more_ends_between_two_calls() -> None:
     assert asked.all() == ["another"]
 
 
-@pytest.mark.parametrize("short", [True, False])
-def test_many_short_calls_are_one_thread_s(short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long they take together; a long one has others get a thread more."""
-    monkeypatch.setattr(matcher_threads, "_LONG_S", 0.2 if short else 0.001)
+@pytest.mark.parametrize(("short", "many_s"), [(True, 60.0), (True, 0.001), (False, 60.0)])
+def test_short_calls_are_one_thread_s_for_a_while(
+    short: bool, many_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long one, or many short ones, have others get a thread more."""
+    one = short and many_s == 60.0
+    monkeypatch.setattr(matcher_threads, "_MANY_S", many_s)
+    monkeypatch.setattr(matcher_threads, "_LONG_S", 0.2 if one else 0.001)
     asked, ends = Asked(MatcherThreads(threads=4)), [threading.Event() for _ in range(3)]
 
     def work(end: threading.Event) -> None:
@@ -406,7 +410,7 @@ def test_many_short_calls_are_one_thread_s(short: bool, monkeypatch: pytest.Monk
 
     for number, end in enumerate(ends):
         asked.begin(number, partial(work, end))
-    if short:
+    if one:
         assert {threads() for _ in range(150)} == {1}
     else:
         until(lambda: threads() == 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -449,9 +450,9 @@ def test_generations_that_are_put_off_begin_with_the_next_steps() -> None:
     bench.submit(*_many(7), in_part=True)
     assert not bench.machine.idle
     for begun in range(1, 6):
-        bench.machine.step_s = 0.0
+        bench.machine.engine.step_s = 0.0
         bench.machine.step()
-        assert len(bench.machine._put_off) == 7 - begun
+        assert sum(map(len, bench.machine._put_off.values())) == 7 - begun
     bench.drain()
     assert bench.ended == ["s"]
     assert bench.done("s") == at_once
@@ -466,8 +467,39 @@ def test_what_is_stopped_while_it_is_put_off_never_begins() -> None:
     bench.drain()
     assert bench.ended == ["goes on"]
     assert {name for name, _ in bench.events} == {"goes on"}
-    bench.machine.step_s = 0.0
+    bench.machine.engine.step_s = 0.0
     bench.submit(*_many(3), name="failed", in_part=True)
     bench.machine.fail_all(RunError("SGLC504", "it broke"))
     assert bench.ended == ["goes on", "failed"]
     assert bench.machine.idle
+
+
+def test_what_is_put_off_begins_by_priority_and_in_turns() -> None:
+    bench = Bench(pages=400)
+    for name, priority in (("a", 0), ("b", 0), ("c", 1)):
+        segment = Segment(tuple(_many(3)), priority=priority)
+        bench.machine.submit(segment, lambda event: None, partial(bench.ended.append, name), in_part=True)
+    runs = list(bench.machine._put_off)
+    assert [run.place for run in runs] == sorted(run.place for run in runs)
+    begun: list[int] = []
+    while bench.machine._put_off:
+        before = {run: len(left) for run, left in bench.machine._put_off.items()}
+        bench.machine.engine.step_s = 0.0
+        bench.machine._begin_some()
+        begun += [
+            at for at, run in enumerate(runs) if len(bench.machine._put_off.get(run, ())) < before.get(run, 0)
+        ]
+    assert begun == [2, 2, 2, 0, 1, 0, 1, 0, 1]
+    bench.drain()
+    assert sorted(bench.ended) == ["a", "b", "c"]
+
+
+def test_what_is_read_by_failed_nodes_alone_is_not_kept() -> None:
+    bench = Bench()
+    too_long = [ExtendNode(1, ("c" * 200,)), gen(3)]
+    bench.run(
+        OpenNode(), ExtendNode(0, ("cd",)), gen(1, max_tokens=3), *too_long,
+        ExtendNode(2, (NodeResult(4),)), gen(5),
+    )  # fmt: skip
+    assert {number for number, event in bench.done().items() if type(event) is NodeFailed} == {4, 5, 6}
+    assert not bench.machine.engine.handles._sequences

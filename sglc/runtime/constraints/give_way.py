@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter, thread_time
 
-_SLICE_S = 0.0003  # of a processor between two rests: a step does not wait for what takes no longer
-_REST_S = 0.008  # at most: beside steps that take longer it goes on from time to time
+_SLICE_S = 0.0003  # of a processor before the first rest: a step does not wait for what takes no longer
+_LONGEST_SLICE_S = 0.0024  # what goes on for long works twice as long each time, up to here
+_REST_S = 0.008  # at most, beside steps that take longer
 
 _NO_STEP = threading.Event()
 _NO_STEP.set()
@@ -23,10 +24,12 @@ class NotWanted(Exception):
 
 
 class _Own(threading.local):
-    """Of a thread: whether what it looks for is wanted, if it gives way, and from when on it has worked."""
+    """Of a thread: whether what it looks for is wanted, if it gives way; from when on it has worked, and for
+    how long it may."""
 
     is_wanted: Callable[[], bool] | None = None
     since_s = 0.0
+    slice_s = _SLICE_S
 
 
 _own = _Own()
@@ -56,8 +59,8 @@ def waiting() -> Iterator[None]:
 
 
 def begin(is_wanted: Callable[[], bool]) -> None:
-    """This thread gives way from now on, as long as what it looks for is wanted."""
-    _own.is_wanted, _own.since_s = is_wanted, thread_time()
+    """This thread looks for something from now on, as long as that is wanted, and gives way."""
+    _own.is_wanted, _own.since_s, _own.slice_s = is_wanted, thread_time(), _SLICE_S
 
 
 def pause() -> None:
@@ -72,11 +75,12 @@ def pause() -> None:
     if not _own.is_wanted():
         raise NotWanted
     _shown_s = perf_counter()
-    if _NO_STEP.is_set() or thread_time() - _own.since_s < _SLICE_S:
+    if _NO_STEP.is_set() or thread_time() - _own.since_s < _own.slice_s:
         return
     _shown_s += _REST_S
     _NO_STEP.wait(_REST_S)
-    _own.since_s = thread_time()
+    _shown_s = perf_counter()
+    _own.since_s, _own.slice_s = thread_time(), min(2 * _own.slice_s, _LONGEST_SLICE_S)
 
 
 def last_shown_s() -> float:

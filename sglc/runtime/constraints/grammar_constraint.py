@@ -175,12 +175,14 @@ class GrammarConstraint:
     def check_effort(self) -> None:
         """Raises RunError: SGLC459, what it is held to takes too long."""
         if self._effort.too_much:
-            raise RunError(
-                "SGLC459",
-                f"what this generation is held to takes too long: {self._effort.taken_s:.1f} s so far",
-                note="there may be many ways to read one text",
-                hint="write the grammar so that a text can be read in one way",
-            )
+            raise self._too_long()
+
+    def _too_long(self) -> RunError:
+        return RunError(
+            "SGLC459", f"what this generation is held to takes too long: {self._effort.taken_s:.1f} s so far",
+            note="there may be many ways to read one text",
+            hint="write the grammar so that a text can be read in one way",
+        )  # fmt: skip
 
     def _looked_at(self, state: int) -> Look:
         """The mask of `state`, packed, and whether it accepts."""
@@ -227,14 +229,16 @@ class GrammarConstraint:
         if byte is None:
             return b"", False
         matcher = self._counted(lambda: self._matcher(state))
-        found = bytearray()
+        found, too_much = bytearray(), False
         while byte is not None and len(found) < _AHEAD and matcher.push(byte):
             found.append(byte)
             give_way.pause()
             look = self._counted(matcher.look)
-            byte = None if self._effort.too_much else self._next_bytes.only(*look)
+            too_much = self._effort.too_much  # others may have it allowed more behind this
+            byte = None if too_much else self._next_bytes.only(*look)
         matcher.back(len(found))
-        self.check_effort()
+        if too_much:
+            raise self._too_long()
         return bytes(found), len(found) >= _AHEAD
 
     def _matcher(self, state: int) -> Matcher:

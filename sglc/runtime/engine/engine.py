@@ -112,7 +112,7 @@ class Engine:
         self._events: list[EngineEvent] = []
         self._next_request = 0
         self._next_step = 0
-        self._step_s = 0.0  # that the last one took
+        self.step_s = 0.0  # that the last one took
         self.forced = 0  # ids that samples were not free to choose, and that took no step of their own
         self._shows_steps = knobs.debug_level() >= 3
 
@@ -371,15 +371,15 @@ class Engine:
 
     def _step(self, meanwhile: Callable[[], bool] | None) -> list[EngineEvent]:
         if self.threads.pending:
-            self._lookaheads.take(hurry=bool(self._flights) or self._may_launch, step_s=self._step_s)
+            self._lookaheads.take(hurry=bool(self._flights) or self._may_launch, step_s=self.step_s)
         began_s = perf_counter()
         depth = self.executor.depth if not self.rows.watched else min(self.executor.depth, 2)
         launched = len(self._flights) < depth and self._launch()
         full = len(self._flights) >= depth
         if drains := bool(self._flights) and (full or not launched):
             self._drain(meanwhile)
-        if launched or drains:
-            self._step_s = perf_counter() - began_s
+        if drains:
+            self.step_s = perf_counter() - began_s
         events, self._events = self._events, []
         if not (launched or drains or events):
             assert self.threads.pending or not self._requests, "requests, but nothing can run"
@@ -468,7 +468,7 @@ class Engine:
 
     def _drain(self, meanwhile: Callable[[], bool] | None) -> None:
         flight = self._flights[0]
-        with give_way.waiting() if self.threads.busy else nullcontext():
+        with give_way.waiting():
             while meanwhile is not None and not self._is_over(flight):
                 if not meanwhile():
                     if flight.tokens < _LONG_STEP:

@@ -71,9 +71,9 @@ class Machine:
         self.submits = 0
         self.steps = 0
         self.step_times = Histogram(_STEPS_S)  # seconds, with what each step's events set in motion
-        self.step_s = 0.0  # that the last one took
         self._begins_until_s = inf
-        self._put_off: deque[tuple[EngineSegmentRun, int]] = deque()  # generations that begin with a later step
+        # Generations that begin with a later step; of segments of one priority in turns.
+        self._put_off: dict[EngineSegmentRun, deque[int]] = {}
         self._rested_s = 0.0  # without work, before `_resting_since`
         self._resting_since: float | None = perf_counter()  # None: there is work
         self._prepared: set[bool] = set()  # for constraints: all but what grammars need, and that too
@@ -149,6 +149,7 @@ class Machine:
         """Stop what is left of a segment: no further events. Streams that it kept stay kept."""
         assert isinstance(run, EngineSegmentRun)
         self._runs.pop(run, None)
+        self._put_off.pop(run, None)
         run.abort()
 
     def fail_all(self, error: SglcError) -> None:
@@ -166,7 +167,8 @@ class Machine:
         """One step of the engine, and all that its events set in motion. `meanwhile` is as of the engine."""
         self.steps += 1
         if self._put_off:
-            self._begin_some()
+            with self.engine.undisturbed():
+                self._begin_some()
         began_s = perf_counter()
         if self._resting_since is not None:
             self._rested_s = self.rested_s
@@ -185,25 +187,25 @@ class Machine:
             if outcome is not None:
                 run.finish(index, outcome)
         ended_s = perf_counter()
-        self.step_s = ended_s - began_s
-        self.step_times.observe(self.step_s)
+        self.step_times.observe(ended_s - began_s)
         if not self._calls and self.idle:
             self._resting_since = ended_s
 
     @property
     def _part_ends_s(self) -> float:
-        return perf_counter() + _PART * self.step_s
+        return perf_counter() + _PART * self.engine.step_s
 
     def _begin_some(self) -> None:
         """Begin generations that were put off, one at least."""
         until_s = self._part_ends_s
-        some, self._put_off = self._put_off, deque()
-        while some:
-            run, index = some.popleft()
-            run.go_on(index)
+        while self._put_off:
+            run = max(self._put_off, key=lambda run: run.segment.priority)
+            left = self._put_off.pop(run)
+            run.go_on(left.popleft())
+            if left:
+                self._put_off[run] = left
             if perf_counter() > until_s:
                 break
-        self._put_off.extendleft(reversed(some))
 
     # -- what its segments ask for -------------------------------------------------------------------
 
@@ -211,7 +213,8 @@ class Machine:
         """Whether a generation begins with a later step, since there is no time left."""
         late = perf_counter() > self._begins_until_s
         if late:
-            self._put_off.append((run, index))
+            run.place  # noqa: B018  # which it has before those that come later
+            self._put_off.setdefault(run, deque()).append(index)
         return late
 
     def call_begun(self, run: EngineSegmentRun, index: int, call: Call) -> None:
@@ -319,13 +322,17 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
             self.made[index] = TokenStream(namespace=namespace) if namespace else _EMPTY
             return
         machine, known = self.machine, stream.stream
-        if self.readers[index]:  # its own handle may be released while the segment runs
+        if self._read_on(index):  # its own handle may be released while the segment runs
             (pin,) = machine.engine.fork(stream.handle, 1)
             self._pin(index, pin)
             self.made[index] = known.held_by(pin)
         # The run goes on with the program that kept it.
         self._place = stream.place if self._place is None else min(self._place, stream.place)
         machine.tool_latency.ended(stream.left, machine.engine.steps - stream.step)
+
+    def _read_on(self, index: int) -> bool:
+        """Whether what reads a node has not failed already."""
+        return not self.finished.issuperset(self.readers[index])
 
     def _pin(self, index: int, pin: Handle) -> None:
         """The stream behind node `index` is held until the last of those that read it is over."""
@@ -442,7 +449,7 @@ class EngineSegmentRun(SegmentRun[_KeptStream]):
     def finish(self, index: int, outcome: Outcome) -> None:
         """A call has ended well."""
         call, hints = self.calls[index], self.segment.hints
-        if self.readers[index]:
+        if self._read_on(index):
             # What follows begins with this stream: its pages stay until the last reader has them.
             stream = call.behind(outcome)
             self._pin(index, pin := self.machine.model.extend(stream))

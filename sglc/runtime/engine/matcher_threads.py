@@ -28,6 +28,7 @@ from sglc.runtime.constraints import give_way
 # One that takes long leaves others to those who do not. Half of many cores: steps and requests need some too.
 _THREADS = min(max(3, (os.cpu_count() or 1) // 2), 8)
 _LONG_S = 0.001  # that none ends while one waits, until there is a thread more
+_MANY_S = 0.01  # or in which one has made many short calls of a library
 _MOST_LOST = 8
 _REST_S = 2.0  # a thread that has had nothing to do for so long ends
 _LEAST_PRIORITY = 19
@@ -158,8 +159,11 @@ class MatcherThreads:
         """Give up what takes too long, and have a thread more for what has waited long."""
         self._give_up()
         if self._ready:
-            # Short calls, one after another, are done sooner by one thread: Python's lock is one too.
-            stalled_s = max(self._ready[0][1].begun_s, self._ended_s, give_way.last_shown_s())
+            # Short calls, one after another, are done sooner by one thread: Python's lock is one too. But what
+            # takes many of them is nothing to wait for until it is over.
+            begun_s = self._ready[0][1].begun_s
+            shown_s = min(give_way.last_shown_s(), begun_s + _MANY_S)
+            stalled_s = max(begun_s, self._ended_s, shown_s)
             waited = time.perf_counter() - stalled_s > _LONG_S
             if waited or len(self._working) == self._resting:
                 self._staff()
@@ -197,6 +201,14 @@ class MatcherThreads:
             each.given = _too_long(call.may_take_s)
             self._give(each)
 
+    def _next_of(self, key: Hashable) -> None:
+        """A call of a key is over: the next one may go on."""
+        if behind := self._behind[key]:
+            following = behind.popleft()
+            heappush(self._ready, (following.rank, following))
+        else:
+            del self._behind[key]
+
     def _give(self, call: _Call) -> None:
         call.ended, self._ended_s = True, time.perf_counter()
         if not call.over:
@@ -223,13 +235,13 @@ class _Thread(threading.Thread):
         if hasattr(time, "pthread_getcpuclockid"):
             self._clock = time.pthread_getcpuclockid(threading.get_ident())
         threads = self._threads
-        give_way.begin(self._is_wanted)
         while True:
             with threads._lock:
                 self.call = call = self._next()
                 if call is None:
                     threads._working.pop(self, None)
                     return
+            give_way.begin(self._is_wanted)
             try:
                 call.given = call.work()
             except SglcError as error:
@@ -242,12 +254,7 @@ class _Thread(threading.Thread):
                 if self.lost:
                     threads.lost -= 1
                     return
-                behind = threads._behind[call.key]
-                if behind:
-                    following = behind.popleft()
-                    heappush(threads._ready, (following.rank, following))
-                else:
-                    del threads._behind[call.key]
+                threads._next_of(call.key)
                 self.call = None
                 threads._give(call)
 
@@ -265,7 +272,7 @@ class _Thread(threading.Thread):
                 threads._look_after()
                 self._began_s = time.clock_gettime(self._clock)
                 return call
-            del threads._behind[call.key]
+            threads._next_of(call.key)
 
     def _is_wanted(self) -> bool:
         return not (self.lost or (self.call is not None and self.call.over))

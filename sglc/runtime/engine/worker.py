@@ -128,7 +128,7 @@ class Worker:
                         self._obey(frame)
                     if self._closing:
                         break  # as a command that comes while a step is waited for may say, too
-                    due = self._streams and time.perf_counter() - began_s > self._machine.step_s
+                    due = self._streams and time.perf_counter() - began_s > engine.step_s
                     enough = obeyed >= most or (obeyed >= NEW_ROWS and engine.starves)
                     if (enough or due) and not self._machine.idle:
                         break
