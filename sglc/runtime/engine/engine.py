@@ -366,8 +366,9 @@ class Engine:
             return self._step(meanwhile)
 
     def undisturbed(self) -> AbstractContextManager[None]:
-        """Inside, threads of matchers give way, if some work."""
-        return give_way.step() if self.threads.busy else nullcontext()
+        """Inside, threads of matchers give way, if there are some, be it for what nobody wants any more."""
+        threads = self.threads
+        return give_way.step() if threads.working or threads.lost else nullcontext()
 
     def _step(self, meanwhile: Callable[[], bool] | None) -> list[EngineEvent]:
         if self.threads.pending:
@@ -468,7 +469,7 @@ class Engine:
 
     def _drain(self, meanwhile: Callable[[], bool] | None) -> None:
         flight = self._flights[0]
-        with give_way.waiting():
+        with give_way.waiting() if self.threads.working else nullcontext():
             while meanwhile is not None and not self._is_over(flight):
                 if not meanwhile():
                     if flight.tokens < _LONG_STEP:

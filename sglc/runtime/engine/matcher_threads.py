@@ -65,7 +65,7 @@ class MatcherThreads:
         self._begun_calls = 0
         self._behind: dict[Hashable, deque[_Call]] = {}  # of the keys with a call that is ready or runs
         self._given: deque[_Call] = deque()
-        self._working: dict[_Thread, None] = {}
+        self.working: dict[_Thread, None] = {}  # those that rest, too, but not the lost ones
         self._resting = 0
         self.lost = 0  # threads whose calls were given up, and have not ended yet
         self._waits_for: set[_Call] = set()  # who waits is woken when all of them have ended
@@ -99,11 +99,6 @@ class MatcherThreads:
             self._behind[key] = deque()
             heappush(self._ready, (rank, call))
             self._look_after()
-
-    @property
-    def busy(self) -> bool:
-        """Whether some compute or are about to, be it what nobody wants any more."""
-        return bool(self.pending) or len(self._working) > self._resting or self.lost > 0
 
     def drop(self, key: Hashable) -> None:
         """Nobody wants any more what the calls of a key give; one that runs ends between two short calls."""
@@ -165,7 +160,7 @@ class MatcherThreads:
             shown_s = min(give_way.last_shown_s(), begun_s + _MANY_S)
             stalled_s = max(begun_s, self._ended_s, shown_s)
             waited = time.perf_counter() - stalled_s > _LONG_S
-            if waited or len(self._working) == self._resting:
+            if waited or len(self.working) == self._resting:
                 self._staff()
 
     def _staff(self) -> None:
@@ -173,9 +168,9 @@ class MatcherThreads:
         most = min(self._threads, self._threads + self._most_lost - self.lost)
         if self._resting:
             self._begun.notify()
-        elif len(self._working) < most:
+        elif len(self.working) < most:
             thread = _Thread(self)
-            self._working[thread] = None
+            self.working[thread] = None
             thread.start()
         elif not most:
             for _, call in self._ready:
@@ -184,9 +179,9 @@ class MatcherThreads:
 
     def _give_up(self) -> None:
         """Calls that have taken too long have failed; their threads are lost until they come back."""
-        for thread in [thread for thread in self._working if thread.overdue]:
+        for thread in [thread for thread in self.working if thread.overdue]:
             assert thread.call is not None
-            del self._working[thread]
+            del self.working[thread]
             self.lost += 1
             thread.lost = True
             _LEFT[:] = [*filter(threading.Thread.is_alive, _LEFT), thread]
@@ -239,7 +234,7 @@ class _Thread(threading.Thread):
             with threads._lock:
                 self.call = call = self._next()
                 if call is None:
-                    threads._working.pop(self, None)
+                    threads.working.pop(self, None)
                     return
             give_way.begin(self._is_wanted)
             try:
