@@ -26,7 +26,7 @@ from sglc.ir.sampling import Sampling
 
 CONSTRAINTS._grammars._guidance
 text = text_of({forms}["{name}"][0]())
-resource.setrlimit(resource.RLIMIT_CPU, (int(resource.getrusage(resource.RUSAGE_SELF).ru_utime) + 10,) * 2)
+resource.setrlimit(resource.RLIMIT_CPU, (int(resource.getrusage(resource.RUSAGE_SELF).ru_utime) + 30,) * 2)
 before = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (before + (1 << 30),) * 2)
 try:

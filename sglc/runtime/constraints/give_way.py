@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from time import perf_counter, thread_time
 
 _SLICE_S = 0.0003  # of a processor before the first rest: a step does not wait for what takes no longer
-_LONGEST_SLICE_S = 0.0024  # what goes on for long works twice as long each time, up to here
+_LONGEST_SLICE_S = 0.0024  # beside a step that goes on it is twice as long each time, up to here
 _REST_S = 0.008  # at most, beside steps that take longer
 
 _NO_STEP = threading.Event()
@@ -78,9 +78,9 @@ def pause() -> None:
     if _NO_STEP.is_set() or thread_time() - _own.since_s < _own.slice_s:
         return
     _shown_s += _REST_S
-    _NO_STEP.wait(_REST_S)
+    over = _NO_STEP.wait(_REST_S)
     _shown_s = perf_counter()
-    _own.since_s, _own.slice_s = thread_time(), min(2 * _own.slice_s, _LONGEST_SLICE_S)
+    _own.since_s, _own.slice_s = thread_time(), _SLICE_S if over else min(2 * _own.slice_s, _LONGEST_SLICE_S)
 
 
 def last_shown_s() -> float:
