@@ -332,6 +332,16 @@ def test_what_is_dropped_is_not_given() -> None:
     assert asked.all() == ["another"]
 
 
+def test_a_key_is_begun_again_after_its_call_was_dropped() -> None:
+    asked, first = Asked(MatcherThreads(threads=1)), threading.Event()
+    asked.begin(0, first.wait)
+    asked.begin(1, lambda: "dropped")
+    asked.threads.drop(1)
+    asked.begin(1, lambda: "again")
+    first.set()
+    assert asked.all() == [True, "again"]
+
+
 def test_threads_rest_while_a_step_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of matchers, and no others: a step may look at a matcher, too."""
     monkeypatch.setattr(give_way, "_SLICE_S", 0.0)
