@@ -379,7 +379,6 @@ class Engine:
         full = len(self._flights) >= depth
         if drains := bool(self._flights) and (full or not launched):
             self._drain(meanwhile)
-        if drains:
             self.step_s = perf_counter() - began_s
         events, self._events = self._events, []
         if not (launched or drains or events):
